@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the servers that `load --cluster` compares with, by package name, and runs it with these flags.
 #
-# Runs as root on Debian, does nothing twice. What cannot be installed is left out of the table.
+# Runs as root on Debian, does nothing twice. A server that cannot be installed is left out of the table.
 set -eu
 cd "$(dirname "$0")/.."
 for package in redis-server valkey-server; do

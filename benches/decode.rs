@@ -1,6 +1,6 @@
 //! Decoding and encoding alone: nanoseconds per request.
 //!
-//! Not here: what requests do (`engine.rs`), sockets (`src/bin/load.rs`).
+//! Not here: executing requests (`engine.rs`), sockets (`src/bin/load.rs`).
 
 use std::hint::black_box;
 

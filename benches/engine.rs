@@ -1,7 +1,7 @@
 //! The engine alone: nanoseconds per command on a million keys, one shard, no locks.
 //!
-//! Uniform keys, so that nearly every command misses the processor's caches; `prefetched` fetches
-//! sixteen at a time first, as the server does for a batch. Not here: locks and sockets.
+//! Keys are uniform, so nearly every command misses the processor's caches; `prefetched` fetches
+//! sixteen keys at a time first, as the server does for a batch. Not here: locks and sockets.
 
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ fn commands(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// What a verdict costs: `take`s that pass, of keys that all have a state.
+/// Measures `take`s that pass, on keys that all have a state.
 fn takes(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("engine, take");
     group.throughput(Throughput::Elements(1));

@@ -1,7 +1,7 @@
-//! Which limit a key has: nanoseconds per key with 1, 100 and 10 000 limits in the file.
+//! The lookup of a key's limit: nanoseconds per key with 1, 100 and 10 000 limits in the file.
 //!
-//! Keys are drawn from a list longer than the processor's caches like, so that the trie is cold in
-//! part. One further limit has 10 000 overrides. Not here: what the limit decides (`engine`).
+//! Keys are drawn from a list that exceeds the processor's caches, so parts of the trie are cold.
+//! One further limit has 10 000 overrides. Not here: the limit's decision (`engine`).
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -12,7 +12,8 @@ use tollgate::limits::Limits;
 const KEYS: u64 = 1 << 14;
 const OVERRIDES: u64 = 10_000;
 
-/// So many limits, each of a literal and a capture, and one more with overrides of every kind.
+/// Makes `count` limits, each of a literal and a capture, and one more with overrides of every
+/// kind.
 fn limits(count: u64) -> Limits {
     let mut file = String::new();
     for number in 0..count {
@@ -41,7 +42,7 @@ fn limits(count: u64) -> Limits {
     Limits::parse("bench", file.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A limit whose counted key leaves something out.
+/// A limit whose counted key leaves a part of the key out.
 const REWRITTEN: &str = "[[limit]]\nname = 'r'\nmatch = 'rack::attack:{w:digits}:req/ip:{ip}'\n\
                          key = 'rack::attack:req/ip:{ip}'\npolicy = 'fixed:300/5m'\n";
 
@@ -86,7 +87,7 @@ fn find(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// As many limits that begin alike, or with a capture: the literal behind it tells them apart.
+/// Measures limits with a common prefix or a leading capture: the literal behind it decides.
 fn alike(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("limits");
     for (shape, prefix) in [("alike", "api:"), ("headless", "")] {
@@ -106,7 +107,7 @@ fn alike(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Finds each key in turn; all are bound, and overridden, or none is.
+/// Finds each key in turn. Either all keys are limited and overridden, or none is.
 fn bench(
     group: &mut criterion::BenchmarkGroup<'_, criterion::measurement::WallTime>,
     id: BenchmarkId,

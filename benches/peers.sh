@@ -1,9 +1,9 @@
 #!/bin/sh
 # Installs the servers that `load --peers` compares with, by package name, and runs it with these flags.
 #
-# Here: packages and where the built ones go. Not here: how each is started and what it is asked
-# (src/peers). Runs as root on Debian, does nothing twice. What cannot be installed is left out and
-# named in the report.
+# Here: packages, and the folder of those built here. Not here: the start of each server and its
+# requests (src/peers). Runs as root on Debian, does nothing twice. The report names a server that
+# cannot be installed.
 set -eu
 cd "$(dirname "$0")/.."
 peers="$PWD/target/peers"
@@ -12,7 +12,7 @@ redis_cell=0.2.2
 
 absent() { echo "peers.sh: $1 could not be installed and is left out" >&2; }
 
-# One by one, so that one which is missing hinders no other. `protoc` is what throttlecrab is built with.
+# One by one, so that a missing package affects no other. throttlecrab is built with `protoc`.
 for package in memcached redis-server protobuf-compiler; do
     state=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
     [ "$state" = installed ] && continue

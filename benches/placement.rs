@@ -1,8 +1,8 @@
-//! Where keys go: nanoseconds per lookup, and what the table of targets is worth.
+//! Placement of keys: nanoseconds per lookup, and how evenly the table of targets spreads keys.
 //!
-//! Here: lookups by Criterion, and before them a table of shares and moves, which is a matter of
-//! arithmetic and comes out the same everywhere. Not here: forwarding (`server.rs`).
-//! `cargo bench -p benches --bench placement -- --table` prints the table alone.
+//! Here: lookups by Criterion, and before them a table of shares and moves. The table is pure
+//! arithmetic and the same on every machine. Not here: forwarding (`server.rs`). `cargo bench -p
+//! benches --bench placement -- --table` prints the table alone.
 
 #![expect(clippy::cast_precision_loss, reason = "counts become percentages")]
 
@@ -18,7 +18,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group};
 const SIZES: [u32; 4] = [3, 10, 100, 1000];
 /// Copies of each partition in the table.
 const COPIES: usize = 2;
-/// Places drawn to find how many keys a ketama client sends elsewhere.
+/// Points drawn to find the share of keys that a ketama client sends elsewhere.
 const PLACES: u32 = 1 << 20;
 
 fn members(count: u32) -> Vec<Member> {
@@ -36,7 +36,7 @@ fn circle(members: &[Member]) -> Circle {
     Circle::new(members.iter().map(|member| (&*member.ring_name, member.weight)))
 }
 
-/// Every so many places around the circle.
+/// `PLACES` points, spread evenly around the continuum.
 fn places() -> impl Iterator<Item = u32> {
     (0..PLACES).map(|n| n.wrapping_mul(0x9e37_79b1))
 }
@@ -51,7 +51,7 @@ fn sent_elsewhere(placement: Placement, members: &[Member], targets: &[Partition
     percent(elsewhere.count(), PLACES as usize)
 }
 
-/// The same, if the owner of the largest part of a partition's range were its primary.
+/// The same percentage if the owner of the largest part of a partition's range were its primary.
 fn sent_elsewhere_by_largest_part(placement: Placement, members: &[Member]) -> f64 {
     let circle = circle(members);
     let mut counts = vec![BTreeMap::<u16, usize>::new(); placement.partitions()];
@@ -67,7 +67,7 @@ fn percent(part: usize, whole: usize) -> f64 {
     part as f64 * 100.0 / whole as f64
 }
 
-/// The least and the greatest number of partitions of a node, by the mean.
+/// The smallest and the largest number of partitions on a node, divided by the mean.
 fn load(members: &[Member], targets: &[PartitionOwners], copies: usize) -> (f64, f64) {
     let mut held: BTreeMap<NodeId, usize> = members.iter().map(|one| (one.node, 0)).collect();
     for holders in targets {
@@ -81,7 +81,7 @@ fn load(members: &[Member], targets: &[PartitionOwners], copies: usize) -> (f64,
     (least, most)
 }
 
-/// One line: shares, and what moves when a node comes and when one dies.
+/// One line of the table: shares, and moves when a node joins and when one dies.
 fn row(scheme: Scheme, bits: u8, count: u32) -> String {
     let placement = Placement::new(scheme, bits).expect("few bits");
     let (before, after) = (members(count), members(count + 1));

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Where the server's CPU goes in one cell, and how many system calls an operation takes.
+# Profiles the server's CPU in one cell, and counts the system calls of an operation.
 #
 #     benches/profile.sh CELL PIPELINE [SERVER]
 #
@@ -20,7 +20,7 @@ mkdir -p "$folder"
 target/profiling/load --server "$recipe" --reference "$server" --pin --cells "$cell" --connections 50 \
     --pipelines "$pipeline" --rounds 1 --seconds 12 --out "$folder/load.md" >"$folder/load.log" 2>&1 &
 load=$!
-# The keys are there when the first connections of the cell are.
+# The keys exist as soon as the first connections of the cell do.
 program=
 while [ -z "$program" ]; do
     kill -0 "$load" 2>/dev/null || { cat "$folder/load.log" >&2 && exit 1; }

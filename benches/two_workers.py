@@ -1,18 +1,18 @@
-"""What a second worker brings over TCP, with no load generator beside the two.
+"""The gain of a second worker over TCP, with no load generator beside the two.
 
     python3 benches/two_workers.py target/release/tollgate
 
-On two processors a generator would need one of them. Here requests are queued in the sockets while the server is
-stopped; then it goes on, and is stopped again while every worker still has some of its queue: until then nothing
-else has anything to do, and no worker has to wait for the end of the other. What was answered by then is counted,
-then it answers the rest, and nothing may be missing. Reading the queues it finds more than one request at a time:
-this is a deep pipeline.
+On two processors a generator would need one of them. Here requests are queued in the sockets while the
+server is stopped; then it continues, and is stopped again while every worker still has a part of its
+queue: until then no other process has work, and no worker waits for the end of another. The replies up to
+then are counted, then the server answers the rest, and no reply may be missing. A read of a queue returns
+more than one request: this is a deep pipeline.
 
-Beside them stand two servers of one worker each, which share nothing but the machine: they show what it gives to a
-second worker in these minutes, and no server comes to more.
+Beside them run two servers of one worker each, which share only the machine: they show the gain that the
+machine allows at this time, an upper bound for any server.
 
-Told are, for each of the three, medians of the rounds: requests a second, CPU of a request, processors at
-work; then the ratios of the rates round by round, and what two processors do to one by CPU. Not here: threads
+It prints, for each of the three, medians of the rounds: requests a second, CPU of a request, busy
+processors; then the ratios of the rates round by round, and the ratio of CPU times. Not here: threads
 without sockets (`workers`), a server under a generator (`load`).
 """
 
@@ -27,7 +27,7 @@ import subprocess
 import time
 
 CONNECTIONS = 256
-# Of requests to a connection: what its buffers hold while nobody reads.
+# Bytes of requests per connection: its buffers hold them while the server does not read.
 QUEUED_BYTES = 384 << 10
 KEYS = 1_000_000
 LINES = {
@@ -35,13 +35,13 @@ LINES = {
     "get": "get {}\r\n",
     "take": "take {} 1 bucket:1/1d,capacity=100000\r\n",
 }
-# Lines of an answer to a key that is there.
+# Lines of a reply for an existing key.
 ANSWER_LINES = {"incr": 1, "get": 3, "take": 1}
-# How much of all is answered when the server is stopped again: one worker may be quicker than the mean by two thirds.
+# The share answered when the server is stopped again: one worker may be two thirds faster than the mean.
 WINDOW = 0.6
 FIRST_WINDOW_SECONDS = 0.12
 WARM_UP_ROUNDS = 2
-# After this long without another byte all that was answered has come.
+# After this time without another byte all replies have arrived.
 QUIET_SECONDS = 0.05
 
 
@@ -93,7 +93,7 @@ class Side:
             os.kill(process.pid, number)
 
     def fill(self, line):
-        """Forgets all that was there, and asks once of every key, so that each is there."""
+        """Flushes all items, and sends one request for every key, so that each exists."""
         for connection in self.connections[:: CONNECTIONS // len(self.processes)]:
             connection.sendall(b"flush_all\r\n")
             self.read_lines(connection, 1)
@@ -104,7 +104,7 @@ class Side:
 
     @staticmethod
     def read_some_lines(connection):
-        """Waits for more, and counts the ends of lines in it."""
+        """Waits for bytes, and counts the ends of lines in them."""
         got = connection.recv(1 << 20)
         assert got, "the server hung up"
         return got.count(b"\n")
@@ -146,9 +146,10 @@ class Side:
         return answered
 
     def run(self, requests, answer_lines, window):
-        """Lines answered within the window, how long it was, and CPU, both in seconds; then all else is answered.
+        """Returns the lines answered within the window, its length and the CPU time, both in seconds.
 
-        None where so many connections were done that a worker may have had nothing left to do.
+        Then the server answers the rest. None if the connections with an empty queue are so numerous
+        that a worker may have been idle.
         """
         self.signal(signal.SIGSTOP)
         self.queue(requests)

@@ -1,11 +1,11 @@
-//! Bytes per second: 50 KiB/s for a client, however its chunks are cut, with one plain `incr`.
+//! Bytes per second: 50 KiB/s for a client, however its data is split, with one plain `incr`.
 //!
 //! ```text
 //! tollgate --limits examples/limits.toml
 //! cargo run -p tests --example bytes -- [host:port]
 //! ```
 //!
-//! A refused chunk reads `#retry`, waits exactly so long, and passes.
+//! After a refused chunk, it reads `#retry`, waits exactly that time, and the chunk passes.
 
 use std::{
     env,
@@ -16,13 +16,13 @@ use std::{
 
 use memcache::Client;
 
-/// As in `limits.toml`: what answers more is refused.
+/// The capacity in `limits.toml`: a reply above it is a refusal.
 const CAPACITY: u64 = 16 << 10;
 const BYTES_PER_SECOND: u64 = 50 << 10;
 const CHUNK: u64 = 8 << 10;
 const TOTAL: u64 = 96 << 10;
 
-/// How long to wait before a chunk may be sent; `None`: now.
+/// The wait before a chunk may be sent; `None`: send it now.
 fn wait(cache: &Client, client: &str, bytes: u64) -> Result<Option<Duration>, Box<dyn Error>> {
     let key = format!("bytes:{client}");
     if cache.increment(&key, bytes)? <= CAPACITY {
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let cache = memcache::connect(format!(
         "memcache://{address}?protocol=ascii&timeout=1&connect_timeout=1"
     ))?;
-    // So that this can be run again at once.
+    // The key is deleted, so that this example can run again at once.
     cache.delete("bytes:mirror")?;
 
     let start = Instant::now();
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let elapsed = start.elapsed();
     println!("{} KiB, {waits} waits", sent >> 10);
 
-    // What was there at first, what may be owed, and 50 KiB for each second.
+    // The initial capacity, the largest debt, and 50 KiB for each second.
     let most = 2 * CAPACITY + BYTES_PER_SECOND * elapsed.as_millis() as u64 / 1000;
     assert!(sent <= most, "{sent} bytes in {elapsed:?}, at most {most}");
     assert!(waits > 0, "{sent} bytes in {elapsed:?} without a wait");

@@ -1,21 +1,21 @@
-//! The examples of the book: every `tollgate` block of `docs/`, each played to a server of its own.
+//! The examples of the book: every `tollgate` block of `docs/`, each played to its own server.
 //!
 //! Here: the format of a block, its player, and the check that the pages and the code agree. Not
-//! here: what each command means (the transcripts), server processes (`live`).
+//! here: the meaning of each command (the transcripts), server processes (`live`).
 //!
 //! ```text
 //! # limits | [[limit]]      a line of the limits file of the server
-//! # flags | -A              flags of the server; `{folder}` is a folder of its own, `{auth}` a file
+//! # flags | -A              flags of the server; `{folder}` is its folder, `{auth}` a file
 //! # why                     any other comment
 //! > incr hits 1             a line that the client sends; consecutive ones go in one write
-//! < 1                       a line that the server answers, exactly
+//! < 1                       a line of the reply, exactly
 //! <~ ALLOW 5 4 0 [0-9]+     a line that varies: a regular expression of the whole line
 //! <| name = "api"           a line of a data block that ends with a bare LF
 //! <close>                   the server closes the connection
 //! ```
 //!
-//! A named group of a `<~` line, `lease=(?<lease>[0-9]+)`, is `$lease` in the lines below it. After
-//! the last line nothing more may come.
+//! A named group of a `<~` line, `lease=(?<lease>[0-9]+)`, is `$lease` in the lines below it. No
+//! output may follow the last line.
 
 use std::{
     collections::BTreeMap,
@@ -28,7 +28,7 @@ use regex_automata::meta::Regex;
 
 use crate::live::{Program, Server};
 
-/// One block.
+/// A block of a page.
 #[derive(Debug, Default)]
 struct Example {
     /// File and line of its opening fence.
@@ -38,7 +38,7 @@ struct Example {
     steps: Vec<Step>,
 }
 
-/// One line of a block, with its place.
+/// A line of a block, with its place.
 #[derive(Debug)]
 struct Step {
     place: String,
@@ -53,10 +53,10 @@ enum Action {
     Close,
 }
 
-/// Shows that a line ended without CR.
+/// Marks a line that ended without CR.
 const BARE_END: &str = " (LF alone)";
 
-/// Values of named groups.
+/// The values of named groups.
 type Names = BTreeMap<String, String>;
 
 impl Example {
@@ -64,7 +64,8 @@ impl Example {
     ///
     /// # Errors
     ///
-    /// `file:line: reason` for a line that means nothing, and for a block without question or answer.
+    /// `file:line: reason` for a line without meaning, and for a block without a request or a
+    /// reply.
     fn all_of(file: &str, text: &str) -> Result<Vec<Self>, String> {
         let mut examples = Vec::new();
         let mut lines = text.lines().zip(1..);
@@ -123,7 +124,7 @@ impl Example {
     ///
     /// # Errors
     ///
-    /// `file:line: what was expected and what came`, for the first answer that is wrong.
+    /// `file:line: expected and received text`, for the first reply that is wrong.
     fn play(&self, connection: impl Read + Write) -> Result<(), String> {
         let mut connection = BufReader::new(connection);
         let mut names = Names::new();
@@ -147,7 +148,7 @@ impl Example {
             let answer = answer.as_deref().unwrap_or("<close>");
             return Err(format!("{place}\n  not  {expected}\n  but  {answer}"));
         }
-        // Whatever else is on its way comes before the answer to this.
+        // All other outstanding output precedes the reply to this request.
         unsent.extend_from_slice(b"mn\r\n");
         let place = &self.place;
         send(&mut connection, &mut unsent).map_err(|why| format!("{place}: {why}"))?;
@@ -161,7 +162,7 @@ impl Example {
     ///
     /// # Errors
     ///
-    /// As [`Example::play`].
+    /// The errors of [`Example::play`].
     fn play_live(&self) -> Result<(), String> {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let mut flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
@@ -174,7 +175,7 @@ impl Example {
     }
 }
 
-/// The text with `$name` replaced by what a pattern found; other dollars stay.
+/// Replaces each `$name` by the text that its pattern matched; other dollars stay.
 fn fill(text: &str, names: &Names) -> String {
     let mut filled = text.to_owned();
     for (name, value) in names.iter().rev() {
@@ -189,7 +190,7 @@ fn send(connection: &mut BufReader<impl Read + Write>, unsent: &mut Vec<u8>) -> 
     written.map_err(|why| format!("cannot send: {why}"))
 }
 
-/// The next line without its end; `None` where the connection is closed.
+/// The next line without its end; `None` if the connection is closed.
 fn receive(connection: &mut BufReader<impl Read + Write>) -> Result<Option<String>, String> {
     let mut line = Vec::new();
     connection.read_until(b'\n', &mut line).map_err(|why| format!("no answer: {why}"))?;
@@ -202,7 +203,7 @@ fn receive(connection: &mut BufReader<impl Read + Write>) -> Result<Option<Strin
     }
 }
 
-/// Whether the line is as the pattern says; notes its named groups.
+/// Whether the line matches the pattern; stores the values of its named groups.
 fn note(regex: &Regex, line: &str, names: &mut Names) -> bool {
     let mut captures = regex.create_captures();
     regex.captures(line, &mut captures);
@@ -255,7 +256,7 @@ fn every_example_of_the_book_is_true() {
     assert!(count > 50, "only {count} examples: the pages are somewhere else");
 }
 
-/// The string literals of code before its tests, each up to its first hole or escape.
+/// The string literals of the code before its tests, each up to its first placeholder or escape.
 fn literals(code: &str) -> Vec<String> {
     let code = code.split("#[cfg(test)]").next().unwrap_or_default();
     let is_code = |line: &&str| {
@@ -263,7 +264,8 @@ fn literals(code: &str) -> Vec<String> {
         !line.starts_with("//") && !line.contains("reason = ")
     };
     let code = code.lines().filter(is_code).collect::<Vec<_>>().join("\n");
-    // A quote as a letter begins no literal, and a backslash at the end of a line goes on with it.
+    // A character literal of a quote begins no string, and a string continues after a backslash at
+    // the end of a line.
     let code = code.replace("'\"'", "");
     let mut pieces = code.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
@@ -289,7 +291,7 @@ fn literals(code: &str) -> Vec<String> {
 fn every_error_of_the_code_is_in_the_book() {
     let page =
         fs::read_to_string(root().join("docs/reference/errors.md")).expect("the page exists");
-    // All that these say goes to a client, behind a verb or before an offset.
+    // Every literal of these files goes to a client, after a verb or before an offset.
     let told = ["native.rs", "operator.rs", "policy/parse.rs", "policy/token.rs"];
     let told = told.map(|name| format!("protocol/src/{name}"));
     let mut missing = Vec::new();
@@ -319,7 +321,7 @@ fn literals_of_code_are_read_whole() {
     assert_eq!(literals(code), ["one two", "a", ""]);
 }
 
-/// A server whose answers are written down.
+/// A server that returns fixed bytes.
 struct Scripted(&'static [u8]);
 
 impl Read for Scripted {

@@ -1,6 +1,6 @@
-//! Buffers of connections: values that are only promised, answers that nobody reads.
+//! Buffers of connections: values that are only announced, replies that are not read.
 //!
-//! Not here: the memory of items (`memory`), other troublesome clients (`robustness`).
+//! Not here: the memory of items (`memory`), other misbehaving clients (`robustness`).
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -20,7 +20,7 @@ use crate::{
     robustness::{MIB, NEIGHBOUR_WAIT_MAX, allow_files, grown, reset},
 };
 
-/// Sends `bytes` again and again until the server has taken nothing for a while; tells how many.
+/// Sends `bytes` until the server has read nothing for a while; returns the number of bytes sent.
 fn stuff(client: &mut Client, bytes: &[u8]) -> usize {
     client
         .stream
@@ -64,13 +64,13 @@ fn promised_values_take_no_memory() {
     let slowest = neighbour.slowest();
     assert!(slowest < NEIGHBOUR_WAIT_MAX, "a neighbour waited {slowest:?}");
     assert_eq!(first.stat("curr_items"), 1);
-    // What was promised is forgotten: there is memory to read as much again.
+    // The memory reserved for the announced values is free: as much can be read again.
     let value = "v".repeat(1_000_000);
     first.ask(format!("set k 0 0 1000000\r\n{value}\r\n"), "STORED\r\n");
 }
 
 #[test]
-fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
+fn a_large_value_leaves_its_clients_buffer() {
     let server = Server::start(&["-m", "64"]);
     let mut first = server.connect();
     let before = server.resident_bytes();
@@ -83,7 +83,7 @@ fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
             let read = first.stat("bytes_read");
             client.send(&request);
             while first.stat("bytes_read") < read + request.len() as u64 {}
-            // The end of the value and the front of the next request are read at once.
+            // One read returns the end of the value and the beginning of the next request.
             client.ask(format!("{rest}\r\nget"), "STORED\r\n");
             client
         })
@@ -95,7 +95,7 @@ fn a_large_value_does_not_stay_in_the_buffer_of_its_client() {
 }
 
 #[test]
-fn many_who_never_read_take_no_more_than_the_memory_cap() {
+fn clients_that_never_read_stay_within_the_cap() {
     let mut server = Server::start(&["-m", "64"]);
     let mut first = server.connect();
     let value = "v".repeat(1_000_000);
@@ -111,7 +111,7 @@ fn many_who_never_read_take_no_more_than_the_memory_cap() {
     let (mut written, mut unchanged) = (0, 0);
     server.until("nobody takes any more", |_| {
         let now = first.stat("bytes_written");
-        // The answers of `stats` are among them.
+        // The counter includes the replies to `stats`.
         unchanged = if now - written < 10_000 { unchanged + 1 } else { 0 };
         written = now;
         unchanged > 50
@@ -121,7 +121,7 @@ fn many_who_never_read_take_no_more_than_the_memory_cap() {
 }
 
 #[test]
-fn who_never_reads_stalls_nobody() {
+fn a_client_that_never_reads_stalls_no_other() {
     let mut server = Server::start(&["-t", "1"]);
     let mut first = server.connect();
     let value = "v".repeat(1_000_000);
@@ -143,7 +143,7 @@ fn who_never_reads_stalls_nobody() {
     println!("slowest: {slowest:?}");
     assert!(slowest < NEIGHBOUR_WAIT_MAX, "a neighbour waited {slowest:?}");
     assert!(grown(&server, before) < 24 * MIB);
-    // Those who read after all find everything in order.
+    // The clients that read in the end receive complete replies.
     clients[5].expect(&"VALUE small 0 1\r\ns\r\nEND\r\n".repeat(10_000));
     clients[0].expect(&format!("VALUE big 0 1000000\r\n{value}\r\n").repeat(7));
     clients[0].expect("END\r\n");
@@ -152,13 +152,13 @@ fn who_never_reads_stalls_nobody() {
 }
 
 #[test]
-fn a_value_there_is_no_memory_to_read_is_refused_in_order() {
+fn a_value_without_memory_is_refused_in_order() {
     let server = Server::start(&["-m", "2", "-t", "1"]);
     let mut first = server.connect();
     first.ask("set k 0 0 3\r\nold\r\n", "STORED\r\n");
     first.ask("set kept 0 0 3\r\nold\r\n", "STORED\r\n");
     first.ask("ms a2V5 3 b\r\nold\r\n", "HD\r\n");
-    // Two values that come slowly, but come.
+    // Two values that arrive slowly, but without a stop.
     let (stop, begun) = (AtomicBool::new(false), Barrier::new(3));
     thread::scope(|scope| {
         for _ in 0..2 {
@@ -211,17 +211,17 @@ fn values_that_never_come_leave_room_for_others() {
     for number in 0..20 {
         first.ask(set(number), "STORED\r\n");
     }
-    // Most of each value comes, and then nothing more.
+    // Most of each value arrives, and then nothing.
     let mut promises = promises;
     for client in &mut promises {
         let _ = client.stream.write_all(&value.as_bytes()[..999_000]);
     }
-    // Who stands still for a second makes room.
+    // A connection without progress for a second may be closed to make room.
     thread::sleep(Duration::from_millis(1_100));
     for number in 0..40 {
         first.ask(set(number), "STORED\r\n");
     }
-    // Whoever goes on is served too, unless it was asked to go.
+    // A connection that continues is served, unless it was closed.
     let ended = promises.iter_mut().filter_map(|client| {
         client.stream.write_all(&value.as_bytes()[..1_000]).ok()?;
         client.stream.write_all(b"\r\n").ok()?;
@@ -250,7 +250,7 @@ fn answers_that_nobody_reads_leave_room_for_others() {
         })
         .collect();
     thread::sleep(Duration::from_millis(1_500));
-    // A client that reads at its leisure gets all of it: those who do not read make room.
+    // A slow reader receives all of it: connections that do not read make room.
     for _ in 0..3 {
         let mut client = server.connect();
         client.send("get big big big big big big big big big\r\n");
@@ -274,7 +274,7 @@ fn many_large_answers_let_a_small_one_through() {
     for client in &mut readers {
         client.ask("mn\r\n", "MN\r\n");
     }
-    // All requests are there before the server looks at the first; the small one came last.
+    // All requests arrive before the server reads the first; the small one arrived last.
     server.signal(Signal::SIGSTOP);
     for (number, client) in readers.iter_mut().enumerate() {
         let request = if number % 2 == 0 { "get big\r\n" } else { "mg big v\r\n" };
@@ -287,7 +287,7 @@ fn many_large_answers_let_a_small_one_through() {
     let answered: usize = answered.and_then(|count| count.parse().ok()).expect("a count");
     println!("{answered} large answers went before it");
     assert!(answered < READERS / 4, "{answered} large answers went before it");
-    // Each has its answer in the end, and in one piece.
+    // In the end each receives its whole reply.
     for (number, client) in readers.iter_mut().enumerate() {
         let head = if number % 2 == 0 { "VALUE big 0 1000000\r\n" } else { "VA 1000000\r\n" };
         let end = if number % 2 == 0 { "END\r\n" } else { "" };

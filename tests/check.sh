@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Everything a change must pass: formatting, lints, licences and sources of the dependencies, documentation,
+# The checks that a change must pass: formatting, lints, licences and sources of the dependencies, documentation,
 # the build of the fuzz targets, all tests, a short run of the load generator, the accuracy study and the
 # instruction counts.
-# Installs what the tests need (tests/setup.sh); some 25 minutes on two cores. Each step says when it begins;
-# the last line counts the tests, or names the step that failed.
+# Installs the programs that the tests need (tests/setup.sh); some 25 minutes on two cores. Each step prints a
+# line when it begins; the last line counts the tests, or names the step that failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +22,7 @@ end() {
     if [ $code -eq 0 ]; then
         printf 'all steps passed\n%d passed, 0 failed\n' "$passed"
     else
-        # The step counts as one where no test failed.
+        # A step without failed tests counts as one failure.
         printf 'failed: %s\n%d passed, %d failed\n' "$step" "$passed" $((failed > 0 ? failed : 1))
     fi
     exit $code
@@ -41,20 +41,20 @@ step 'licences, sources and duplicates of the dependencies'
 cargo deny --locked check bans licenses sources
 step 'documentation'
 RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items --locked
-# A workspace of its own, with a lock file of its own.
+# A separate workspace, with a lock file of its own.
 step 'build of the fuzz targets'
 cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
-# All at once: what is built alone has other features than beside its tests, and is built twice.
+# All at once: a package built alone has other features than beside its tests, and is built twice.
 step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked
 step 'tests'
 cargo test --workspace --locked 2>&1 | tee "$log"
-# The command of the README. What it builds is also the server of the next steps.
+# The command of the README. It builds the server of the next steps too.
 step 'installing, as the README does'
 cargo install --locked --path server --root target/installed --no-track --force
 step 'build of benches'
 cargo build --release --locked -p tollgate -p benches --bin tollgate --bin load --bin accuracy --bin instructions
-# Every reply is checked; the figures of so short a run mean nothing.
+# Every reply is checked; the figures of this short run mean nothing.
 step 'load generator, short'
 target/release/load --quick
 # The figures and pictures of docs/accuracy are those of this engine.

@@ -1,8 +1,8 @@
 //! Client libraries against a live server, as applications use them.
 //!
-//! Here: one test a client. What a client does and expects is a script of its own in `clients/`,
-//! which gets the server's host and port, and fails with a line that says what went wrong; the
-//! Rust client is used right here. Not here: what exactly is said on the wire (the transcripts).
+//! Here: one test per client. The actions and expectations of a client are a script in `clients/`,
+//! which gets the server's host and port, and fails with a line that names the fault; the Rust
+//! client is used in this file. Not here: the exact bytes on the wire (the transcripts).
 //! `tests/setup.sh` installs the clients; a client that is missing fails its test.
 
 use std::{
@@ -18,9 +18,9 @@ use memcache::{CommandError, MemcacheError, exp};
 
 use crate::live::{PATIENCE, Program, Server};
 
-/// Of one multi-get.
+/// Keys of one multi-get.
 const KEYS: usize = 500;
-/// Fits the default of 1 MiB an item with its key; the other does not.
+/// A value that fits the default maximum of 1 MiB for an item with its key, and one that does not.
 const LARGE_BYTES: usize = 1_000_000;
 const TOO_LARGE_BYTES: usize = 2_000_000;
 const UNICODE_KEY: &str = "schlüssel:鍵:🔑";
@@ -70,7 +70,8 @@ fn perl_cache_memcached_fast() {
 
 #[test]
 fn libmemcached_tools() {
-    // These two want `delete key 0 0` refused; memcached itself deletes since 1.6.40.
+    // These two cases expect that `delete key 0 0` is refused; memcached itself deletes since
+    // 1.6.40.
     let is_old = Program::under_test().is_before_1_6_40();
     let failing = if is_old { "" } else { "ascii delete,ascii delete noreply" };
     runs(&["memcping", "--version"], &["sh", "with_libmemcached_tools.sh"], &[failing]);
@@ -98,8 +99,8 @@ fn runs(probe: &[&str], script: &[&str], more: &[&str]) {
     run(&mut server, probe, &words);
 }
 
-/// Runs a client on `server` and tells what it printed. `probe` is a command that fails when the
-/// client is not installed.
+/// Runs a client on `server` and returns its output. `probe` is a command that fails if the client
+/// is not installed.
 #[track_caller]
 pub(crate) fn run(server: &mut Server, probe: &[&str], words: &[&str]) -> String {
     let installed = command(probe).output().is_ok_and(|output| output.status.success());
@@ -135,7 +136,7 @@ pub(crate) fn run(server: &mut Server, probe: &[&str], words: &[&str]) -> String
 
 /// A command that finds the clients under `target/clients` and the scripts in `clients/`.
 pub(crate) fn command(words: &[&str]) -> Command {
-    // Python's clients are in an environment of their own. The first in PATH is taken.
+    // Python's clients are in a virtual environment, which precedes the system in PATH.
     let system = env::var("PATH").unwrap_or_default();
     let path = format!("{}:{system}", installed().join("venv/bin").display());
     let mut command = Command::new(words[0]);
@@ -149,7 +150,7 @@ pub(crate) fn command(words: &[&str]) -> Command {
     command
 }
 
-/// Where `setup.sh` puts what is not a package of the system.
+/// The folder where `setup.sh` installs clients that are not packages of the system.
 fn installed() -> PathBuf {
     // The test executable is target/<profile>/deps/tests-<hash>.
     let executable = env::current_exe().expect("a test knows its executable");
@@ -168,7 +169,7 @@ fn rust_client(server: &Server) -> memcache::Client {
         .expect("the server accepts")
 }
 
-/// Waits until `yes`: the server's clock ticks in whole seconds.
+/// Waits until `yes` returns true: the server's clock ticks in whole seconds.
 #[track_caller]
 fn eventually(what: &str, yes: impl Fn() -> bool) {
     let start = Instant::now();
@@ -228,7 +229,7 @@ fn rust_memcache_stores() -> Result<(), MemcacheError> {
     assert!(client.get::<String>("added")?.is_some());
     client.flush()?;
     assert_eq!(client.get::<String>("added")?, None);
-    // Last: the crate leaves the rest of the answer unread.
+    // This is last, because the crate leaves the rest of the reply unread.
     client.stats()?;
     Ok(())
 }
@@ -301,7 +302,7 @@ fn rust_memcache_speaks_meta() -> Result<(), exp::Error> {
     let updated = cache.update("sum", ttl, |sum| sum.unwrap_or(0_u64) + 1)?;
     assert_eq!(updated + cache.update("sum", ttl, |sum| sum.unwrap_or(0_u64) + 1)?, 3);
 
-    // Computed once, then served; refreshed by one reader once it is invalidated.
+    // The value is computed once, then served; after invalidation one reader refreshes it.
     for _ in 0..2 {
         let fetched: String = cache.fetch("report", ttl, || Ok::<_, exp::Error>("a".to_owned()))?;
         assert_eq!(fetched, "a");

@@ -1,5 +1,5 @@
-//! A server by itself whose wall clock steps: what lives for a time lives as long, and limits of the
-//! calendar open with their next window. Not here: clusters (`cluster::clocks`).
+//! A lone server whose wall clock steps: times to live keep their length, and calendar limits open
+//! with their next window. Not here: clusters (`cluster::clocks`).
 
 use std::{
     thread,
@@ -60,7 +60,8 @@ fn a_clock_that_steps_ends_nothing_before_its_time() {
     }
 }
 
-/// Takes one of three in four seconds: what is told, and how many milliseconds are left of the window.
+/// Takes one of three units in four seconds; returns the verdict and the milliseconds left of the
+/// window.
 fn take_one(client: &mut Client) -> (String, u64) {
     let told = client.ask_until("take key 1 fixed:3/4s,align=calendar\r\n", "\r\n");
     let left_ms = told.split_whitespace().nth(4).and_then(|word| word.parse().ok());
@@ -73,7 +74,7 @@ fn a_limit_used_while_the_clock_was_ahead_opens_again() {
         let (server, clock) = start();
         let mut client = server.connect();
         set(&server, &clock, ahead);
-        // Once, early in a window, so that the state is there when the clock is right again.
+        // This is early in a window, so that the state still exists when the clock is right again.
         while take_one(&mut client).1 < 2500 {
             thread::sleep(Duration::from_millis(100));
         }

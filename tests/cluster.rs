@@ -1,8 +1,8 @@
-//! Clusters of real processes: what clients see while nodes join, leave, stop and die.
+//! Clusters of real processes, seen by clients while nodes join, leave, stop and die.
 //!
-//! Each cluster has loopback addresses of its own, so that every node listens on memcached's port and
-//! standard clients find it by its name. Not here: the same under a simulated network (`server`), the
-//! copies by themselves (`tests/model`).
+//! Each cluster has loopback addresses of its own, so that every node listens on memcached's port
+//! and standard clients find it by its name. Not here: the same under a simulated network
+//! (`tests/sim`), the copies by themselves (`tests/model`).
 
 mod aligned;
 mod alone;

@@ -1,7 +1,7 @@
-//! Callers that were refused and come back: how often they ask, by how they wait.
+//! Refused callers that come back: the number of their attempts, by their way of waiting.
 //!
 //! Here: a crowd that meets a limit at one instant, on simulated time, and the table of
-//! `docs/start/clients.md`, which is made of it. Not here: limits themselves (`engine`).
+//! `docs/start/clients.md`, which is generated from it. Not here: limits themselves (`engine`).
 
 use std::{cmp::Reverse, collections::BinaryHeap, fmt::Write as _, fs, path::Path};
 
@@ -11,19 +11,19 @@ use tollgate::config::Config;
 
 /// When the crowd arrives.
 const START_MS: u64 = 1_000;
-/// Above this a way to wait is given up.
+/// Above this number of attempts the run ends.
 const ATTEMPTS_MAX: u64 = 1_000_000;
-/// Attempts of the first moment are nobody's fault.
+/// Attempts of the first moment are the same for every way of waiting and are not counted.
 const FIRST_MS: u64 = 10;
 
-/// Milliseconds to wait after so many refusals in a row, the last one with this `retry`.
+/// Milliseconds to wait after `refusals` refusals in a row, the last one with this `retry`.
 type Wait = fn(refusals: u32, retry_ms: u64, random: &mut Random) -> u64;
 
-/// xorshift64: any sequence will do, as long as it is the same each time.
+/// xorshift64: any sequence serves, provided that it is the same each time.
 struct Random(u64);
 
 impl Random {
-    /// A number below or at `most`.
+    /// A number in `0..=most`.
     fn up_to(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -32,31 +32,31 @@ impl Random {
     }
 }
 
-/// Comes back exactly when the server says.
+/// Waits exactly the time in the reply.
 fn exactly(_: u32, retry_ms: u64, _: &mut Random) -> u64 {
     retry_ms
 }
 
-/// Doubles what the server says, without chance.
+/// Doubles the time in the reply with each refusal, without randomness.
 fn doubled(refusals: u32, retry_ms: u64, _: &mut Random) -> u64 {
     retry_ms << refusals.min(12)
 }
 
-/// As the page has it: never before `retry`, and then spread over a time that doubles.
+/// The advice of the page: at least `retry`, plus a random part of a time that doubles.
 fn spread(refusals: u32, retry_ms: u64, random: &mut Random) -> u64 {
     let base = retry_ms.max(50);
     retry_ms + random.up_to((base << refusals.min(12)).min(30_000))
 }
 
-/// What became of a crowd.
+/// The result of a crowd.
 #[derive(Debug)]
 struct Outcome {
     callers: u64,
     attempts: u64,
     refusals: u64,
-    /// When the last one passed, from the start.
+    /// The milliseconds from the start until the last caller passed.
     last_ms: u64,
-    /// Most attempts in one span of 10 ms after the first moment.
+    /// The most attempts in one span of 10 ms after the first moment.
     burst: u64,
     /// All attempts after the first moment.
     later: u64,
@@ -77,7 +77,7 @@ impl Outcome {
     }
 }
 
-/// Has `callers` ask for one unit each until they pass.
+/// Lets `callers` callers request one unit each until all have passed.
 fn crowd(callers: u64, policy: &str, wait: Wait) -> Outcome {
     let mut core = Core::new(Config { threads: 1, ..Config::default() });
     let mut client = CoreClient::default();
@@ -99,7 +99,7 @@ fn crowd(callers: u64, policy: &str, wait: Wait) -> Outcome {
         }
         match words[0] {
             "ALLOW" => last_ms = last_ms.max(at_ms - START_MS),
-            // It may go when that time has passed, without asking again.
+            // The caller has its unit and may proceed after that time, without another request.
             "WAIT" => last_ms = last_ms.max(at_ms + retry_ms - START_MS),
             "DENY" => {
                 refusals += 1;
@@ -109,7 +109,7 @@ fn crowd(callers: u64, policy: &str, wait: Wait) -> Outcome {
             _ => panic!("{answer}"),
         }
     }
-    // They are in order.
+    // The instants are in order.
     let spans = later
         .iter()
         .enumerate()
@@ -123,15 +123,15 @@ fn a_crowd_that_spreads_asks_seldom_and_passes() {
     let bucket = "bucket:100/s,capacity=100";
     let spread_out = crowd(1000, bucket, spread);
     assert!(spread_out.attempts <= 9 * 1000, "{spread_out:?}");
-    // 900 of them need 9 s at least.
+    // 900 callers need 9 s at least.
     assert!((9_000..=36_000).contains(&spread_out.last_ms), "{spread_out:?}");
     assert!(spread_out.burst * 100 <= spread_out.later * 6, "{spread_out:?}");
-    // The ways that the page warns of.
+    // The ways of waiting that the page warns of.
     let obedient = crowd(1000, bucket, exactly);
     assert!(obedient.attempts > 40 * spread_out.attempts, "{obedient:?}");
     let in_step = crowd(1000, bucket, doubled);
     assert!(in_step.last_ms > 3 * spread_out.last_ms, "{in_step:?}");
-    // A place in the queue is better than any of them.
+    // A place in the queue is better than each of them.
     let queued = crowd(1000, "leaky:100/s,capacity=1000,wait=10s", exactly);
     assert_eq!((queued.attempts, queued.refusals), (1000, 0));
     assert!(queued.last_ms <= 10_000, "{queued:?}");

@@ -1,9 +1,10 @@
-//! `deploy/`: what its files tell the server, the server understands and does.
+//! `deploy/`: the server accepts and obeys the configuration in its files.
 //!
-//! Here: every flag and every `TOLLGATE_` variable named there is one of `tollgate --help` or of
-//! `tollgate cluster --help`, all files mean the same image. In the modules each configuration is
-//! started for real: no container engine, Kubernetes or systemd is there, so the test reads commands,
-//! environment and health checks from the files and runs them in network namespaces.
+//! Here: every flag and every `TOLLGATE_` variable in those files is one of `tollgate --help` or of
+//! `tollgate cluster --help`, and all files name the same image. In the modules each configuration
+//! is started for real. Container engine, Kubernetes and systemd are not available, so the test
+//! reads commands, environment and health checks from the files and runs them in network
+//! namespaces.
 
 mod chart;
 mod compose;
@@ -19,7 +20,7 @@ use serde_json::Value;
 
 use crate::live::Program;
 
-/// Flags that are another program's: cargo, useradd, docker, systemctl, kubectl, helm.
+/// Flags of other programs: cargo, useradd, docker, systemctl, kubectl, helm.
 const OTHERS: [&str; 14] = [
     "release",
     "locked",
@@ -37,7 +38,7 @@ const OTHERS: [&str; 14] = [
     "read-only",
 ];
 
-/// The words that follow two dashes. Three dashes, a rule or the end of a document, are none.
+/// The words that follow two dashes. Three dashes, a rule or the end of a document, are no flag.
 fn flags(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, _) in text.match_indices("--") {
@@ -53,7 +54,7 @@ fn flags(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The flags that environment variables stand for.
+/// The flags that correspond to environment variables.
 fn variables(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     for (at, prefix) in text.match_indices("TOLLGATE_") {
@@ -67,7 +68,7 @@ fn variables(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The server's version: the tag of its image.
+/// The server's version, which is the tag of its image.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// A file of `deploy/`.
@@ -99,7 +100,7 @@ fn files(folder: &Path, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// What the server says of itself.
+/// The help text of the server for these arguments.
 fn help(words: &[&str]) -> String {
     let program = Program::Tollgate.path();
     let output = Command::new(program).args(words).output().expect("the server was built");

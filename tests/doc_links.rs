@@ -1,10 +1,10 @@
 //! The links of the documentation, checked offline.
 //!
-//! Here: every relative link of README, ARCHITECTURE, CONTRIBUTING, `docs/`, `deploy/` and `examples/`
-//! leads to a file and to a heading in it; `docs/SUMMARY.md` names every page; the trips name source
-//! files that exist. Not here: links to other sites.
+//! Here: every relative link of README, ARCHITECTURE, CONTRIBUTING, `docs/`, `deploy/` and
+//! `examples/` leads to a file and to a heading in it; `docs/SUMMARY.md` names every page; the
+//! trips name source files that exist. Not here: links to other sites.
 //!
-//! A page of the book may be an `{{#include FILE}}`: it has the headings of that file.
+//! A page of the book may be an `{{#include FILE}}`: then it has the headings of that file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,7 +17,7 @@ const PAGES: [&str; 3] = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"];
 /// The table of contents of the book.
 const SUMMARY: &str = "docs/SUMMARY.md";
 
-/// Includes inside of included files that are followed.
+/// The depth to which nested includes are followed.
 const INCLUDES_MAX: usize = 4;
 
 fn root() -> PathBuf {
@@ -93,7 +93,7 @@ fn targets(text: &str) -> Vec<String> {
     targets.into_iter().filter_map(first_word).collect()
 }
 
-/// The anchor that GitHub and mdBook make of a heading. A link counts as its text.
+/// The anchor that GitHub and mdBook derive from a heading. A link counts as its text.
 fn slug(heading: &str) -> String {
     let mut parts = heading.split("](");
     let mut shown = parts.next().unwrap_or_default().to_owned();
@@ -105,7 +105,7 @@ fn slug(heading: &str) -> String {
     letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
 }
 
-/// The anchors of the headings of a file, those of included files among them.
+/// The anchors of the headings of a file, including those of included files.
 fn anchors(path: &str, read: &dyn Fn(&str) -> Option<String>, depth: usize) -> BTreeSet<String> {
     let (mut anchors, mut counts) = (BTreeSet::new(), BTreeMap::new());
     let mut is_fenced = false;
@@ -130,7 +130,7 @@ fn anchors(path: &str, read: &dyn Fn(&str) -> Option<String>, depth: usize) -> B
     anchors
 }
 
-/// The faults of the links of a file, one line each.
+/// The broken links of a file, one line each.
 fn faults(path: &str, read: &dyn Fn(&str) -> Option<String>) -> Vec<String> {
     let text = read(path).unwrap_or_default();
     let mut faults = Vec::new();

@@ -1,8 +1,8 @@
-//! The programs of `examples/`, and limiter libraries as they are, on limits bound to keys.
+//! The programs of `examples/`, and unmodified limiter libraries, on keys that limits match.
 //!
-//! Here: that each runs on the limits file beside it and prints what it is there to show. What a
-//! library does is a script of its own in `clients/`; it runs alone as well, on a server without
-//! limits. Not here: the wire (the transcripts). `tests/setup.sh` installs what they need.
+//! Here: each runs on the limits file beside it and prints the expected lines. The actions of a
+//! library are a script in `clients/`; it also runs on a server without limits. Not here: the wire
+//! (the transcripts). `tests/setup.sh` installs the required programs.
 
 use std::{env, fs, path::Path};
 
@@ -19,7 +19,7 @@ fn with_limits(file: &str) -> Server {
     Server::start_as(Program::Tollgate, &["--limits", &file.to_string_lossy()])
 }
 
-/// Runs an example, twice: what it leaves is no obstacle. It prints these lines.
+/// Runs an example twice, because its leftovers must not disturb it. It prints these lines.
 #[track_caller]
 fn shows(probe: &[&str], words: &[&str], lines: &[&str]) {
     let mut server = with_limits("limits.toml");
@@ -124,7 +124,7 @@ fn netcat_native() {
     shows(&["nc", "-h"], &["sh", "../../examples/native.sh"], &lines);
 }
 
-/// Runs a library's script: with its keys bound, and with the library alone.
+/// Runs a library's script: on keys that a limit matches, and on a server without limits.
 #[track_caller]
 fn serves(probe: &[&str], script: &[&str]) {
     for (mut server, mode) in [

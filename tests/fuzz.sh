@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Fuzzes `decode`, `conversation` and `lane` for so many seconds each (default 60), the first two
+# Fuzzes `decode`, `conversation` and `lane` for the given seconds each (default 60), the first two
 # seeded with the lines of the transcripts, the third with a frame of each type. Stable toolchain:
 # coverage needs no nightly, only the sanitizers would.
 set -euo pipefail
@@ -9,13 +9,13 @@ tests/tools.sh cargo-fuzz
 PATH="${CARGO_TARGET_DIR:-$PWD/target}/tools/bin:$PATH"
 mkdir -p tests/fuzz/corpus/{decode,conversation,lane}
 for type in 01 02 03 04 05 06 07 08 09 0a 0b; do
-  # Not the length: the target puts it before.
+  # Without the length: the target adds it.
   { printf "\\x$type"; head -c 31 /dev/zero; } > "tests/fuzz/corpus/lane/$type"
 done
 for target in decode conversation; do
   corpus=tests/fuzz/corpus/$target
   for transcript in tests/transcripts/*.txt; do
-    # The lines a client sends, as it sends them; the conversation target wants eight bytes first.
+    # The lines that a client sends; the conversation target needs eight bytes before them.
     { [ "$target" = decode ] || printf 'seedseed'
       sed -n 's/^> \(.*\)$/\1\r/p' "$transcript"
     } > "$corpus/$(basename "$transcript" .txt)"

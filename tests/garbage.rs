@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tests::{check_conversation, check_decoding};
 
-/// Words and lines that go deep into the server, mixed with bytes that do not.
+/// Words and lines that pass deep into the server, mixed with random bytes.
 fn conversations() -> impl Strategy<Value = Vec<u8>> {
     let line = prop::sample::select(vec![
         "get a b c\r\n",

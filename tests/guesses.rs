@@ -1,6 +1,6 @@
-//! Guessing passwords: how many tries a guesser gets, and what others notice of it.
+//! Guessing passwords: the number of tries of a guesser, and the effect on other clients.
 //!
-//! Not here: what a client hears before its password (the transcripts).
+//! Not here: replies before authentication (the transcripts).
 
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -13,11 +13,11 @@ const WRONG: &str = "set k 0 0 10\r\nuser wrong\r\n";
 const RIGHT: &str = "set k 0 0 9\r\nuser pass\r\n";
 const FAILURE: &str = "CLIENT_ERROR authentication failure\r\n";
 
-/// Tries that an address has at once, and further ones a second.
+/// The tries that an address has at once, and the further ones per second.
 const BURST: usize = 10;
 const A_SECOND: usize = 2;
 
-/// A client that comes from 127.0.0.`host`.
+/// A client with the source address 127.0.0.`host`.
 fn connect_from(host: u8, server: &Server) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("there are sockets");
     let from = SocketAddr::from((Ipv4Addr::new(127, 0, 0, host), 0));
@@ -33,7 +33,7 @@ fn connect_from(host: u8, server: &Server) -> Client {
 fn a_guesser_gets_two_tries_a_second() {
     const LONG: Duration = Duration::from_secs(3);
     let server = Server::start(&["-Y", "{auth}", "-t", "2"]);
-    // Eight connections at once, each as fast as it is answered.
+    // Eight connections at once; each tries again as soon as it has a reply.
     let start = Instant::now();
     let guessers: Vec<_> = (0..8)
         .map(|_| {
@@ -46,7 +46,7 @@ fn a_guesser_gets_two_tries_a_second() {
                     let mut answer = [0; 100];
                     match std::io::Read::read(&mut client.stream, &mut answer) {
                         Ok(count) if &answer[..count] == FAILURE.as_bytes() => tried += 1,
-                        // It waits for its turn, or its tries are used up.
+                        // No reply came in time, or the tries are used up.
                         _ => break,
                     }
                 }
@@ -54,7 +54,7 @@ fn a_guesser_gets_two_tries_a_second() {
             })
         })
         .collect();
-    // Meanwhile another address logs in, again and again, and is never kept waiting.
+    // Meanwhile another address authenticates repeatedly and never has to wait.
     let mut slowest = Duration::ZERO;
     while start.elapsed() < LONG {
         let mut client = connect_from(3, &server);
@@ -75,7 +75,7 @@ fn to_hang_up_and_come_back_gains_nothing() {
     let server = Server::start(&["-Y", "{auth}"]);
     let start = Instant::now();
     let mut tried = 0;
-    // A right password is answered at once; who hears nothing at once tries the next.
+    // A right password is answered at once; without an immediate reply, the next one is tried.
     while start.elapsed() < Duration::from_secs(2) {
         let mut client = connect_from(2, &server);
         client.stream.set_read_timeout(Some(Duration::from_millis(50))).expect("options");
@@ -85,7 +85,7 @@ fn to_hang_up_and_come_back_gains_nothing() {
     }
     let seconds = start.elapsed().as_secs() as usize + 1;
     assert!(tried <= BURST + A_SECOND * seconds, "{tried}");
-    // The same address with the right password waits, and is let in.
+    // The same address with the right password waits, and is accepted.
     let mut client = connect_from(2, &server);
     client.ask(RIGHT, "STORED\r\n");
     client.ask("mn\r\n", "MN\r\n");
@@ -118,7 +118,7 @@ fn before_the_password_no_value_is_read_into_memory() {
     let grown = server.resident_bytes().saturating_sub(before);
     assert!(grown < 32 << 20, "{grown}");
     for mut client in clients {
-        // The rest of the value is dropped; what follows it is heard.
+        // The rest of the value is dropped; the request after it is executed.
         client.ask(format!("v\r\n{RIGHT}"), "STORED\r\n");
     }
     let mut client = server.connect();

@@ -1,4 +1,4 @@
-//! Ids by the million, on a live server: nobody is refused, and each is remembered.
+//! A million ids on a live server: no request is refused, and each id is remembered.
 //!
 //! Not here: ids that outlive their owner (`cluster/ids`), the table by itself (`engine`).
 
@@ -11,13 +11,13 @@ use std::{
 
 use crate::live::{PATIENCE, Server};
 
-/// Takes with an id that one client sends.
+/// Takes with an id, from one client.
 const TAKES: usize = 500_000;
-/// An id may be repeated for a minute; a test that was so slow has nothing to repeat.
+/// An id is remembered for a minute; a slower run cannot repeat any.
 const REPEATED_WITHIN: Duration = Duration::from_secs(50);
 
-/// Sends what `line` writes for each number without waiting for answers, some 16 KiB at a time with a pause
-/// between, and hands every answer to `each`.
+/// Sends the line of each number without waiting for replies, some 16 KiB at a time with a pause
+/// between, and passes every reply to `each`.
 pub(crate) fn pipeline(
     address: SocketAddr,
     (count, pause): (usize, Duration),
@@ -54,7 +54,7 @@ fn a_million_ids_at_64_megabytes_are_all_answered() {
     let address = server.address();
     let start = Instant::now();
     let take = |client: usize, number: usize| {
-        // Half of them on one key.
+        // One of the two clients uses a single key.
         let key = if client == 0 { 0 } else { number % 1000 };
         format!("take k{client}-{key} 1 fixed:1000000000/1h id=c{client}.{number}\r\n")
     };
@@ -90,7 +90,7 @@ fn a_million_ids_at_64_megabytes_are_all_answered() {
             }
         }
     }
-    // One more is not refused either, and is answered again.
+    // One more id is not refused either, and its repetition gets the same reply.
     let last = client.ask_until(take(1, TAKES), "\r\n");
     assert!(last.starts_with("ALLOW "), "{last}");
     assert_eq!(client.ask_until(take(1, TAKES), "\r\n"), last);

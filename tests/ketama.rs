@@ -1,9 +1,9 @@
-//! The ketama circle beside libmemcached's own, key by key.
+//! The ketama continuum compared with libmemcached's own, key by key.
 //!
-//! Here: a C program (`clients/ketama.c`) asks the library that PHP, Python and others use, through
-//! `memcached_generate_hash`; nothing is sent. `WRITE=1` writes what it says of some keys into
-//! `cluster/src/placement/golden.txt`, which the cluster's own tests read. Not here: partitions.
-//! `tests/setup.sh` installs libmemcached and gcc.
+//! Here: a C program (`clients/ketama.c`) calls the library that PHP, Python and others use,
+//! through `memcached_generate_hash`; nothing is sent. `WRITE=1` writes its results for some keys
+//! into `cluster/src/placement/golden.txt`, which the cluster's own tests read. Not here:
+//! partitions. `tests/setup.sh` installs libmemcached and gcc.
 
 use std::{
     env, fs,
@@ -16,11 +16,11 @@ use std::{
 
 use cluster::placement::ketama::{Circle, hash, ring_name};
 
-/// Keys of a comparison.
+/// The keys of a comparison.
 const KEYS: usize = 20_000;
-/// More servers than this libmemcached refuses: it aborts.
+/// The most servers that this libmemcached accepts: with more it aborts.
 const SERVERS_MAX: usize = 100;
-/// Keys of a golden line.
+/// The keys of a golden line.
 const GOLDEN_KEYS: usize = 400;
 const GOLDEN: &str = "../cluster/src/placement/golden.txt";
 /// The weights in libmemcached's own ketama test.
@@ -36,7 +36,7 @@ fn weighted(port: u16) -> Vec<Server> {
     (1..).zip(WEIGHTS).map(|(n, weight)| (format!("10.0.1.{n}"), port, weight)).collect()
 }
 
-/// Ports, names and weights that have little in common.
+/// Different ports, names and weights.
 fn mixed() -> Vec<Server> {
     [("localhost", 11211, 1), ("cache-1.example", 11212, 3), ("cache-2.example", 11211, 1000)]
         .map(|(host, port, weight)| (host.to_owned(), port, weight))
@@ -49,7 +49,7 @@ fn circle(servers: &[Server]) -> Circle {
     Circle::new(named.iter().map(|(name, weight)| (&**name, *weight)))
 }
 
-/// Short ones, long ones, odd ones.
+/// Short, long and unusual keys.
 fn keys() -> Vec<String> {
     (0..KEYS)
         .map(|n| match n % 4 {
@@ -61,7 +61,7 @@ fn keys() -> Vec<String> {
         .collect()
 }
 
-/// The program, compiled once.
+/// The path of the program, compiled once.
 fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -79,7 +79,7 @@ fn program() -> &'static Path {
     })
 }
 
-/// The index of each key's server, as libmemcached has it.
+/// The index of each key's server according to libmemcached.
 fn libmemcached(servers: &[Server], keys: &[String]) -> Vec<u16> {
     let servers = servers.iter().map(|(host, port, weight)| format!("{host}:{port}:{weight}"));
     let mut child = Command::new(program())
@@ -128,7 +128,7 @@ fn unequal_weights_agree() {
 
 #[test]
 fn the_circle_without_a_server_agrees() {
-    // What a client that ejects dead servers asks, where weights make it draw other points.
+    // The servers of a client that ejects dead ones; with weights, the others get other points.
     let keys = keys();
     let servers = weighted(11211);
     let circle = circle(&servers);

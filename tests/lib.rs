@@ -1,8 +1,8 @@
-//! Checks that hold for any bytes at all: used by the tests in `main.rs` on random conversations,
-//! and by the fuzz targets in `fuzz/` on whatever the fuzzer thinks of.
+//! Checks that hold for any bytes: used by the tests in `main.rs` on random conversations, and by
+//! the fuzz targets in `fuzz/` on the fuzzer's input.
 //!
-//! Here: a client without a socket, and what must never depend on luck. Not here: what each command
-//! answers (the transcripts).
+//! Here: a client without a socket, and properties that hold for every input. Not here: the replies
+//! to each command (the transcripts).
 
 use engine::Now;
 use protocol::Bounds;
@@ -12,21 +12,21 @@ use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
 use tollgate::session::{ExecContext, Pause, Session};
 
-/// Memory cap of the stores that are checked.
+/// The memory cap of the stores under test.
 const MEMORY_BYTES: u64 = 8 << 20;
-/// A key that random bytes do not hit.
+/// A key that random bytes do not contain.
 const NEIGHBOUR: &str = "a-neighbour-that-nobody-else-touches";
 
 /// A server without sockets, threads or clock.
 pub struct Core {
-    /// The state its clients share.
+    /// The state that its clients share.
     pub service: Service,
-    /// The time, moved by hand.
+    /// The time, which only the test moves.
     pub now: Now,
 }
 
 impl Core {
-    /// A fresh server with this configuration; the hash seeds are fixed.
+    /// A new server with this configuration; the hash seeds are fixed.
     #[must_use]
     pub fn new(config: Config) -> Self {
         let limits = config.limits_file.as_deref().map(Limits::load).transpose();
@@ -42,12 +42,12 @@ pub struct CoreClient {
     session: Session,
     scratch: Scratch,
     pending: Vec<u8>,
-    /// The server has hung up.
+    /// True once the server has closed the connection.
     pub is_closed: bool,
 }
 
 impl CoreClient {
-    /// Sends bytes and appends what is answered.
+    /// Sends bytes and appends the replies to `out`.
     pub fn send(&mut self, core: &Core, bytes: &[u8], out: &mut Vec<u8>) {
         if self.is_closed {
             return;
@@ -86,11 +86,12 @@ impl CoreClient {
     }
 }
 
-/// Decodes `wire` to its end: every step moves on, and a front never decides otherwise.
+/// Decodes `wire` to its end: every step consumes bytes, and no prefix of a request is decided
+/// otherwise than the whole.
 ///
 /// # Panics
 ///
-/// When one of that does not hold.
+/// If one of these properties does not hold.
 pub fn check_decoding(wire: &[u8]) {
     use protocol::{Decoded, ProtocolError, decode};
     let bounds = Bounds { item_bytes_max: 4096 };
@@ -115,19 +116,19 @@ pub fn check_decoding(wire: &[u8]) {
     }
 }
 
-/// Plays `wire` to a fresh server, once whole and once in pieces: the answers are the same, a
-/// neighbour's counter is untouched, and the memory cap holds.
+/// Plays `wire` to a new server, once whole and once in pieces: the replies are the same, a
+/// neighbour's counter is unchanged, and the memory cap holds.
 ///
 /// # Panics
 ///
-/// When one of that does not hold.
+/// If one of these properties does not hold.
 pub fn check_conversation(seed: u64, wire: &[u8]) {
     let whole = play(wire, &[wire.len()]);
     let mut state = seed | 1;
     let mut ends = Vec::new();
     let mut at = 0;
     while at < wire.len() {
-        // xorshift64: any sequence will do, as long as the seed gives it again.
+        // xorshift64: any sequence serves, provided that the seed reproduces it.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
@@ -135,7 +136,7 @@ pub fn check_conversation(seed: u64, wire: &[u8]) {
         ends.push(at.min(wire.len()));
     }
     let cut = play(wire, &ends);
-    // `stats` tells how much processor time was used.
+    // `stats` reports processor time, which differs.
     if !contains(wire, b"stats") && !has_long_line(wire) {
         assert_eq!(whole, cut, "the answer depends on how the bytes were cut");
     }
@@ -168,8 +169,8 @@ fn play(wire: &[u8], ends: &[usize]) -> (Vec<u8>, bool) {
     (answers, client.is_closed)
 }
 
-/// Whether a line is longer than the server waits for: as in memcached it is answered when it comes
-/// in one piece, and costs the connection when its end is late.
+/// Whether a line exceeds the server's maximum: as in memcached it is answered when it arrives in
+/// one piece, and closes the connection when its end arrives later.
 fn has_long_line(wire: &[u8]) -> bool {
     wire.split(|byte| *byte == b'\n').any(|line| line.len() > protocol::LINE_BYTES_MAX)
 }

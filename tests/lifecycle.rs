@@ -1,6 +1,7 @@
-//! A server's beginning, who it lets in, and its end: listeners, limits, passwords, signals.
+//! A server's start, the connections it accepts, and its end: listeners, limits, passwords,
+//! signals.
 //!
-//! Not here: what it brings over a restart (`snapshots`).
+//! Not here: the data that survives a restart (`snapshots`).
 
 use std::{
     fs,
@@ -90,7 +91,7 @@ fn the_idle_are_sent_away_and_the_active_stay() {
         thread::yield_now();
     }
     let waited = waiting.join().expect("it was closed in silence");
-    // The server counts whole milliseconds, and the first may have been almost over.
+    // The server counts whole milliseconds, so the first one may be almost over.
     assert!(waited >= Duration::from_millis(999) && waited < PATIENCE, "{waited:?}");
     assert_eq!(active.stat("idle_kicks"), 2);
     assert_eq!(active.stat("curr_connections"), 1);
@@ -125,7 +126,7 @@ fn a_unix_socket_takes_the_place_of_tcp() {
     for (flags, mode) in [(&["-a", "0700"][..], 0o700), (&["-a", "0770"], 0o770), (&[], 0o700)] {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let path = folder.path().join("socket");
-        // What a dead server left.
+        // A dead server left this socket.
         drop(UnixListener::bind(&path).expect("the folder is ours"));
         let all = [&["-s", "{folder}/socket"], flags].concat();
         let mut server = Server::start_in(Program::under_test(), &all, folder);
@@ -143,7 +144,7 @@ fn a_unix_socket_takes_the_place_of_tcp() {
 }
 
 #[test]
-fn what_is_no_socket_is_not_removed_for_one() {
+fn a_file_that_is_no_socket_is_not_removed() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("precious");
     fs::write(&path, "data").expect("the folder is ours");
@@ -186,7 +187,7 @@ fn a_port_in_use_is_named() {
     assert!(said.contains(&address), "{said}");
 }
 
-/// Whether these credentials are right.
+/// Whether the server accepts these credentials.
 fn knows(server: &Server, credentials: &str) -> bool {
     let mut client = server.connect();
     client.send(format!("set auth 0 0 {}\r\n{credentials}\r\n", credentials.len()));
@@ -223,7 +224,7 @@ fn passwords_are_asked_first_and_read_again_on_hangup() {
     server.until("the file is read again", |server| knows(server, "one first"));
     assert!(knows(&server, "two second") && knows(&server, "two third"));
     assert!(!knows(&server, "user pass") && !knows(&server, "one second"));
-    // Who is in stays in.
+    // An authenticated connection stays authenticated.
     client.ask("incr n 1\r\n", "3\r\n");
 
     fs::write(&file, "no colon here\n").expect("the folder is ours");
@@ -299,7 +300,7 @@ fn hangup_and_broken_pipes_end_nothing() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_answered() {
+fn requests_sent_before_the_end_are_answered() {
     const CLIENTS: usize = 20;
     const REQUESTS: usize = 40_960;
     for signal in [Signal::SIGTERM, Signal::SIGINT] {
@@ -388,7 +389,7 @@ fn a_second_signal_ends_at_once() {
 }
 
 #[test]
-fn who_never_stops_sending_does_not_hold_up_the_end() {
+fn a_client_that_never_stops_does_not_delay_the_end() {
     let mut server = Server::start(&[]);
     let mut client = server.connect();
     client.ask("set abcdefg 0 0 1\r\n0\r\n", "STORED\r\n");
@@ -404,7 +405,8 @@ fn who_never_stops_sending_does_not_hold_up_the_end() {
     println!("{} bytes", reading.join().expect("it ends"));
 }
 
-/// Whether it may lock memory or not: an allocator's spare addresses are not made memory for it.
+/// Holds whether or not the process may lock memory: the allocator's reserved addresses do not
+/// become resident by locking.
 #[test]
 fn memory_is_locked_as_it_comes_into_use() {
     let server = Server::start(&["-k", "-m", "64"]);

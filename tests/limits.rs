@@ -1,7 +1,7 @@
-//! Limits on a live server: many clients at one token, floods of keys, files that change.
+//! Limits on a live server: many clients at one token, floods of keys, limits files that change.
 //!
-//! `HAMMER_SECONDS` and `FLOOD_KEYS` make the long forms of two of them (`just hammer`,
-//! `just flood`). Not here: what each verb answers (`transcripts/{native,bound,lease}.txt`), the
+//! `HAMMER_SECONDS` and `FLOOD_KEYS` select the long forms of two tests (`just hammer`, `just
+//! flood`). Not here: the reply to each verb (`transcripts/{native,bound,lease}.txt`), the
 //! arithmetic (`engine`).
 
 use std::fs;
@@ -22,7 +22,7 @@ fn number_from(variable: &str, default: u64) -> u64 {
     text.map_or(default, |text| text.parse().expect("the variable is a number"))
 }
 
-/// The figure of a limit in `stats limits`.
+/// The value `name` in `stats limits`.
 fn figure(client: &mut Client, name: &str) -> String {
     let stats = client.ask_until("stats limits\r\n", "END\r\n");
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
@@ -63,8 +63,9 @@ fn of_64_clients_one_gets_the_one_token() {
     });
 }
 
-/// An admission lies between the sending of its request and the coming of its answer. More than the
-/// limit within a second are proven where the first was sent and the last had come within it.
+/// An admission happens between the sending of its request and the arrival of its reply. An excess
+/// within a second is proven only if the first request was sent and the last reply arrived within
+/// it.
 #[test]
 fn no_second_admits_more_than_a_log_of_100() {
     hammer(&Server::start(&["-t", "4"]));
@@ -106,7 +107,7 @@ fn hammer(server: &Server) {
         assert!(proven <= LIMIT, "{proven} within the second from {sent:?}");
     }
     println!("{} admitted in {seconds} s", admitted.len());
-    // Nor does it refuse what fits: each second but the last was used up.
+    // It does not refuse units that fit either: each second but the last was used up.
     let least = LIMIT * usize::try_from(seconds).expect("a few seconds");
     assert!(admitted.len() >= least, "{} admitted in {seconds} s", admitted.len());
     assert!(admitted.len() <= least + LIMIT, "{} admitted in {seconds} s", admitted.len());
@@ -116,7 +117,7 @@ fn hammer(server: &Server) {
 fn an_offender_stays_refused_in_a_flood_of_keys() {
     const BATCH: u64 = 1_000;
     let keys = number_from("FLOOD_KEYS", 600_000);
-    // 10 million keys meet 64 MB.
+    // 10 million keys meet 64 MB, and fewer keys proportionally less.
     let megabytes = (keys * 64 / 10_000_000).max(8);
     let megabytes_text = megabytes.to_string();
     let flags = ["-m", &megabytes_text, "-t", "4", "--limits", "limits/bound.toml"];
@@ -129,7 +130,7 @@ fn an_offender_stays_refused_in_a_flood_of_keys() {
         client.ask_until(format!("take {key} 5 {policy}\r\n"), "\r\n");
     }
     for batch in 0..keys / BATCH {
-        // Charged with its parent, and idle long before any key of the flood.
+        // This key is charged with its parent, and is idle long before any key of the flood.
         client.ask("incr visit:t:a 1\r\n", "4\r\n");
         for (key, policy) in offenders {
             let answer = client.ask_until(format!("take {key} 1 {policy}\r\n"), "\r\n");
@@ -168,18 +169,19 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     let mut client = server.connect();
     client.ask("incr login:a 2\r\nincr login:a 1\r\n", "2\r\n3\r\n");
 
-    // Seen by itself, by its time or its size.
+    // The server notices the change by the file's time or size.
     fs::write(&path, LOGIN.replace("2/1h", "30/1h")).expect("the folder is ours");
     until_policy(&mut server, &mut client, "fixed:30/h");
     client.ask("incr login:a 1\r\n", "3\r\n");
 
-    // As a container changes its link: another file under the name.
+    // A container replaces its link: another file under the same name.
     let next = server.folder().join("next.toml");
     fs::write(&next, LOGIN.replace("2/1h", "40/1h")).expect("the folder is ours");
     fs::rename(&next, &path).expect("both are in the folder");
     until_policy(&mut server, &mut client, "fixed:40/h");
 
-    // Cut off, as by who writes it in two steps: it is left alone until it stays as it is.
+    // A writer that needs two steps leaves a partial file: the server waits until it stays the
+    // same.
     for lines in 0..20 {
         let cut = if lines % 2 == 0 { "" } else { "#" };
         fs::write(&path, cut).expect("the folder is ours");
@@ -191,7 +193,7 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     fs::write(&path, LOGIN.replace("2/1h", "40/1h")).expect("the folder is ours");
     until_policy(&mut server, &mut client, "fixed:40/h");
 
-    // A bad file is refused whole, with its line, and the last good one stays.
+    // A bad file is refused as a whole, with its line, and the last good one stays in force.
     fs::write(&path, LOGIN.replace("2/1h", "0/1h")).expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     server.until("the file is refused", |_| figure(&mut client, "limits_refused") != "0");
@@ -199,7 +201,7 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     assert!(server.log().contains("limits.toml:4: "), "{}", server.log());
     client.ask("incr login:a 1\r\n", "4\r\n");
 
-    // One that is gone is as it was; one without limits on purpose frees the keys.
+    // Without the file nothing changes; a file without limits on purpose frees the keys.
     fs::remove_file(&path).expect("it is there");
     server.signal(Signal::SIGHUP);
     client.ask("incr login:a 1\r\n", "5\r\n");
@@ -207,7 +209,7 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     server.signal(Signal::SIGHUP);
     server.until("there is no limit", |_| figure(&mut client, "limits") == "0");
     client.ask("incr login:b 1\r\n", "NOT_FOUND\r\n");
-    // What it counted is still there, and remembers its policy.
+    // The key's state is still there, and keeps its policy.
     client.ask("incr login:a 1\r\n", "6\r\n");
 }
 
@@ -264,7 +266,7 @@ fn parents_are_exact_under_many_clients() {
                 scope.spawn(move || {
                     let mut allowed = 0;
                     for round in 0..50 {
-                        // Each user has room for three; all of a tenant for five.
+                        // Each user may take three, all users of a tenant five.
                         let request = format!("take user:t{round}:u{number} 1 -\r\n");
                         allowed +=
                             usize::from(client.ask_until(request, "\r\n").starts_with("ALLOW"));
@@ -281,14 +283,14 @@ fn parents_are_exact_under_many_clients() {
     assert_eq!(allowed, 50 * 5);
     let mut client = server.connect();
     for round in 0..50 {
-        // Two at once of a tenant's five, twice; the fifth is nobody's.
+        // Two pairs of a tenant's five units were taken; the fifth unit is left.
         client.ask(format!("incr tenant:s{round} 0\r\n"), "4\r\n");
         client.ask(format!("incr user:s{round}:v 0\r\n"), "2\r\n");
     }
 }
 
-/// Those that a shard keeps apart take memory beside the store, and any client can write them: the states of
-/// all others carry their own.
+/// A shard's policy table takes memory outside the store, and any client can write policies: so the
+/// states of all but a few carry their own policy.
 #[test]
 fn policies_written_out_by_thousands_are_all_obeyed() {
     let server = Server::start(&["-m", "8", "-t", "1"]);
@@ -309,7 +311,7 @@ fn policies_written_out_by_thousands_are_all_obeyed() {
     let grown = server.resident_bytes().saturating_sub(before);
     println!("{} KiB more", grown >> 10);
     assert!(grown < 16 << 20, "{grown} bytes");
-    // A policy may be another the next time, and back again.
+    // The policy of a key may change, and change back.
     for policy in ["log:7/1h", "fixed:41000/1h", "fixed:9/1h"] {
         let answer = client.ask_until(format!("take f:39999 1 {policy}\r\n"), "\r\n");
         assert!(answer.starts_with("ALLOW "), "{policy}: {answer}");
@@ -332,10 +334,10 @@ fn a_limits_file_is_checked_offline() {
     fs::write(&path, format!("{LOGIN}speed = 3\n")).expect("the folder is ours");
     let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
     assert_eq!(check(), (Some(64), String::new(), expected));
-    // A server does not start with it.
+    // A server does not start with this file.
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
-    // No supervisor should start it again, and the reason is told once.
+    // This exit code tells a supervisor not to restart it, and the reason is logged once.
     assert_eq!(output.status.code(), Some(64));
     let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
@@ -347,7 +349,7 @@ fn a_limits_file_is_checked_offline() {
 }
 
 #[test]
-fn what_is_no_bounded_file_is_refused_at_once() {
+fn a_path_that_is_no_bounded_file_is_refused_at_once() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let at = |name: &str| folder.path().join(name);
     mkfifo(&at("pipe"), Mode::S_IRWXU).expect("the folder is ours");
@@ -379,7 +381,7 @@ fn what_is_no_bounded_file_is_refused_at_once() {
     }
 }
 
-/// A limit with so many overrides.
+/// A limit with `overrides` overrides.
 fn limit_of(overrides: usize) -> String {
     let row = |number| {
         format!("    {{ key = \"api:customer-{number:06}\", policy = \"bucket:100/s\" }},\n")
@@ -396,7 +398,7 @@ fn a_long_limit_is_in_force_or_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("limits.toml");
     let file = path.display().to_string();
-    // Some 30,000 bytes, far more than a limit had once.
+    // The file has some 30,000 bytes.
     fs::write(&path, limit_of(500)).expect("the folder is ours");
     let check = |words: &[&str]| {
         let mut command = Command::new(Program::Tollgate.path());
@@ -449,7 +451,7 @@ fn an_emptied_file_keeps_the_limits() {
         server.signal(Signal::SIGHUP);
         server.until("no limit is left", |_| figure(&mut client, "limits") == "0");
     }
-    // At start there is a warning.
+    // At start, a file without limits causes a warning.
     for (text, warns) in [("", true), ("# none\n", true), ("allow_empty = true\n", false)] {
         fs::write(&path, text).expect("the folder is ours");
         let warning = format!("{file} has no limits; `allow_empty = true` at its top");
@@ -484,7 +486,7 @@ fn waiting_as_long_as_told_suffices() {
     }
 }
 
-/// Microseconds of user time that a server with this limits file takes for one plain `incr`.
+/// Microseconds of user time per plain `incr`, on a server with this limits file.
 fn microseconds_of_incr(limits: &str) -> f64 {
     const REQUESTS: u32 = 40_000;
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
@@ -498,7 +500,7 @@ fn microseconds_of_incr(limits: &str) -> f64 {
         line.and_then(|text| text.parse().ok()).expect("a number of seconds")
     };
     client.ask("set user_7_plain 0 0 1\r\n0\r\nset plain 0 0 1\r\n0\r\n", "STORED\r\nSTORED\r\n");
-    // The first keys make the automaton's states.
+    // The first keys build the states of the automaton.
     client.ask("incr user_7_plain 0\r\nincr plain 0\r\n", "0\r\n0\r\n");
     let before = user(&mut client);
     let requests = "incr user_7_plain 1\r\nincr plain 1\r\n".repeat(100);

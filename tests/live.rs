@@ -1,8 +1,8 @@
 //! Server processes: Tollgate as built beside this test, and real memcached as the control.
 //!
-//! Here: starting one on a port of its own choosing, and ending it on drop. Not here: what is said
-//! to it. Both report their port the way memcached does, `-p -1` and a file named by
-//! `MEMCACHED_PORT_FILENAME`, so no port is fixed and none is guessed.
+//! Here: starting one on a free port, and ending it on drop. Not here: the requests. Both report
+//! their port the way memcached does, `-p -1` and a file named by `MEMCACHED_PORT_FILENAME`, so no
+//! port is fixed and none is guessed.
 
 use std::{
     fs,
@@ -26,10 +26,10 @@ use nix::{
 
 use crate::faketime::WallClock;
 
-/// How long anything may take that ought to happen at once, on a busy machine.
+/// The time limit on a busy machine for actions that should complete at once.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which program serves.
+/// The program of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Program {
     Tollgate,
@@ -37,7 +37,7 @@ pub(crate) enum Program {
 }
 
 impl Program {
-    /// Tollgate, unless `CONTROL=memcached` asks how the tests themselves do on the original.
+    /// Tollgate, or with `CONTROL=memcached` the original, to check the tests themselves.
     pub(crate) fn under_test() -> Self {
         match std::env::var("CONTROL").as_deref() {
             Ok("memcached") => Self::Memcached,
@@ -94,19 +94,19 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the program under test on a random port of 127.0.0.1.
+    /// Starts the program under test on a free port of 127.0.0.1.
     pub(crate) fn start(flags: &[&str]) -> Self {
         Self::start_as(Program::under_test(), flags)
     }
 
-    /// Starts `program`. `{folder}` in a flag is a folder of the server's own, `{auth}` a file in
-    /// it with `user:pass`. Flags with `-s` mean a server without TCP.
+    /// Starts `program`. `{folder}` in a flag is the server's own folder, `{auth}` a file in it
+    /// with `user:pass`. Flags with `-s` start a server without TCP.
     pub(crate) fn start_as(program: Program, flags: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         Self::start_in(program, flags, folder)
     }
 
-    /// Starts in the folder of an earlier server, to find what that one left.
+    /// Starts in the folder of an earlier server, to find the files that it left.
     pub(crate) fn start_in(program: Program, flags: &[&str], folder: tempfile::TempDir) -> Self {
         Self::start_with(program, flags, folder, None)
     }
@@ -163,7 +163,7 @@ impl Server {
         &self.addresses
     }
 
-    /// Where the server keeps what it was told to keep in `{folder}`.
+    /// The folder that `{folder}` in a flag stands for.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -178,7 +178,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Waits until `client` and so many more are connected.
+    /// Waits until `client` and `others` more are connected.
     #[track_caller]
     pub(crate) fn until_connected(&mut self, client: &mut Client, others: u64) {
         self.until(&format!("{others} others are connected"), |_| {
@@ -186,7 +186,7 @@ impl Server {
         });
     }
 
-    /// What it wrote on standard error.
+    /// The server's standard error.
     pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -226,14 +226,14 @@ impl Server {
         }
     }
 
-    /// Waits for the server to end by itself; leaves its folder.
+    /// Waits for the server to end by itself; returns its folder too.
     pub(crate) fn ended_leaving(mut self) -> (ExitStatus, tempfile::TempDir) {
         let status = self.ended();
         let empty = tempfile::tempdir().expect("a temporary folder can be made");
         (status, std::mem::replace(&mut self.folder, empty))
     }
 
-    /// Polls until `true`, while the server runs.
+    /// Polls until `yes` returns true, while the server runs.
     pub(crate) fn until(&mut self, what: &str, mut yes: impl FnMut(&mut Self) -> bool) {
         let start = Instant::now();
         while !yes(self) {
@@ -270,7 +270,7 @@ fn read_ports(file: &Path) -> Vec<SocketAddr> {
     lines.lines().filter_map(address).collect()
 }
 
-/// A plain connection, for tests that say a few words.
+/// A plain connection, for tests with a few requests.
 #[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
@@ -285,12 +285,12 @@ impl Client {
         Self { stream }
     }
 
-    /// Sends, and fails when the server is gone.
+    /// Sends, and fails if the server is gone.
     pub(crate) fn send(&mut self, bytes: impl AsRef<[u8]>) {
         self.stream.write_all(bytes.as_ref()).expect("the server takes what is sent");
     }
 
-    /// Reads exactly the expected bytes, or fails showing what came instead.
+    /// Reads exactly the expected bytes, or fails with the received ones.
     #[track_caller]
     pub(crate) fn expect(&mut self, expected: &str) {
         let mut bytes = vec![0; expected.len()];
@@ -308,14 +308,14 @@ impl Client {
         assert_eq!(String::from_utf8_lossy(&bytes[..filled]), expected);
     }
 
-    /// One exchange.
+    /// Sends one request and expects one reply.
     #[track_caller]
     pub(crate) fn ask(&mut self, request: impl AsRef<[u8]>, expected: &str) {
         self.send(request);
         self.expect(expected);
     }
 
-    /// One exchange, whose reply ends with `end`.
+    /// Sends one request and returns its reply, which ends with `end`.
     #[track_caller]
     pub(crate) fn ask_until(&mut self, request: impl AsRef<[u8]>, end: &str) -> String {
         self.send(request);
@@ -329,7 +329,7 @@ impl Client {
         String::from_utf8(reply).expect("the reply is text")
     }
 
-    /// Reads until the server closes, and says what it read. A reset counts as closing.
+    /// Reads until the server closes, and returns the bytes. A reset counts as closing.
     #[track_caller]
     pub(crate) fn closed(&mut self) -> String {
         let mut all = Vec::new();
@@ -351,7 +351,7 @@ impl Client {
     }
 }
 
-/// A client that counts all the while, one at a time, and notices when others disturb it.
+/// A client that increments continuously, one request at a time, and notices disturbances.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     stop: Arc<AtomicBool>,
@@ -359,7 +359,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Begins to count.
+    /// Starts to count.
     pub(crate) fn of(server: &Server) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let told = Arc::clone(&stop);
@@ -368,7 +368,7 @@ impl Neighbour {
         let thread = thread::spawn(move || {
             let mut slowest = Duration::ZERO;
             let mut count = 0;
-            // Once more after the word to stop, so that it has seen the end.
+            // One more request after the stop, so that the end of the disturbance is covered.
             let mut more = true;
             while more {
                 more = !told.load(Ordering::Relaxed);
@@ -382,7 +382,7 @@ impl Neighbour {
         Self { stop, thread }
     }
 
-    /// Ends, and tells how long the slowest of its questions took. Every answer was right.
+    /// Stops, and returns the longest time of a request. Every reply was right.
     pub(crate) fn slowest(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().expect("nothing disturbs a neighbour")

@@ -1,8 +1,8 @@
 //! All integration tests of Tollgate, in one binary.
 //!
 //! Here: the map. `CONTROL=memcached` runs the tests of `clients` and `robustness` on a real
-//! memcached instead, to tell a mistake of ours from a mistake of theirs; `TRANSCRIPT=text` plays
-//! only the conversations whose file, line or name contains the text.
+//! memcached instead, to distinguish our mistakes from theirs; `TRANSCRIPT=text` plays only the
+//! conversations whose file, line or name contains the text.
 
 mod book_examples;
 mod buffers;

@@ -1,7 +1,7 @@
-//! The memory cap: what goes, what stays, what is given back.
+//! The memory cap: which items are evicted, which stay, which memory is freed.
 //!
-//! Not here: memory of connections (`robustness`). Resident memory is compared with the cap and a
-//! third of it, for what the allocator rounds and cannot use again at once.
+//! Not here: memory of connections (`robustness`). Resident memory is compared with the cap plus a
+//! third, for the allocator's rounding and for freed memory that it cannot use again at once.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 
 const MIB: u64 = 1 << 20;
 
-/// What resident memory may be beside the items, in a debug build.
+/// The most resident memory beside the items, in a debug build.
 const PROCESS_BYTES: u64 = 24 * MIB;
 
 fn assert_within_cap(server: &Server, client: &mut Client, megabytes: u64) {
@@ -22,7 +22,7 @@ fn assert_within_cap(server: &Server, client: &mut Client, megabytes: u64) {
     assert!(resident < megabytes * MIB * 4 / 3 + PROCESS_BYTES, "{resident}");
 }
 
-/// A value that says whose it is at both ends.
+/// A value that names its key at both ends.
 fn value_of(number: usize, length: usize) -> String {
     let name = format!("<{number}>");
     format!("{name}{}{name}", ".".repeat(length.saturating_sub(2 * name.len())))
@@ -85,14 +85,14 @@ fn small_and_large_items_share_the_cap() {
         })
         .map(|(number, _)| *number)
         .collect();
-    // A large value makes room in its own shard first, and may meet a new item there.
+    // A large value makes room in its own shard first, and may evict a new item there.
     assert!(missing.len() <= 5, "of the newest twenty are gone: {missing:?}");
     assert!(!missing.contains(&(ITEMS - 1)), "the newest of all is gone");
     assert!(client.stat("evictions") > 0);
 }
 
 #[test]
-fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
+fn without_eviction_stores_fail_and_counts_go_on() {
     const COUNTERS: usize = 1_000;
     let server = Server::start(&["-m", "8", "-M"]);
     let mut client = server.connect();
@@ -100,7 +100,7 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
         client.ask(format!("set count{number} 0 0 10\r\n4294967295\r\n"), "STORED\r\n");
         client.ask(format!("set small{number} 0 0 1\r\n9\r\n"), "STORED\r\n");
     }
-    // Large ones first, then ever smaller, until not even a counter fits anywhere.
+    // Large values first, then ever smaller ones, until not even a counter fits anywhere.
     let (mut stored, mut refused) = (0_u64, 0_u64);
     for length in [100_000, 1_000, 200, 40, 1] {
         let value = "1".repeat(length);
@@ -123,7 +123,7 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
             }
         }
     }
-    // How many small ones found a place depends on the hash; that none was left unused does not.
+    // The number of small items depends on the hash; the free memory left does not.
     let left = left(&mut client);
     println!("{stored} stored, {left} bytes left");
     assert!(stored > 70 && left < 16 << 10);
@@ -132,7 +132,7 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
     assert_eq!(client.stat("store_no_memory"), refused);
     let items = client.stat("curr_items");
     assert_eq!(items, stored + 2 * COUNTERS as u64);
-    // A place that becomes free can be taken.
+    // A slot that becomes free can be used.
     client.ask("delete small0\r\n", "DELETED\r\n");
     client.ask("add small0 0 0 1\r\n9\r\n", "STORED\r\n");
     for round in 1..=5_u64 {
@@ -148,16 +148,16 @@ fn where_nothing_may_go_storing_fails_and_counting_goes_on() {
     client.ask("incr count0 1\r\n", "0\r\n");
     client.ask("add count0 0 0 1\r\n5\r\n", "NOT_STORED\r\n");
     client.ask("incr none 1\r\n", "NOT_FOUND\r\n");
-    // Its size is that of no other item: no place for it can have become free.
+    // No other item has this size, so no slot for it can have become free.
     let create = format!("ma {} N0 J7\r\n", "k".repeat(250));
     client.ask(create, "SERVER_ERROR out of memory storing object\r\n");
-    // Each of the counters is four bytes longer than it was, which the cap did not have.
+    // Each of the counters is now four bytes longer, for which the cap had no room.
     assert_within_cap(&server, &mut client, 9);
     assert_eq!(client.stat("curr_items"), items, "none is lost");
 }
 
 #[test]
-fn what_may_not_go_goes_when_its_time_is_over() {
+fn an_item_that_is_never_evicted_still_expires() {
     let server = Server::start(&["-m", "8", "-M"]);
     let mut client = server.connect();
     let value = "v".repeat(1_000);
@@ -177,7 +177,8 @@ fn what_may_not_go_goes_when_its_time_is_over() {
     }
 }
 
-/// Sends a line, or lines, for each of so many numbers, a thousand at once, and waits until all are read.
+/// Sends a line, or lines, for each number below `count`, a thousand at once, and waits for the
+/// replies.
 fn send_each(client: &mut Client, count: usize, lines: impl Fn(usize) -> String) {
     for batch in 0..count / 1000 {
         let batch: Vec<String> = (batch * 1000..(batch + 1) * 1000).map(&lines).collect();
@@ -186,7 +187,7 @@ fn send_each(client: &mut Client, count: usize, lines: impl Fn(usize) -> String)
     client.ask("mn\r\n", "MN\r\n");
 }
 
-/// Stores so many values of `length` bytes; tells resident memory then.
+/// Stores `count` values of `length` bytes; returns the resident memory after that.
 fn fill(server: &Server, client: &mut Client, count: usize, length: usize) -> u64 {
     let value = "v".repeat(length);
     send_each(client, count, |number| {
@@ -200,7 +201,8 @@ fn delete_all(client: &mut Client, count: usize) {
     send_each(client, count, |number| format!("delete key{number} noreply\r\n"));
 }
 
-/// What `load --memory` measures of five million keys is 55 and 64 bytes; fewer keys share what a server has anyway.
+/// The bounds follow `load --memory`, which measures 55 and 64 bytes per key with five million
+/// keys.
 #[test]
 fn a_counter_and_a_bucket_are_as_small_as_promised() {
     const KEYS: usize = 1_000_000;
@@ -217,15 +219,16 @@ fn a_counter_and_a_bucket_are_as_small_as_promised() {
             assert_eq!(client.stat("curr_items"), KEYS as u64);
             (server.resident_bytes() - before) / KEYS as u64
         };
-        // Resident memory has what the allocator gives back a moment later, some bytes a key.
+        // Resident memory includes memory that the allocator frees a moment later, some bytes per
+        // key.
         let least = (0..4).map(|_| measured()).min().expect("there are some");
         println!("{least} bytes for {line:?}");
         assert!(least <= most, "{least} bytes for {line:?}");
     }
 }
 
-/// The allocator keeps the pages of items that are gone; what matters is that they are used again,
-/// whatever the size of what comes.
+/// The allocator keeps the pages of evicted items; they must be used again, whatever the size of
+/// the next items.
 #[test]
 fn memory_of_items_that_are_gone_is_used_again() {
     let server = Server::start(&["-m", "256"]);
@@ -243,7 +246,7 @@ fn memory_of_items_that_are_gone_is_used_again() {
     }
 }
 
-/// What the allocator keeps of one size for later must not come on top of what another size takes.
+/// Memory that the allocator keeps for one size must not add to the memory of another size.
 #[test]
 fn sizes_that_change_all_the_time_cost_no_memory() {
     const CAP: u64 = 64 * MIB;
@@ -264,15 +267,16 @@ fn sizes_that_change_all_the_time_cost_no_memory() {
             client.ask("mn\r\n", "MN\r\n");
             peak = peak.max(server.resident_bytes());
         }
-        // It goes back within half a second.
+        // The allocator frees it within half a second.
         std::thread::sleep(Duration::from_millis(600));
         println!("{length}: {} KiB so far", peak >> 10);
     }
-    // All of one size, as much of the size before that has not gone back, and the process.
+    // The items of one size, as much memory of the size before that is not yet freed, and the
+    // process.
     assert!(peak < 3 * CAP, "{peak}");
 }
 
-/// Bytes that can be taken from the allocator before the cap is reached.
+/// Bytes that can be allocated before the cap is reached.
 fn left(client: &mut Client) -> usize {
     let slabs = client.ask_until("stats slabs\r\n", "END\r\n");
     let line = slabs.lines().find_map(|line| line.strip_prefix("STAT total_malloced "));
@@ -286,12 +290,12 @@ fn a_small_item_finds_room_among_few_large_ones() {
     let mut client = server.connect();
     let value = "v".repeat(1_000_000);
     for number in 0.. {
-        // Most shards are empty, and what is left is less than a chunk of small items.
+        // Most shards are empty, and the room is less than a chunk of small items.
         let room = left(&mut client);
         if room < 4_096 {
             break;
         }
-        // A large value is counted with what an allocator rounds: a quarter at most.
+        // A large value is counted with the allocator's rounding: a quarter at most.
         let length = (room * 3 / 4).min(value.len());
         let request = format!("set large{number} 0 0 {length}\r\n{}\r\n", &value[..length]);
         client.ask(request, "STORED\r\n");

@@ -1,7 +1,7 @@
-//! Who may change a cluster, and how an operator gets in: the admin socket, loopback, `-A`, passwords.
+//! Access to commands that change a cluster: the admin socket, loopback, `-A`, passwords.
 //!
-//! Here: one real node, raw lines and the built `tollgate cluster`. Not here: what the commands do
-//! (`cluster`), how their answers are shown (`server/tests/cluster_cli.rs`).
+//! Here: one real node, raw lines and the built `tollgate cluster`. Not here: the effect of the
+//! commands (`cluster`), the display of their replies (`server/tests/cluster_cli.rs`).
 
 use std::{
     fs,
@@ -15,7 +15,7 @@ use nix::sys::signal::Signal;
 
 use crate::live::{Client, PATIENCE, Program, Server};
 
-/// A node of a cluster of its own.
+/// The flags of a node that forms a cluster of its own.
 pub(crate) const NODE: [&str; 8] = [
     "--data-dir",
     "{folder}/data",
@@ -28,7 +28,7 @@ pub(crate) const NODE: [&str; 8] = [
 ];
 const SOCKET: [&str; 2] = ["--admin-socket", "{folder}/admin.sock"];
 
-/// Every command that changes the cluster for all, and what an operator hears.
+/// Every command that changes the cluster for all, and the beginning of its reply.
 const CHANGES: [(&str, &str); 5] = [
     ("cluster set replicas 2\r\n", "OK\r\n"),
     (
@@ -49,7 +49,7 @@ fn node(flags: &[&str]) -> Server {
     server
 }
 
-/// The same for a server that asks for a password: `user`, `pass`.
+/// The same for a server that requires a password: `user`, `pass`.
 fn node_with_users(flags: &[&str]) -> Server {
     let flags = [&NODE, flags, &["-Y", "{auth}"]].concat();
     let mut server = Server::start_as(Program::Tollgate, &flags);
@@ -74,7 +74,7 @@ fn socket(server: &Server) -> PathBuf {
     server.folder().join("admin.sock")
 }
 
-/// What the admin socket answers to one request, with one line.
+/// The reply of the admin socket to one request of one line.
 fn say(path: &Path, text: &str) -> String {
     let mut stream = UnixStream::connect(path).expect("the socket is there");
     stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes options");
@@ -87,7 +87,7 @@ fn say(path: &Path, text: &str) -> String {
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// Sends each change and compares the beginning of the answer.
+/// Sends each change and compares the beginning of the reply.
 #[track_caller]
 fn check(mut ask: impl FnMut(&str) -> String, is_allowed: bool) {
     for (change, allowed) in CHANGES {
@@ -98,7 +98,7 @@ fn check(mut ask: impl FnMut(&str) -> String, is_allowed: bool) {
     }
 }
 
-/// `tollgate cluster` with these words and variables.
+/// Runs `tollgate cluster` with these arguments and variables.
 fn tollgate(words: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(Program::Tollgate.path());
     command.arg("cluster").args(words).env_clear().envs(variables.iter().copied());
@@ -121,7 +121,7 @@ fn fails(output: &Output, why: &str) {
 fn a_loopback_client_may_not_change_a_cluster() {
     let server = node(&SOCKET);
     check(|change| server.connect().ask_until(change, "\n"), false);
-    // It may look.
+    // Reading is allowed.
     let mut client = server.connect();
     client.ask_until("stats cluster\r\n", "END\r\n");
     client.ask_until("cluster limits\r\n", "END\r\n");
@@ -145,13 +145,13 @@ fn the_admin_socket_is_for_its_owner() {
 
     let path = path.to_string_lossy().into_owned();
     succeeds(&tollgate(&["set", "replicas", "3", "--server", &path], &[]));
-    // The environment of a container says where it is.
+    // The environment of a container names the socket.
     succeeds(&tollgate(&["set", "replicas", "2"], &[("TOLLGATE_ADMIN_SOCKET", &path)]));
     let address = server.address().to_string();
     fails(&tollgate(&["set", "replicas", "2", "--server", &address], &[]), "not allowed");
     fails(&tollgate(&["nodes", "--server", "/nowhere/x.sock"], &[]), "/nowhere/x.sock: No such");
 
-    // Another user cannot open it, wherever it may lie.
+    // Another user cannot open it, whatever its folder permits.
     let folder = server.folder();
     fs::set_permissions(folder, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("ours");
     let other = Command::new("setpriv")
@@ -179,7 +179,7 @@ fn the_admin_socket_of_a_living_server_is_kept() {
     fails(&second, "another server listens there");
     assert!(say(Path::new(&path), "version\r\n").starts_with("VERSION"));
 
-    // That of a dead one is replaced.
+    // The socket of a dead server is replaced.
     server.signal(Signal::SIGKILL);
     let (_, folder) = server.ended_leaving();
     assert!(folder.path().join("admin.sock").exists(), "a killed server leaves it");
@@ -191,7 +191,7 @@ fn the_admin_socket_of_a_living_server_is_kept() {
 #[test]
 fn the_admin_socket_has_room_when_clients_have_none() {
     let mut server = node(&[&SOCKET[..], &["-c", "3"]].concat());
-    // The connections that asked whether the node is ready may take a moment to be closed.
+    // The connections of the readiness checks may take a moment to be closed.
     let mut first = server.connect();
     server.until("its connections are closed", |server| {
         let is_served = is_served(&mut first);
@@ -228,12 +228,12 @@ fn an_operator_logs_in_with_a_password() {
     fails(&ask(&["nodes", "--login", "user", "--password-file", "/nowhere"], &[]), "/nowhere: No");
     fails(&ask(&["nodes", "--login", "user"], &[("TOLLGATE_PASSWORD", "a\nb")]), "one line");
 
-    // The mode of the socket is its password.
+    // The mode of the socket replaces a password.
     check(|change| say(&socket(&server), change), true);
 }
 
 #[test]
-fn a_login_shows_no_password_to_a_server_without_users() {
+fn a_password_is_kept_from_a_server_without_users() {
     let server = node(&SOCKET);
     let address = server.address().to_string();
     let words = ["nodes", "--server", &address, "--login", "user"];
@@ -245,7 +245,7 @@ fn a_login_shows_no_password_to_a_server_without_users() {
 fn a_password_is_asked_for_without_an_echo() {
     let server = node_with_users(&[]);
     let address = server.address().to_string();
-    // A terminal of its own, whose other end types the password and shows what is echoed.
+    // A pseudo-terminal; its other end types the password and shows the echo.
     let script = "import os, pty, sys, termios, time\n\
                   pid, end = pty.fork()\n\
                   if pid == 0: os.execv(sys.argv[1], sys.argv[1:])\n\

@@ -1,9 +1,9 @@
-//! Plays transcripts, whole and byte by byte: to the core with a clock of its own, to a live
-//! Tollgate, and to a real memcached.
+//! Plays transcripts, whole and byte by byte: to the core with a manual clock, to a live Tollgate,
+//! and to a real memcached.
 //!
-//! Here: the players and the one director that compares what comes with what was expected. Not
-//! here: the format (`transcript.rs`) and the processes (`live.rs`). After each conversation a
-//! fence, `mn`, must be answered at once by `MN`: nothing else may be on its way.
+//! Here: the players and the one director that compares the received bytes with the expected ones.
+//! Not here: the format (`transcript.rs`) and the processes (`live.rs`). After each conversation a
+//! fence, `mn`, must be answered at once by `MN`: no other output may be outstanding.
 
 use std::{
     fs,
@@ -27,16 +27,16 @@ use crate::{
     transcript::{Action, Conversation, Match, Names, show},
 };
 
-/// The longest that one conversation may wait when the clock is real.
+/// The longest that one conversation may wait on a real clock.
 const REAL_WAIT_MAX: Duration = Duration::from_secs(3);
 
-/// Something that takes bytes and answers bytes.
+/// A party that receives bytes and returns bytes.
 ///
-/// Fits a session without I/O as well as a socket: `send` hands bytes in, `receive` takes out what
-/// is there, `advance` moves the session's clock.
+/// Fits a session without I/O as well as a socket: `send` passes bytes in, `receive` takes out the
+/// available bytes, `advance` moves the session's clock.
 pub(crate) trait Player {
-    /// Starts over: no items, the command line `flags`, one connection. `alone`: nothing else may
-    /// have happened before, so that counters start at zero.
+    /// Starts over: no items, the command line `flags`, one connection. `alone`: no earlier
+    /// conversation on this server, so that counters start at zero.
     fn open(&mut self, flags: &[String], alone: bool);
     /// A new connection to the same items.
     fn connect(&mut self);
@@ -47,16 +47,16 @@ pub(crate) trait Player {
     fn unix(&self) -> i64;
 }
 
-/// What a connection has to say.
+/// The available output of a connection.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Received {
     Bytes(Vec<u8>),
-    /// Nothing, and there is nothing to wait for.
+    /// No output, and none can follow.
     Silence,
     Closed,
 }
 
-/// Which answers are right where 1.6.18 differs.
+/// The replies that are right where 1.6.18 differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     Newest,
@@ -67,7 +67,7 @@ pub(crate) enum Dialect {
 ///
 /// # Errors
 ///
-/// `file:line: what was expected and what came`, for the first reply that is wrong.
+/// `file:line: expected and received text`, for the first reply that is wrong.
 pub(crate) fn play(
     conversation: &Conversation,
     dialect: Dialect,
@@ -150,11 +150,11 @@ impl std::fmt::Display for Conversation {
     }
 }
 
-/// How bytes are cut on their way to a live server.
+/// The way in which bytes are split on their way to a live server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Cut {
     Whole,
-    /// One byte a write; the middle of something large goes in uneven pieces.
+    /// One byte per write; the middle of large data in uneven pieces.
     Bytes,
 }
 
@@ -172,7 +172,7 @@ impl Cut {
     }
 }
 
-/// The core: no process, no socket, and a clock that is moved by hand.
+/// The core: no process, no socket, and a clock that the test moves.
 struct Still {
     cut: Cut,
     core: Core,
@@ -238,7 +238,7 @@ impl Player for Still {
 struct Live {
     program: Program,
     cut: Cut,
-    /// Serves every conversation that wants no flags.
+    /// Serves every conversation without flags.
     shared: Server,
     own: Option<Server>,
     stream: TcpStream,
@@ -270,7 +270,7 @@ impl Player for Live {
 
     fn send(&mut self, bytes: &[u8]) {
         for piece in self.cut.pieces(bytes) {
-            // The server may have closed, as it should; what it said before that is still to come.
+            // The server may have closed, as expected; its output before that is still to be read.
             if self.stream.write_all(piece).is_err() {
                 break;
             }
@@ -321,7 +321,7 @@ pub(crate) fn conversations() -> Vec<Conversation> {
     all
 }
 
-/// Plays everything that applies with several players at once, and lists what went wrong.
+/// Plays all conversations that apply with several players at once, and lists the failures.
 fn play_all<P: Player>(
     cut: Cut,
     dialect: Dialect,
@@ -332,7 +332,7 @@ fn play_all<P: Player>(
     chosen.retain(|conversation| {
         applies(conversation) && !(conversation.only_whole && cut == Cut::Bytes)
     });
-    // The ones that wait go first: the others fill the time.
+    // Conversations that wait go first: the others fill the time.
     chosen.sort_by_key(|conversation| std::cmp::Reverse(conversation.waits()));
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
@@ -366,7 +366,7 @@ fn play_live(program: Program, cut: Cut) {
 }
 
 fn play_core(cut: Cut) {
-    // Files that flags name are read by the process, not by the core.
+    // Only a process reads the files that flags name; the core does not.
     let needs_file = |flag: &String| flag.contains('{');
     let applies = |conversation: &Conversation| !conversation.flags.iter().any(needs_file);
     play_all(cut, Dialect::Newest, applies, || Still::new(cut));

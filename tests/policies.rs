@@ -1,8 +1,8 @@
-//! Written policies by the hundred thousand, on a live server: nobody else is refused, and nobody waits
-//! longer for them than for as many takes under one policy.
+//! Hundreds of thousands of written policies on a live server: no other client is refused, and none
+//! waits longer for them than for as many takes under one policy.
 //!
-//! `POLICIES=1000000` writes so many and holds the waits to the bound, for a machine with nothing else to
-//! do. Not here: the table of policies by itself (`engine`).
+//! `POLICIES=1000000` writes that many and enforces the bound on the waits, for an idle machine.
+//! Not here: the policy table by itself (`engine`).
 
 use std::{
     env,
@@ -13,15 +13,16 @@ use std::{
 
 use crate::{ids::pipeline, live::Server};
 
-/// Of how many waits of the others 1 % are longer, with other policies and with one: at most this ratio,
-/// in hundredths.
+/// The most that the 99th percentile of the others' waits may be with many policies, in hundredths
+/// of the same percentile with one policy.
 const RATIO_MAX: u128 = 120;
-/// Rounds of each kind, by turns.
+/// Rounds of each kind; the kinds take turns.
 const ROUNDS: usize = 7;
-/// Between two bursts of some 500 takes: the server is to have time for everybody.
+/// The pause between two bursts of some 500 takes, in which the server can serve all clients.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How long others wait while one client takes from `count` keys under the policies that `policy` says.
+/// The waits of other clients while one client takes from `count` keys under the policies of
+/// `policy`.
 fn waits_of_others(count: usize, policy: impl Fn(usize) -> String + Sync) -> Vec<Duration> {
     let server = Server::start(&["-m", "1024", "-t", "2"]);
     let address = server.address();
@@ -39,7 +40,7 @@ fn waits_of_others(count: usize, policy: impl Fn(usize) -> String + Sync) -> Vec
                     let expected = format!("ALLOW 100000000 {} ", 100_000_000 - waits.len());
                     assert!(answer.starts_with(&expected), "{answer}");
                     if waits.len() % 16 == 0 {
-                        // Nobody wrote this one before.
+                        // No client wrote this policy before.
                         let new = waits.len();
                         let take = format!("take new{number}-{new} 1 bucket:{new}/7h\r\n");
                         let answer = client.ask_until(take, "\r\n");

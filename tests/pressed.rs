@@ -1,10 +1,10 @@
-//! States of limits while memory is short: they go last, and what was used stays used.
+//! Limit states while memory is short: they are evicted last, and used units stay used.
 //!
-//! Not here: values and counters (`memory`), keys that are refused and meet a flood (`limits`).
+//! Not here: values and counters (`memory`), refused keys that meet a flood (`limits`).
 
 use crate::live::{Client, Server};
 
-/// Stores plain values of each length until nothing more fits.
+/// Stores plain values of each length until none fits.
 fn fill(client: &mut Client) {
     for length in [100_000, 1000, 700, 500] {
         let value = "z".repeat(length);
@@ -19,7 +19,7 @@ fn fill(client: &mut Client) {
     }
 }
 
-/// How many of the states were forgotten.
+/// The number of states that were evicted.
 fn forgotten(client: &mut Client, count: usize) -> usize {
     (0..count)
         .filter(|number| {
@@ -37,7 +37,7 @@ fn make_states(client: &mut Client, count: usize) {
 }
 
 #[test]
-fn what_is_given_back_needs_no_room() {
+fn a_refund_needs_no_room() {
     let server = Server::start(&["-M", "-m", "8"]);
     let mut client = server.connect();
     let mut leases = Vec::new();
@@ -74,7 +74,7 @@ fn what_is_given_back_needs_no_room() {
 fn a_set_that_finds_no_room_forgets_no_limit() {
     let server = Server::start(&["-M", "-m", "8"]);
     let mut client = server.connect();
-    // Keys of all lengths: for some the count needs a slot of another size.
+    // Keys of all lengths: for some of them the longer count needs a slot of another size.
     let keys: Vec<String> =
         (0..200).map(|number| format!("lim{}{number:03}", "y".repeat(number % 8))).collect();
     for key in &keys {
@@ -85,7 +85,7 @@ fn a_set_that_finds_no_room_forgets_no_limit() {
     for key in &keys {
         let answer = client.ask_until(format!("set {key} 0 0 6\r\n999000\r\n"), "\r\n");
         let peek = client.ask_until(format!("take {key} 0 fixed:1000000/1h peek\r\n"), "\r\n");
-        // What is stored is what was used.
+        // The stored number is the number of used units.
         let left = if answer == "STORED\r\n" { "1000 " } else { "999950 " };
         refused += usize::from(answer != "STORED\r\n");
         assert!(peek.starts_with(&format!("ALLOW 1000000 {left}")), "{key}: {answer}{peek}");
@@ -116,7 +116,7 @@ fn states_go_after_the_plain_items_of_all_shards() {
 }
 
 #[test]
-fn what_can_never_fit_costs_nobody_else() {
+fn a_value_that_can_never_fit_evicts_no_item() {
     const STATES: usize = 2000;
     let server = Server::start(&["-m", "64", "-I", "32m"]);
     let mut client = server.connect();

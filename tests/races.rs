@@ -1,4 +1,4 @@
-//! Many clients at one key: every answer once, one winner, no lost count.
+//! Many clients at one key: each reply occurs once, one client wins, no count is lost.
 
 use std::{sync::Barrier, thread};
 
@@ -37,7 +37,7 @@ fn increments_of_many_are_all_counted() {
     first.ask("get n\r\n", "VALUE n 0 6\r\n160000\r\nEND\r\n");
 }
 
-/// Batches meet on a few keys in all orders, and requests that need every shard are among them: nobody
+/// Batches meet on a few keys in all orders, some with requests that need every shard: no client
 /// waits for ever, and every count is there.
 #[test]
 fn batches_that_meet_are_counted_and_end() {
@@ -57,7 +57,8 @@ fn batches_that_meet_are_counted_and_end() {
                 for round in 0..ROUNDS {
                     let mut batch: Vec<String> = Vec::new();
                     for place in 0..EACH {
-                        // Each client has a step of its own through the keys, coprime with their number.
+                        // Each client steps through the keys by its own stride, coprime with their
+                        // number.
                         let key = (round + place * [1, 5, 7, 11][number % 4]) % KEYS;
                         batch.push(format!("incr n{key} 1\r\n"));
                         match place % 10 {
@@ -80,12 +81,12 @@ fn batches_that_meet_are_counted_and_end() {
         let count: usize = answer.lines().nth(1).map_or(0, |line| line.parse().expect(line));
         taken += count;
     }
-    // At the places 7, 17 and 27 of each batch.
+    // These are at the indices 7, 17 and 27 of each batch.
     assert_eq!(taken, 3 * CLIENTS * ROUNDS);
 }
 
-/// All say `request` at once, again and again; in each round `check` sees the answers. What a
-/// round needs is in the round's number, which `request` is told.
+/// All clients send `request` at once, in each round; then `check` gets the replies. `request` gets
+/// the index of the round and of the client.
 fn race(
     server: &Server,
     clients: usize,

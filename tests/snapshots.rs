@@ -1,4 +1,4 @@
-//! What a server brings over a restart or a crash with `-e`, and what it does with a bad file.
+//! The data that a server keeps over a restart or a crash with `-e`, and its handling of bad files.
 
 use std::{fs, process::Command, thread, time::Duration};
 
@@ -12,7 +12,7 @@ use crate::live::{Client, Program, Server};
 
 const FLAGS: &[&str] = &["-e", "{folder}/snapshot", "-v"];
 
-/// Ends the server as asked, and leaves its folder.
+/// Ends the server with `signal`, and returns its folder.
 fn ended_by(server: Server, signal: Signal) -> TempDir {
     server.signal(signal);
     let (status, folder) = server.ended_leaving();
@@ -24,14 +24,14 @@ fn start_in(folder: TempDir) -> Server {
     Server::start_in(Program::Tollgate, FLAGS, folder)
 }
 
-/// Cas unique of a key.
+/// The cas unique of a key.
 fn unique(client: &mut Client, key: &str) -> u64 {
     let answer = client.ask_until(format!("gets {key}\r\n"), "END\r\n");
     let line = answer.lines().next().expect("a line");
     line.rsplit(' ').next().expect("a word").parse().expect("the key is there")
 }
 
-/// Seconds a key has left.
+/// The remaining seconds of a key.
 fn left(client: &mut Client, key: &str) -> i64 {
     let answer = client.ask_until(format!("mg {key} t\r\n"), "\r\n");
     answer.trim().strip_prefix("HD t").expect("the key is there").parse().expect("a number")
@@ -66,7 +66,7 @@ fn everything_is_there_again() {
         let before = unique(&mut client, "n");
         let all = client.stat("curr_items");
         let folder = ended_by(server, signal);
-        // The time away counts: what had a second left has none now.
+        // The downtime counts: an item with a second left has expired.
         thread::sleep(Duration::from_millis(1_100));
 
         let server = start_in(folder);
@@ -97,7 +97,7 @@ fn everything_is_there_again() {
 }
 
 #[test]
-fn uniques_are_never_given_twice_even_after_the_highest() {
+fn uniques_stay_unique_even_after_the_highest() {
     let server = start_in(tempfile::tempdir().expect("a temporary folder can be made"));
     let mut client = server.connect();
     client.ask("ms top 1 E18446744073709551615\r\n1\r\n", "HD\r\n");
@@ -177,18 +177,18 @@ fn a_damaged_file_is_left_aside_whole() {
         assert!(server.resident_bytes() < 64 << 20, "{what}");
         client.ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
         assert_eq!(server.exited(), None);
-        // Killed, so that it does not write a good one.
+        // Killed, so that it does not write a good snapshot.
         server.signal(Signal::SIGKILL);
         (_, folder) = server.ended_leaving();
     }
-    // What follows the end does no harm to what is before.
+    // Bytes after the end do not affect the records before it.
     fs::write(&path, &good).expect("the folder is ours");
     let server = start_in(folder);
     assert_eq!(server.connect().stat("curr_items"), 40);
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error_at_the_end() {
+fn an_unwritable_file_is_an_error_at_the_end() {
     let mut server = Server::start(&["-e", "{folder}/snapshot"]);
     server.connect().ask("set k 0 0 1\r\n1\r\n", "STORED\r\n");
     fs::create_dir(server.folder().join("snapshot.part")).expect("the folder is ours");
@@ -223,14 +223,14 @@ fn a_place_that_is_no_file_is_refused_at_start() {
     assert!(std::os::unix::fs::FileTypeExt::is_fifo(&kind), "nothing took its place");
 }
 
-/// Kills the server, and starts another one with what it left.
+/// Kills the server, and starts another one in its folder.
 fn killed_and_started(server: Server, flags: &[&str]) -> Server {
     server.signal(Signal::SIGKILL);
     let (_, folder) = server.ended_leaving();
     Server::start_in(Program::Tollgate, flags, folder)
 }
 
-/// Waits until so many snapshots were saved since the start.
+/// Waits until `count` snapshots were saved since the start.
 #[track_caller]
 fn until_saved(server: &mut Server, client: &mut Client, count: u64) {
     server.until("a snapshot is saved", |_| client.stat("snapshot_saved") >= count);
@@ -243,7 +243,7 @@ fn a_kill_after_a_warm_start_restores_nothing_old() {
     client.ask("set n 0 0 1\r\n5\r\nset deleted 0 0 1\r\n1\r\n", "STORED\r\nSTORED\r\n");
     client.ask_until("take k 3 fixed:3/h\r\n", "\r\n");
     let mut server = start_in(ended_by(server, Signal::SIGTERM));
-    // It listens before it reads the snapshot, and serves after that.
+    // The server listens before it reads the snapshot, and replies after that.
     server.until("the snapshot is put aside", |server| {
         server.folder().join("snapshot.loaded").exists()
     });
@@ -255,7 +255,7 @@ fn a_kill_after_a_warm_start_restores_nothing_old() {
     let server = killed_and_started(server, FLAGS);
     server.connect().ask("get n deleted\r\n", "END\r\n");
     let log = server.log();
-    assert!(log.contains("the last run did not save one"), "{log}");
+    assert!(log.contains("the last run saved no snapshot"), "{log}");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn a_snapshot_on_request_is_what_a_kill_leaves() {
     let output = command.args(["snapshot", "--pid", &server.pid().to_string()]).output();
     assert!(output.expect("it runs").status.success());
     until_saved(&mut server, &mut client, 2);
-    // That one is lost.
+    // This increment is lost.
     client.ask("incr n 1\r\n", "7\r\n");
     assert_eq!(server.exited(), None);
     let server = killed_and_started(server, FLAGS);
@@ -301,7 +301,7 @@ fn snapshots_at_intervals_bound_what_a_kill_loses() {
     for count in 1..=1000 {
         client.ask("incr n 1\r\n", &format!("{count}\r\n"));
     }
-    // The first that is saved from now on may have been begun before; the second was not.
+    // The first snapshot saved from now on may have been started before; the second was not.
     let saved = client.stat("snapshot_saved");
     until_saved(&mut server, &mut client, saved + 2);
     let server = killed_and_started(server, &flags);
@@ -315,7 +315,7 @@ fn a_kill_after_a_warm_start_at_intervals_keeps_all() {
     server.connect().ask("set n 0 0 1\r\n5\r\n", "STORED\r\n");
     let folder = ended_by(server, Signal::SIGTERM);
     let server = Server::start_in(Program::Tollgate, &flags, folder);
-    // Whether the first of the new ones was saved already or not.
+    // This holds whether or not the first new snapshot was already saved.
     let mut server = killed_and_started(server, &flags);
     let mut client = server.connect();
     client.ask("get n\r\n", "VALUE n 0 1\r\n5\r\nEND\r\n");
@@ -336,7 +336,7 @@ fn a_crash_in_the_middle_leaves_the_snapshot_before() {
         client.ask(format!("set large{number} 0 0 900000\r\n{value}\r\n"), "STORED\r\n");
     }
     client.ask("incr n 1\r\n", "6\r\n");
-    // Writing more than a megabyte into a file ends the process from now on.
+    // From now on, a write of more than a megabyte into a file ends the process.
     let pid = server.pid().to_string();
     let mut limit = Command::new("prlimit");
     let limit = limit.args(["--pid", &pid, "--fsize=1000000", "--core=0"]).status();

@@ -1,4 +1,5 @@
-//! The contract of `stats` with those who watch memcached (OPERATIONS.md section 2).
+//! The contract of `stats` with the programs that monitor memcached: the names that exporters and
+//! dashboards read must exist, with values of the expected form.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read as _, Write as _};
@@ -57,7 +58,7 @@ fn number(table: &BTreeMap<String, String>, name: &str) -> u64 {
 }
 
 #[test]
-fn what_agents_read_is_there() {
+fn the_names_that_agents_read_exist() {
     let mut server = Server::start(&[]);
     let mut client = server.connect();
     server.until_connected(&mut client, 0);
@@ -94,7 +95,8 @@ fn what_agents_read_is_there() {
     for name in SLABS.split_whitespace() {
         number(&slabs, &format!("1:{name}"));
     }
-    // An exporter takes a name for a counter in the one and for a gauge in the other, and refuses both.
+    // An exporter treats such a name as a counter in one reply and as a gauge in the other, and
+    // refuses both.
     let kinds = |table: &BTreeMap<String, String>| -> BTreeSet<String> {
         table.keys().filter_map(|name| name.rsplit_once(':')).map(|name| name.1.into()).collect()
     };
@@ -107,7 +109,7 @@ fn what_agents_read_is_there() {
     assert_eq!(table(&mut client, "stats sizes\r\n")["sizes_status"], "disabled");
 }
 
-/// `stats conns`, each socket by its address: where it came to, its state, its idle seconds.
+/// `stats conns`, each socket by its address: its listening address, its state, its idle seconds.
 fn sockets(client: &mut Client) -> BTreeMap<String, (Option<String>, String, u64)> {
     let conns = table(client, "stats conns\r\n");
     let numbers = conns.keys().filter_map(|name| name.strip_suffix(":addr"));
@@ -154,7 +156,7 @@ fn conns_tells_each_socket_as_the_original_does() {
             assert_eq!(told[&name(socket)].0.as_ref(), Some(&here), "{told:?}");
         }
         if program == Program::Tollgate {
-            // memcached 1.6.18 takes the value for a command.
+            // memcached 1.6.18 executes the value as a command.
             assert_eq!(told[&name(&swallowed)].1, "conn_swallow");
         }
     }
@@ -177,7 +179,7 @@ fn conns_tells_the_paths_of_unix_sockets() {
                 told.extend_from_slice(&bytes[..count]);
             }
             let told = String::from_utf8_lossy(&told).into_owned();
-            // The connection that only looked may not be gone yet.
+            // The connection that only probed the socket may not be gone yet.
             told.contains(&format!(":addr {path}\r\n"))
                 && told.contains(&format!(":listen_addr {path}\r\n"))
                 && told.contains(":addr ?:<AF 0>\r\n")
@@ -187,7 +189,8 @@ fn conns_tells_the_paths_of_unix_sockets() {
 
 #[test]
 fn a_flushed_key_that_is_met_is_counted() {
-    // As in memcached, which is not asked: it drops such items by itself within a while, uncounted.
+    // The behaviour of memcached, which is not tested here: its background thread drops such items
+    // uncounted.
     let server = Server::start_as(Program::Tollgate, &[]);
     let mut client = server.connect();
     for key in ["a", "b", "c", "d", "e"] {
@@ -234,7 +237,7 @@ fn the_answer_stays_short_however_large_the_numbers() {
     let short = client.ask_until("stats\r\n", "END\r\n");
     println!("{} bytes", short.len());
     assert!(short.len() < 4096);
-    // Were each number as long as it can be.
+    // The length if each number had 12 digits.
     let longest: usize = short
         .lines()
         .filter_map(|line| line.strip_prefix("STAT "))
@@ -371,9 +374,9 @@ const SCRIPT: &[&str] = &[
     "flush_all 1000\r\n",
 ];
 
-/// What each of many requests adds to the counters, ours and theirs. Not compared: `cmd_meta`, which
-/// theirs does not count; `curr_items` after a flush, which theirs lowers only as it meets items; an
-/// item made by `ma` with `N`, which ours counts as an increment.
+/// The increase of the counters by each of many requests, compared with memcached's. Not compared:
+/// `cmd_meta`, which memcached does not count; `curr_items` after a flush, which memcached lowers
+/// only as it meets items; an item made by `ma` with `N`, which Tollgate counts as an increment.
 #[test]
 fn counters_move_as_in_the_original() {
     let large = format!("set large 0 0 2000000\r\n{}\r\n", "x".repeat(2_000_000));

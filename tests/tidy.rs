@@ -1,12 +1,12 @@
 //! The rules of this repository that a program can check.
 //!
-//! Not here: what rustfmt and clippy check.
+//! Not here: the rules of rustfmt and clippy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Lines of a file above which it should be two; tests do not count.
+/// The most lines of a file before its tests; a longer file should be two.
 const FILE_LINES_MAX: usize = 600;
 
 fn root() -> PathBuf {
@@ -105,13 +105,14 @@ fn clocks_and_sockets_have_one_home_each() {
     }
 }
 
-/// A library of this workspace: its folder, and the folders of those of the workspace that it imports.
+/// A library of this workspace: its folder, and the folders of the workspace's libraries that it
+/// imports.
 struct Library {
     folder: String,
     imports: Vec<String>,
 }
 
-/// The dependencies that begin with these words in the section `[heading]` of a manifest: name and rest of the line.
+/// The dependencies in the section `[heading]` of a manifest: the name and the rest of the line.
 fn section<'t>(manifest: &'t str, heading: &str) -> impl Iterator<Item = (&'t str, &'t str)> {
     let heading = format!("[{heading}]");
     let lines = manifest.lines().skip_while(move |line| *line != heading).skip(1);
@@ -121,7 +122,7 @@ fn section<'t>(manifest: &'t str, heading: &str) -> impl Iterator<Item = (&'t st
     })
 }
 
-/// The libraries that the workspace's manifest names, as their manifests say.
+/// The libraries that the workspace's manifest names, with their imports.
 fn libraries() -> Vec<Library> {
     let read = |path: &str| fs::read_to_string(root().join(path)).expect("a manifest is text");
     let workspace = read("Cargo.toml");
@@ -141,7 +142,7 @@ fn libraries() -> Vec<Library> {
     folders.values().map(library).collect()
 }
 
-/// The modules that a file has for tests alone, as paths without `.rs`.
+/// The modules that a file declares for tests alone, as paths without `.rs`.
 fn test_modules<'t>(name: &str, text: &'t str) -> impl Iterator<Item = String> + use<'t> {
     let stem = name.trim_end_matches(".rs");
     let folder = ["/lib", "/main"].iter().find_map(|root| stem.strip_suffix(root)).unwrap_or(stem);
@@ -156,7 +157,7 @@ fn test_modules<'t>(name: &str, text: &'t str) -> impl Iterator<Item = String> +
 /// The names of the types that a file defines outside its tests.
 fn types(text: &str) -> impl Iterator<Item = &str> {
     code(text).lines().filter_map(|line| {
-        // What is within something else begins with blanks: a `type` there is an associated one.
+        // A nested item is indented: a `type` there is an associated one.
         let is_within = line.starts_with(' ');
         let line = line.trim_start();
         let line = line.strip_prefix("pub").map_or(line, |rest| match rest.strip_prefix('(') {
@@ -174,7 +175,8 @@ fn types(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The type names that are defined twice in a library together with all that it imports, and where.
+/// The type names that are defined twice in a library together with all that it imports, with their
+/// files.
 fn types_defined_twice(libraries: &[Library], files: &[(String, String)]) -> Vec<String> {
     let is_for_tests: Vec<String> =
         files.iter().flat_map(|(name, text)| test_modules(name, text)).collect();
@@ -248,7 +250,7 @@ fn planted_type_name_in_a_cone_is_found() {
         &[low, ("mid/src/b.rs", "    pub(in crate::a) enum Other {")],
         &["Other: low/src/a.rs, mid/src/b.rs"],
     );
-    // Libraries that do not know each other, tests, associated types and prose.
+    // Unrelated libraries, tests, associated types and prose.
     check(&[low, ("by/src/a.rs", "struct Place;")], &[]);
     check(&[low, ("low/src/b.rs", "#[cfg(test)]\nmod tests {\n    struct Place;\n}\n")], &[]);
     let parent = ("low/src/lib.rs", "#[cfg(test)]\nmod twin;\n");

@@ -18,7 +18,7 @@ for tool in "$@"; do
     esac
     found=$("$tool" --version 2>/dev/null || true)
     [ "$found" != "$tool $version" ] || continue
-    # Built for a few runs: without the optimizations of its own release, which take several times as long.
+    # Built for a few runs, so without the release optimizations, which take several times as long.
     cargo install --locked --root "$tools" --target-dir "$tools/build" \
         --config 'profile.release.lto=false' --config 'profile.release.codegen-units=16' \
         --config 'profile.release.opt-level=1' "$tool@$version"

@@ -1,6 +1,7 @@
 //! The transcript format: wire conversations as text, parsed into steps.
 //!
-//! Here: what a line of `transcripts/*.txt` means. Not here: who plays the steps (`players.rs`).
+//! Here: the meaning of a line of `transcripts/*.txt`. Not here: the players of the steps
+//! (`players.rs`).
 //!
 //! ```text
 //! # why                   a comment; the first one of a conversation is its name
@@ -8,22 +9,22 @@
 //! >| raw\r\n              bytes sent as they are
 //! < STORED                a line expected
 //! <| raw\r\n              bytes expected as they are
-//! <18 ERROR               what 1.6.18 says instead of the `<` lines that follow (`<18|` likewise)
+//! <18 ERROR               the reply of 1.6.18 instead of the `<` lines that follow (or `<18|`)
 //! <close>                 the server closes; a later `>` comes over a new connection, same items
 //! @ 31s                   the clock moves (`us`, `ms`, `s`, `m`, `h` or `d`)
 //! --                      ends the conversation; the next one starts without items
-//! ! flags: -A             command line the server needs, `{auth}` stands for a file with `user:pass`
-//! ! alone: reason         wants a server of its own, though it needs no flags
-//! ! not oracle: reason    not asked of a real memcached
-//! ! not live: reason      played by the core alone: its answers move with the clock
+//! ! flags: -A             flags the server needs, `{auth}` stands for a file with `user:pass`
+//! ! alone: reason         needs a server of its own, though it needs no flags
+//! ! not oracle: reason    not played to a real memcached
+//! ! not live: reason      played to the core alone: its replies depend on the clock
 //! ! only whole: reason    not fed byte by byte
-//! ! no fence: reason      the connection is of no use at the end
+//! ! no fence: reason      the connection is unusable at the end
 //! ```
 //!
-//! Escapes, in sent and expected text: `\r \n \t \0 \xNN \\ \$`, `\{a*1048000}` repeats, `\{now+60}`
-//! is the unix time. `$name` in expected text is a decimal number: the first use binds it, later
-//! ones, also in sent text, mean the same number; different names are different numbers, and `$_`
-//! is any number.
+//! Escapes, in sent and expected text: `\r \n \t \0 \xNN \\ \$`, `\{a*1048000}` repeats,
+//! `\{now+60}` is the unix time. `$name` in expected text is a decimal number: the first use binds
+//! it, later ones, also in sent text, mean the same number; different names are different numbers,
+//! and `$_` is any number.
 
 use std::{collections::BTreeMap, fmt::Write, time::Duration};
 
@@ -51,7 +52,7 @@ pub(crate) struct Step {
 #[derive(Debug)]
 pub(crate) enum Action {
     Send(Text),
-    /// `before` is what 1.6.18 says, where that differs.
+    /// `before` is the reply of 1.6.18, where it differs.
     Expect {
         text: Text,
         before: Option<Text>,
@@ -60,7 +61,7 @@ pub(crate) enum Action {
     Advance(Duration),
 }
 
-/// Bytes with holes in them.
+/// Bytes with placeholders.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Text(Vec<Piece>);
 
@@ -68,30 +69,30 @@ pub(crate) struct Text(Vec<Piece>);
 enum Piece {
     Bytes(Vec<u8>),
     Number(String),
-    /// The unix time, this many seconds away from now.
+    /// The unix time, with this offset in seconds.
     Now(i64),
 }
 
 /// The numbers that names stand for in one conversation.
 pub(crate) type Names = BTreeMap<String, String>;
 
-/// How far received bytes agree with an expected text.
+/// The result of comparing received bytes with an expected text.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Match {
-    /// The first so many bytes are the text.
+    /// The text matches this number of leading bytes.
     Whole(usize),
-    /// So far so good.
+    /// The bytes match a beginning of the text.
     Part,
-    /// They differ.
+    /// The bytes differ from the text.
     Not,
 }
 
 impl Conversation {
-    /// Reads a transcript file's text.
+    /// Parses a transcript file's text.
     ///
     /// # Errors
     ///
-    /// `file:line: reason` for the first line that means nothing.
+    /// `file:line: reason` for the first line without meaning.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Vec<Self>, String> {
         let mut done = Vec::new();
         let mut current = Self { file: file.to_owned(), ..Self::default() };
@@ -115,7 +116,7 @@ impl Conversation {
         Ok(done)
     }
 
-    /// Time this conversation takes when the clock is real.
+    /// The time that this conversation takes on a real clock.
     pub(crate) fn waits(&self) -> Duration {
         let wait = |step: &Step| match step.action {
             Action::Advance(by) => by,
@@ -124,7 +125,7 @@ impl Conversation {
         self.steps.iter().map(wait).sum()
     }
 
-    /// Takes one line in. `fresh`: it does not continue the line before it.
+    /// Parses one line. `fresh`: it does not continue the line before it.
     fn read(&mut self, number: usize, line: &str, fresh: bool) -> Result<(), String> {
         if line.is_empty() {
             return Ok(());
@@ -214,7 +215,7 @@ impl Text {
         Ok(text)
     }
 
-    /// Reads what follows a backslash; returns what follows that.
+    /// Parses the escape after a backslash; returns the text after it.
     fn escape<'a>(&mut self, after: &'a str) -> Result<&'a str, String> {
         let first = after.chars().next().ok_or("a backslash ends the line")?;
         let tail = &after[first.len_utf8()..];
@@ -264,7 +265,7 @@ impl Text {
         }
     }
 
-    /// The bytes to send, at this unix time; a name without a number is a mistake in the transcript.
+    /// The bytes to send at this unix time; a name without a number is an error in the transcript.
     pub(crate) fn fill(&self, names: &Names, unix: i64) -> Vec<u8> {
         let mut bytes = Vec::new();
         for piece in &self.0 {
@@ -280,7 +281,7 @@ impl Text {
         bytes
     }
 
-    /// Compares received bytes with this text; binds names when they agree to the end.
+    /// Compares received bytes with this text; binds names if the whole text matches.
     pub(crate) fn compare(&self, received: &[u8], names: &mut Names) -> Match {
         let mut bound = names.clone();
         let mut at = 0;
@@ -308,7 +309,7 @@ impl Text {
     }
 }
 
-/// Whether `name` can stand for `number`: it always did, or it is new and so is the number.
+/// Whether `name` can stand for `number`: it already did, or both are new.
 fn bind(names: &mut Names, name: &str, number: String) -> bool {
     if name == "_" {
         return true;
@@ -338,7 +339,7 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_micros(count * micros))
 }
 
-/// Shows bytes as a transcript would write them, long runs shortened.
+/// Shows bytes in the notation of a transcript, long runs shortened.
 pub(crate) fn show(bytes: &[u8]) -> String {
     let mut shown = String::new();
     let mut at = 0;
@@ -382,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_bound_once_and_then_stands_for_its_number() {
+    fn a_name_bound_once_stands_for_its_number() {
         let mut names = Names::new();
         let line = text("V $a $a $_ $b;");
         assert_eq!(line.compare(b"V 7 7 7 8;", &mut names), Match::Whole(10));
@@ -409,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_for_1_6_18_replace_the_run_that_follows_them() {
+    fn lines_for_1_6_18_replace_the_run_after_them() {
         let parsed = Conversation::parse("f", "> a\n> b\n<18 X\n< Y\n< Z\n\n< W\n--\n> c\n<|\n");
         let parsed = parsed.expect("the test writes it well");
         let [first, second] = &parsed[..] else { panic!("{parsed:?}") };

@@ -1,8 +1,9 @@
-//! The short way of the commonest requests and the long way of all others: whoever asks cannot tell which was
-//! gone.
+//! The fast path of the commonest requests and the general path of all others: a client cannot
+//! distinguish them.
 //!
-//! A server that keeps `stats detail` goes the long way always; one that does not goes the short way where
-//! it can. Both are asked the same at the same time. Not here: what the answers say (`transcript`).
+//! A server with `stats detail` always uses the general path; another one uses the fast path where
+//! it can. Both get the same requests at the same time. Not here: the content of the replies
+//! (`transcript`).
 
 use engine::Now;
 use proptest::prelude::*;
@@ -22,7 +23,7 @@ const POLICIES: [&str; 8] = [
 
 const PLAIN_KEYS: [&str; 6] = ["a", "b2", "c33", "d444", "e5555", "f66666"];
 
-/// What the limits of the file below are bound to, and what is beside it.
+/// Keys that the limits of the file below match, and keys beside them.
 const BOUND_KEYS: [&str; 18] = [
     "login:192.0.2.1",
     "login:192.0.2.200",
@@ -45,7 +46,7 @@ const BOUND_KEYS: [&str; 18] = [
 ];
 const LIMITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/limits/bound.toml");
 
-/// What counters and limits are asked, in all spellings that have a way of their own.
+/// Requests for counters and limits, in all spellings with a fast path of their own.
 fn request(keys: &'static [&'static str]) -> impl Strategy<Value = String> {
     let key = || prop::sample::select(keys);
     let exptime = prop::sample::select(vec!["0", "0", "0", "1", "2", "-1"]);
@@ -81,7 +82,7 @@ fn request(keys: &'static [&'static str]) -> impl Strategy<Value = String> {
         prop::sample::select(options.to_vec()),
     )
         .prop_map(|(key, cost, policy, option)| {
-            // Mostly one policy a key.
+            // Each key mostly has one policy.
             let own = POLICIES[key.len() % POLICIES.len()];
             let policy = if cost < 6 { own } else { policy };
             format!("take {key}-limit {cost} {policy}{option}\r\n")
@@ -117,7 +118,7 @@ fn request(keys: &'static [&'static str]) -> impl Strategy<Value = String> {
 
 type Batches = Vec<(u64, Vec<String>)>;
 
-/// What is sent at once, each so many milliseconds after the one before.
+/// Batches of requests, each with its delay in milliseconds after the one before.
 fn batches(keys: &'static [&'static str]) -> impl Strategy<Value = Batches> {
     let later = prop::sample::select(vec![0, 1, 90, 400, 1100, 21_000]);
     prop::collection::vec((later, prop::collection::vec(request(keys), 1..40)), 1..12)
@@ -129,7 +130,7 @@ fn ask(core: &Core, client: &mut CoreClient, wire: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// All figures but those of the process.
+/// All statistics except those of the process.
 fn stats(core: &Core, client: &mut CoreClient) -> String {
     let stats = ask(core, client, "stats\r\nstats limits\r\n");
     let lines = stats.lines().filter(|line| !line.starts_with("STAT rusage_"));

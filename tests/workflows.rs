@@ -1,7 +1,7 @@
-//! `.github/`: its files parse, and what the workflows run is there.
+//! `.github/`: its files parse, and the commands of the workflows exist.
 //!
-//! Here: recipes, scripts, pinned actions, permissions, and the compiler's version wherever it is written. Not here:
-//! what the recipes do (`tests/check.sh` runs the same commands).
+//! Here: recipes, scripts, pinned actions, permissions, and the compiler's version wherever it is
+//! written. Not here: the effect of the recipes (`tests/check.sh` runs the same commands).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-/// Programs of the machines that run the workflows.
+/// Programs that the machines of the workflows provide.
 const PROGRAMS: [&str; 3] = ["gh", "rustup", "sudo"];
 
 /// Recipes whose commands are steps of `tests/check.sh`.
@@ -23,7 +23,7 @@ fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The YAML files of a folder: their names without ending, and their content.
+/// The YAML files of a folder: their names without extension, and their content.
 fn yaml(folder: &str) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for entry in fs::read_dir(root().join(folder)).expect("the folder is there").flatten() {
@@ -65,7 +65,7 @@ fn recipes(justfile: &str) -> Vec<(&str, Vec<&str>)> {
     found
 }
 
-/// Why a command of a workflow cannot run; empty if it can.
+/// The reason that a command of a workflow cannot run; empty if it can.
 fn fault(command: &str, recipes: &[(&str, Vec<&str>)]) -> String {
     let mut words = command.split_whitespace();
     let program = words.next().unwrap_or_default();

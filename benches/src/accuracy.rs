@@ -1,12 +1,13 @@
-//! Accuracy: what each algorithm makes of seeded traffic, against the perfect count.
+//! Accuracy: the decisions of each algorithm on seeded traffic, compared with the perfect count.
 //!
-//! Everything goes through the real engine with a simulated clock. Here: the map. Read in this order:
+//! Everything goes through the real engine with a simulated clock. Here: the map. Read in this
+//! order:
 //!
-//! - who is compared, and how it is asked: [`contender`], [`subject`]
-//! - what is true: [`truth`]
-//! - what comes: [`traffic`], [`sources`], [`adversary`]
-//! - what is measured: [`enforced`], [`observed`], all of it in [`study`]
-//! - what is shown: [`page`], [`figures`]
+//! - the policies and how they are called: [`contender`], [`subject`]
+//! - the perfect count: [`truth`]
+//! - the arrivals: [`traffic`], [`sources`], [`adversary`]
+//! - the measurements: [`enforced`], [`observed`], all of them in [`study`]
+//! - the page and its pictures: [`page`], [`figures`]
 //!
 //! `bin/accuracy.rs` is the program.
 

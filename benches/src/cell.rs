@@ -3,7 +3,7 @@
 //! Here: warm-up, the two CPU readings around the measured part, settling and reading back. Not
 //! here: rounds and turns (`compare`), the loop that sends (`worker`).
 //!
-//! Both readings are taken while nothing is under way: the server's CPU time then belongs to
+//! Both readings are taken while no request is outstanding: the server's CPU time then belongs to
 //! exactly the replies counted, and the kernel's clocks are up to date.
 
 use std::fmt;
@@ -24,36 +24,37 @@ use crate::server::Server;
 use crate::spread::{Picker, Spread};
 use crate::worker::{Arrivals, Stop, Worker};
 
-/// Time for a server to go back to sleep after its last reply.
+/// The time in which a server goes back to sleep after its last reply.
 const SETTLE: Duration = Duration::from_millis(3);
 /// Keys read back after a cell that writes.
 const SAMPLE_KEYS: u64 = 10_000;
 /// Keys read back in one request.
 const READ_BACK_KEYS: u32 = 100;
 
-/// How requests come.
+/// The shape of the load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Load {
-    /// Every connection sends this many requests, waits for their replies, and again.
+    /// Every connection sends a batch of requests, waits for their replies, and repeats.
     Closed {
         /// Requests in a batch.
         pipeline: u32,
     },
-    /// This many requests a second fall due over all connections, answered or not.
+    /// Requests fall due at this rate over all connections, whether or not earlier ones are
+    /// answered.
     Open {
         /// Requests a second.
         rate: f64,
     },
 }
 
-/// What is measured.
+/// An operation with a shape of load.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cell {
     /// The operation and its keys.
     pub kind: Kind,
     /// Connections over all threads.
     pub connections: u32,
-    /// How requests come.
+    /// The shape of the load.
     pub load: Load,
 }
 
@@ -66,37 +67,38 @@ impl fmt::Display for Cell {
     }
 }
 
-/// For how long and with what a cell is measured.
+/// The duration of a cell, and options of the generator.
 #[derive(Debug, Clone, Copy)]
 pub struct Pace {
-    /// Load before the measured part.
+    /// Time under load before the measured part.
     pub warm_up: Duration,
-    /// The measured part.
+    /// The length of the measured part.
     pub measure: Duration,
     /// Whether the generator spins instead of sleeping.
     pub busy_poll: bool,
-    /// Where the choice of keys starts.
+    /// The seed of the choice of keys.
     pub seed: u64,
 }
 
-/// What a cell came to.
+/// The result of a cell.
 #[derive(Debug, Clone, Default)]
 pub struct Measurement {
     /// Requests answered in the measured part.
     pub replies: u64,
-    /// How long that took, to the last reply.
+    /// The time from the start of the measured part to its last reply.
     pub elapsed: Duration,
-    /// Latencies in nanoseconds: half, 99 % and 99.9 % of the requests had less.
+    /// The latencies in nanoseconds below which 50 %, 99 % and 99.9 % of the requests lie.
     pub latency_ns: [u64; 3],
-    /// Those of an open loop while no thread [waited for a core](crate::disturbance); `None` if that was hardly ever.
+    /// The open loop's replies that came while no thread [waited for a core](crate::disturbance);
+    /// `None` if there were too few.
     pub undisturbed: Option<Undisturbed>,
     /// The server's CPU in the measured part.
     pub server: CpuUse,
-    /// The generator's.
+    /// The generator's CPU time in the measured part, in nanoseconds.
     pub generator_ns: u64,
-    /// Replies that were wrong, of warm-up and reading back too.
+    /// Wrong replies, including those of warm-up and reading back.
     pub wrong: u64,
-    /// The first few of them.
+    /// The first few wrong replies.
     pub samples: Vec<String>,
 }
 
@@ -119,26 +121,27 @@ impl Measurement {
         self.generator_ns as f64 / self.replies as f64
     }
 
-    /// The latency at place `n` of [`Self::latency_ns`] while no thread waited for a core.
+    /// The latency at index `n` of [`Self::latency_ns`] while no thread waited for a core.
     #[must_use]
     pub fn undisturbed_ns(&self, n: usize) -> Option<f64> {
         self.undisturbed.map(|undisturbed| undisturbed.latency_ns[n] as f64)
     }
 
-    /// The share of the replies of an open loop that came when a thread had waited for a core, or behind them.
+    /// The share of an open loop's replies that came while a thread waited for a core, or queued
+    /// behind such a reply.
     #[must_use]
     pub fn disturbed(&self) -> f64 {
         1.0 - self.undisturbed.map_or(0.0, |kept| kept.replies as f64 / self.replies as f64)
     }
 
-    /// The share of the time that the server had a core; above 1 with several threads.
+    /// The share of the time that the server ran on a core; above 1 with several threads.
     #[must_use]
     pub fn busy(&self) -> f64 {
         self.server.ran_ns as f64 / self.elapsed.as_nanos() as f64
     }
 
-    /// The share of the time that its threads waited for one, added up. Other work had it, or, on a
-    /// pinned core, another of the server's own threads; `busy` tells which.
+    /// The share of the time that the server's threads waited for a core, added up. Another process
+    /// ran there, or, on a pinned core, another thread of the server; `busy` distinguishes the two.
     #[must_use]
     pub fn waited(&self) -> f64 {
         self.server.waited_ns as f64 / self.elapsed.as_nanos() as f64
@@ -149,7 +152,7 @@ impl Measurement {
 ///
 /// # Errors
 ///
-/// A lost connection, a stalled server, a process that is gone.
+/// A lost connection, a stalled server, a process that has ended.
 pub fn measure(
     server: &Server,
     books: &mut Books,
@@ -192,8 +195,8 @@ pub fn measure(
     })
 }
 
-/// Reads keys back, chosen as the cell chose them, and compares each with the books; none of a space that
-/// the server cannot read.
+/// Reads back keys, chosen as the cell chose them, and compares each with the books. Reads none of
+/// a space that the server cannot read.
 fn sample(
     server: &Server,
     books: &mut Books,
@@ -211,11 +214,11 @@ fn sample(
     Ok(crew.run(Load::Closed { pipeline: 4 }, Stop::Count(requests), books)?.0)
 }
 
-/// Sends `op` once for every key of the books, in order, and shows how far it is.
+/// Sends `op` once for every key of the books, in order, and reports progress.
 ///
 /// # Errors
 ///
-/// As [`measure`].
+/// The errors of [`measure`].
 pub fn for_all_keys(
     server: &Server,
     books: &mut Books,
@@ -226,7 +229,7 @@ pub fn for_all_keys(
     const STEPS: u64 = 20;
     let pace = Pace { warm_up: Duration::ZERO, measure: Duration::ZERO, busy_poll: false, seed: 0 };
     let keys = u64::from(books.keys());
-    // One worker: two would share the connections but each wrap within its own half of the keys.
+    // One worker: two would share the connections, but each would wrap within its half of the keys.
     let mut crew = Crew::open_workers(server, 1, op, Spread::Sequential, books.keys(), 4, &pace)?;
     let requests = keys.div_ceil(u64::from(op.keys().max(1)));
     let mut tally = Tally::default();
@@ -245,11 +248,11 @@ pub fn for_all_keys(
     Ok(tally)
 }
 
-/// Reads every key of `space` back and compares each with the books.
+/// Reads back every key of `space` and compares each with the books.
 ///
 /// # Errors
 ///
-/// As [`measure`].
+/// The errors of [`measure`].
 pub fn read_all_back(
     server: &Server,
     books: &mut Books,
@@ -260,9 +263,9 @@ pub fn read_all_back(
     for_all_keys(server, books, op, "reading back", progress)
 }
 
-/// The workers of a cell, each with its own thread while it runs.
+/// The workers of a cell; each gets a thread while it runs.
 struct Crew {
-    /// The process they ask.
+    /// The process id of the server.
     server: u32,
     workers: Vec<Worker>,
 }

@@ -1,8 +1,8 @@
 //! Line charts as SVG: panels in a grid, each with its axes.
 //!
-//! Here: what every picture shares, its size and letters. Not here: which lines there are, and how what they
-//! show becomes a place on an axis (`accuracy::figures`, `peers::plots`). The background is white, so that a
-//! picture can be read on a dark page too.
+//! Here: the properties that all pictures share, size and fonts. Not here: which lines there are,
+//! and how a value becomes a position on an axis (`accuracy::figures`, `peers::plots`). The
+//! background is white, so that a picture is readable on a dark page.
 
 use std::io;
 use std::ops::Range;
@@ -14,7 +14,7 @@ use plotters::element::PathElement;
 use plotters::series::LineSeries;
 use plotters::style::{BLACK, Color, IntoFont, RGBColor, ShapeStyle, WHITE};
 
-/// Why a picture could not be drawn.
+/// The error of drawing a picture.
 pub type ChartError = DrawingAreaErrorKind<io::Error>;
 
 const FONT: &str = "sans-serif";
@@ -22,61 +22,61 @@ const FONT: &str = "sans-serif";
 /// A line of a panel.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// In the legend; empty for none.
+    /// The name in the legend; empty for none.
     pub name: String,
     /// Its colour.
     pub color: RGBColor,
-    /// In pixels.
+    /// The width in pixels.
     pub width: u32,
-    /// Radius of a dot on each point, in pixels; 0 for none.
+    /// The radius of the dot on each point, in pixels; 0 for none.
     pub dot: u32,
-    /// Along both axes.
+    /// Positions along both axes.
     pub points: Vec<(f64, f64)>,
 }
 
 /// A pair of axes with lines.
 #[derive(Debug, Clone)]
 pub struct Panel {
-    /// Above it; empty for none.
+    /// The text above the panel; empty for none.
     pub title: String,
-    /// The first is drawn first.
+    /// The lines, drawn in this order.
     pub lines: Vec<Line>,
-    /// Where the legend is, if there is one.
+    /// The position of the legend, if there is one.
     pub legend: Option<SeriesLabelPosition>,
 }
 
 /// One of the two axes, the same in all panels.
 #[derive(Debug, Clone)]
 pub struct Axis {
-    /// Beside it.
+    /// The text beside the axis.
     pub label: &'static str,
-    /// What is shown.
+    /// The visible range.
     pub range: Range<f64>,
-    /// Places with a number, about.
+    /// The approximate number of labelled positions.
     pub numbers: usize,
-    /// The number at a place.
+    /// Formats the label of a position.
     pub text: fn(f64) -> String,
 }
 
 /// A whole picture.
 #[derive(Debug, Clone)]
 pub struct Chart {
-    /// Above all panels.
+    /// The text above all panels.
     pub title: &'static str,
-    /// Below each column.
+    /// The horizontal axis, drawn below each column.
     pub x: Axis,
-    /// Beside each row.
+    /// The vertical axis, drawn beside each row.
     pub y: Axis,
     /// Panels in a row.
     pub columns: usize,
     /// Width and height in pixels.
     pub size: (u32, u32),
-    /// By rows.
+    /// The panels, row by row.
     pub panels: Vec<Panel>,
 }
 
 impl Chart {
-    /// The picture as a text.
+    /// Draws the picture and returns the SVG.
     ///
     /// # Errors
     ///
@@ -136,7 +136,7 @@ impl Chart {
     }
 }
 
-/// The points without those in the middle of a level stretch.
+/// Removes the inner points of each level stretch.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let level = |n: usize| {
         n > 0 && n + 1 < points.len() && {

@@ -1,12 +1,14 @@
-//! A run that measures clusters: what an operation costs its nodes, direct, copied and forwarded, and how long
-//! it takes; and what it costs Redis and Valkey, a primary with a replica.
+//! A run that measures clusters: the CPU of an operation on the nodes, direct, copied and
+//! forwarded, and its latency; and the same for Redis and Valkey, a primary with a replica.
 //!
-//! Here: rounds, cells, the table. Not here: one server (`compare`). `benches/cluster.sh` installs the others.
+//! Here: rounds, cells, the table. Not here: one server (`compare`). `benches/cluster.sh` installs
+//! the others.
 //!
-//! Each shape of cluster is started, measured and ended in each round, so that none pays for another's
-//! idle processes. In the closed loop the generator has one thread for each node, that asks it for keys of
-//! its own only (direct), or for keys of others only (forwarded). In the open loop one thread asks one node
-//! for keys of its own. Every reply is checked, as in the other runs.
+//! Each shape of cluster is started, measured and ended in each round, so that idle processes of
+//! other shapes cost it nothing. In the closed loop the generator has one thread per node, which
+//! sends to it only keys that the node owns (direct), or only keys of others (forwarded). In the
+//! open loop one thread sends to one node, keys that this node owns. Every reply is checked, as in
+//! the other runs.
 
 mod nodes;
 mod shapes;
@@ -44,9 +46,9 @@ struct Cell {
 
 #[derive(Debug, Clone, Copy)]
 enum Load {
-    /// So many requests in one write.
+    /// Closed loop, with this number of requests in one write.
     Closed(u32),
-    /// So many operations a second.
+    /// Open loop, with this number of operations a second.
     Open(f64),
 }
 
@@ -55,19 +57,19 @@ struct Figures {
     ops_per_second: f64,
     nodes_ns_per_op: f64,
     generator_ns_per_op: f64,
-    /// The share of a core that each node had.
+    /// The share of a core that each node used.
     busy: Vec<f64>,
-    /// p50 and p99; in the open loop of the undisturbed time.
+    /// p50 and p99; in the open loop, of the undisturbed time.
     latency_ns: [u64; 2],
 }
 
-/// The rounds of one cell.
+/// All rounds of one cell.
 struct Row {
     name: String,
     rounds: Vec<Figures>,
 }
 
-/// Refuses names of shapes that there are not, and cells that this run cannot measure.
+/// Refuses unknown names of shapes, and cells that this run cannot measure.
 ///
 /// # Errors
 ///
@@ -88,11 +90,11 @@ pub fn check(options: &Options) -> Result<(), LoadError> {
     }
 }
 
-/// Measures all shapes and writes them into `report`.
+/// Measures all shapes and writes the results into `report`.
 ///
 /// # Errors
 ///
-/// A node that does not start, goes away or stalls.
+/// A node that does not start, ends or stalls.
 pub fn run(
     options: &Options,
     cores: Option<&Cores>,
@@ -136,7 +138,7 @@ pub fn run(
     Ok(())
 }
 
-/// The families of keys of these kinds.
+/// The key spaces of these kinds.
 fn spaces_of(kinds: &[Kind]) -> Vec<Space> {
     let mut spaces = Vec::new();
     for space in kinds.iter().filter_map(|kind| kind.op.space()) {
@@ -192,7 +194,7 @@ fn fill(nodes: &Nodes, books: &mut Books, request: Request) -> Result<(), LoadEr
     Ok(())
 }
 
-/// A generator's thread for each node that is asked for anything in this cell.
+/// One thread of the generator for each node that receives requests in this cell.
 fn open_workers(
     nodes: &Nodes,
     keys: u32,

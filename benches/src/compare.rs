@@ -2,8 +2,8 @@
 //!
 //! Here: the order of measurements. Not here: one measurement (`cell`), the tables (`report`).
 //!
-//! All servers live through the whole run. Within a cell they take turns, and each round begins with
-//! another of them, so that a machine that slows down or is disturbed wrongs nobody in particular.
+//! All servers run during the whole run. Within a cell they take turns, and each round begins with
+//! another server, so that a machine that slows down or is disturbed affects all servers alike.
 
 use crate::cell::{Cell, Load, Measurement, for_all_keys, measure, read_all_back};
 use crate::cpu::Cores;
@@ -19,18 +19,19 @@ use crate::report::{Report, Row};
 use crate::server::Server;
 use crate::table::{median, micros, thousands, whole};
 
-/// A server and what it must hold.
+/// A server and its expected contents.
 struct Entrant {
     server: Server,
     books: Books,
     spaces: Vec<Space>,
 }
 
-/// Makes the run and writes it into `report`, which holds what was finished even after an error.
+/// Makes the run and writes it into `report`, which keeps finished measurements even after an
+/// error.
 ///
 /// # Errors
 ///
-/// A server that does not start, goes away or stalls.
+/// A server that does not start, ends or stalls.
 pub fn run(
     options: &Options,
     cores: Option<&Cores>,
@@ -62,12 +63,12 @@ pub fn run(
     schedule.read_back()
 }
 
-/// Megabytes for a server of so many keys of each kind: none is evicted.
+/// Megabytes for a server with `keys` keys of each kind, so that none is evicted.
 fn memory_mb(keys: u32) -> u32 {
     (keys / 1_000_000 * 192).max(1024)
 }
 
-/// How a cell of the open loop is called whose load is a share of the throughput of a closed loop.
+/// The name of an open-loop shape whose load is a share of a closed loop's throughput.
 #[must_use]
 pub fn shape_of_share(connections: u32, share: f64, of: RateOf) -> String {
     let whose = match of {
@@ -77,7 +78,7 @@ pub fn shape_of_share(connections: u32, share: f64, of: RateOf) -> String {
     format!("{connections} @ {:.0} % of {whose}", share * 100.0)
 }
 
-/// The families of keys that cells of these kinds need, counters if it has them.
+/// The key spaces that cells of these kinds need; the counters too, if the dialect has them.
 fn spaces_of(dialect: Dialect, kinds: &[Kind]) -> Vec<Space> {
     let counters = Op::Get { space: Space::Counter, keys: 1 };
     let ops = std::iter::once(counters).chain(kinds.iter().map(|kind| kind.op));
@@ -90,24 +91,24 @@ fn spaces_of(dialect: Dialect, kinds: &[Kind]) -> Vec<Space> {
     spaces
 }
 
-/// The servers of a run and how far it is.
+/// The servers of a run and its progress.
 pub struct Schedule<'a> {
     options: &'a Options,
     progress: &'a Progress,
     entrants: Vec<Entrant>,
     report: &'a mut Report,
     done: usize,
-    /// Measurements that will be made, as far as progress shall tell.
+    /// The number of planned measurements, for progress reports.
     pub planned: usize,
 }
 
 impl<'a> Schedule<'a> {
-    /// Starts all servers and fills them with the keys that the kinds of cells need. Beside the peers, one
-    /// that does not start is left out and named.
+    /// Starts all servers and fills them with the keys that the kinds of cells need. In a run
+    /// beside the peers, a server that does not start is left out and named.
     ///
     /// # Errors
     ///
-    /// A server that does not start, goes away or stalls.
+    /// A server that does not start, ends or stalls.
     pub fn start(
         options: &'a Options,
         cores: Option<&Cores>,
@@ -140,7 +141,7 @@ impl<'a> Schedule<'a> {
         Ok(Self { options, progress, entrants, report, done: 0, planned: 0 })
     }
 
-    /// How many measurements a round of one shape of load is for these kinds.
+    /// The number of measurements in a round of one shape of load, for these kinds.
     #[must_use]
     pub fn turns(&self, kinds: &[Kind]) -> usize {
         let spoken = |entrant: &Entrant| {
@@ -153,7 +154,7 @@ impl<'a> Schedule<'a> {
     ///
     /// # Errors
     ///
-    /// A server that goes away or stalls.
+    /// A server that ends or stalls.
     pub fn side_by_side(
         &mut self,
         kinds: &[Kind],
@@ -167,12 +168,12 @@ impl<'a> Schedule<'a> {
         self.rounds(self.options.rounds(), &shape, &cells)
     }
 
-    /// Measures a kind in the open loop at each rate; shares are of what the closed loop of that many
-    /// connections and that pipeline came to. Each has as many rounds as `count` says.
+    /// Measures a kind in the open loop at each rate, in `count` rounds each. A share refers to the
+    /// throughput of the closed loop with these connections and this pipeline.
     ///
     /// # Errors
     ///
-    /// A server that goes away or stalls.
+    /// A server that ends or stalls.
     pub fn open(
         &mut self,
         kind: Kind,
@@ -206,7 +207,7 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Measures each of `cells` with each server that has its verb, so many rounds.
+    /// Measures each of `cells` with each server that has its verb, in `count` rounds.
     fn rounds(
         &mut self,
         count: u32,
@@ -232,7 +233,7 @@ impl<'a> Schedule<'a> {
                 }
                 self.done += 1;
                 let mut pace = self.options.pace();
-                // Every server gets the same keys in a round, every round others.
+                // Within a round every server gets the same keys; each round has other keys.
                 pace.seed = pace.seed.wrapping_add((round as u64) << 16);
                 let measured = measure(server, books, &cell, &pace)?;
                 self.progress.say(&format!(
@@ -259,11 +260,11 @@ impl<'a> Schedule<'a> {
         Ok(())
     }
 
-    /// Reads every key of every server back that it can read: the grand total.
+    /// Reads back every readable key of every server and compares it with the books.
     ///
     /// # Errors
     ///
-    /// A server that goes away or stalls.
+    /// A server that ends or stalls.
     pub fn read_back(&mut self) -> Result<(), LoadError> {
         for Entrant { server, books, spaces } in &mut self.entrants {
             spaces.retain(|&space| {

@@ -1,7 +1,7 @@
 //! One non-blocking connection: bytes out, bytes in, and the exchange they belong to.
 //!
-//! Here: partial writes, replies cut by the end of a read. Not here: when to send (`worker`), what
-//! to think of a reply (`exchange`).
+//! Here: partial writes, replies cut by the end of a read. Not here: when to send (`worker`),
+//! whether a reply is right (`exchange`).
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -13,13 +13,13 @@ use crate::error::LoadError;
 use crate::exchange::{Exchange, Tally};
 use crate::ledger::Ledger;
 
-/// A connected socket and what is under way on it.
+/// A connected socket and its outstanding requests.
 #[derive(Debug)]
 pub struct Connection {
     stream: TcpStream,
     out: Vec<u8>,
     written: usize,
-    /// The beginning of a reply whose end has not come.
+    /// The beginning of a reply whose end has not arrived.
     cut: Vec<u8>,
     exchange: Exchange,
 }
@@ -29,7 +29,7 @@ impl Connection {
     ///
     /// # Errors
     ///
-    /// Those of the socket.
+    /// The errors of the socket.
     pub fn open(address: SocketAddr, request: Request) -> io::Result<Self> {
         let stream = std::net::TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -64,7 +64,7 @@ impl Connection {
         self.exchange.end_burst(&mut self.out);
     }
 
-    /// Writes what the socket takes; the rest follows when it is writable again.
+    /// Writes as much as the socket accepts; the rest follows when it is writable again.
     ///
     /// # Errors
     ///
@@ -84,10 +84,11 @@ impl Connection {
         Ok(())
     }
 
-    /// Reads all there is through `scratch` and checks it. `now` is called once after each read.
+    /// Reads all available bytes through `scratch` and checks the replies. Calls `now` once after
+    /// each read.
     ///
-    /// A read that does not fill `scratch` has emptied the socket, and whatever comes later raises
-    /// a new event: the second read that would only say so is spared.
+    /// A read that does not fill `scratch` has emptied the socket, and later bytes raise a new
+    /// event, so no second read is made.
     ///
     /// # Errors
     ///

@@ -3,12 +3,12 @@
 //! Here: `/proc/<pid>/task/*/schedstat` summed over the threads, and affinity. Not here: memory and
 //! the process itself (`server`).
 //!
-//! The first number of `schedstat` is the time a thread ran, the second the time it was ready to run
-//! and had no core; both in nanoseconds (Linux, `Documentation/scheduler/sched-stats.rst`). `stat`
-//! counts in ticks of 10 ms, which is too coarse for a cell of a second. A running thread's number is
-//! brought up to date at the scheduler's tick only, so it is read while the server sleeps.
-//! On loopback the receiving half of TCP runs in the sender's time: a server is charged for delivering
-//! its replies into the generator's sockets, the generator for delivering its requests.
+//! The first number of `schedstat` is the time a thread ran, the second the time it was ready to
+//! run and had no core; both in nanoseconds (Linux, `Documentation/scheduler/sched-stats.rst`).
+//! `stat` counts in ticks of 10 ms, which is too coarse for a cell of a second. A running thread's
+//! number is brought up to date at the scheduler's tick only, so it is read while the server
+//! sleeps. On loopback the receiving half of TCP runs in the sender's time: a server is charged for
+//! delivering its replies into the generator's sockets, the generator for delivering its requests.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,17 +18,17 @@ use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::time::{ClockId, clock_gettime};
 use nix::unistd::Pid;
 
-/// Nanoseconds spent in some stretch of time.
+/// Nanoseconds of CPU in an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuUse {
-    /// On a core.
+    /// Time on a core.
     pub ran_ns: u64,
-    /// Ready to run, while something else had the core.
+    /// Time ready to run, while another thread had the core.
     pub waited_ns: u64,
 }
 
 impl CpuUse {
-    /// What was used between `earlier` and this.
+    /// The use between `earlier` and this reading.
     pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             ran_ns: self.ran_ns.saturating_sub(earlier.ran_ns),
@@ -37,7 +37,7 @@ impl CpuUse {
     }
 }
 
-/// What all threads of a process had used at some moment.
+/// The use of all threads of a process up to some moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CpuReading {
     threads: BTreeMap<u32, CpuUse>,
@@ -68,7 +68,7 @@ impl CpuReading {
         Ok(Self { threads })
     }
 
-    /// What was used between `earlier` and this reading. A thread that ended in between is missed.
+    /// The use between `earlier` and this reading. A thread that ended in between is missed.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> CpuUse {
         let mut sum = CpuUse::default();
@@ -106,11 +106,11 @@ pub struct Cores {
 }
 
 impl Cores {
-    /// Gives `core` to the servers, and to the generator all others that it may use.
+    /// Assigns `core` to the servers, and all other available cores to the generator.
     ///
     /// # Errors
     ///
-    /// If `core` is not ours to give, or none would be left.
+    /// If this process may not use `core`, or no other core is left.
     pub fn split(core: usize) -> io::Result<Self> {
         let mut generator = sched_getaffinity(Pid::from_raw(0))?;
         if !generator.is_set(core)? {
@@ -125,12 +125,12 @@ impl Cores {
         Ok(Self { server, generator })
     }
 
-    /// Calls `start` with this thread on the servers' core: what it starts stays there. This
-    /// thread, and threads it starts later, then run on the generator's.
+    /// Calls `start` with this thread on the servers' core; processes that it starts stay there.
+    /// This thread, and threads it starts later, then run on the generator's cores.
     ///
     /// # Errors
     ///
-    /// Those of the system.
+    /// The errors of the system.
     pub fn start_pinned<T>(&self, start: impl FnOnce() -> T) -> io::Result<T> {
         sched_setaffinity(Pid::from_raw(0), &self.server)?;
         let started = start();
@@ -139,7 +139,7 @@ impl Cores {
     }
 }
 
-/// Whether a file of `/proc` went with its thread.
+/// Whether a file of `/proc` disappeared with its thread.
 pub(crate) fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
         || error.raw_os_error() == Some(nix::errno::Errno::ESRCH as i32)
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_thread_counts_from_zero_and_an_ended_one_not_at_all() {
+    fn new_threads_count_from_zero_ended_ones_not_at_all() {
         let reading = |threads: &[(u32, u64)]| CpuReading {
             threads: threads
                 .iter()

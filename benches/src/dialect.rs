@@ -1,7 +1,7 @@
-//! What a server understands: which operations, and the protocol they are written in.
+//! The dialect of a server: its operations, and the protocol in which they are written.
 //!
-//! Here: one variant for each, and the way from an operation to its bytes and from bytes to a verdict. Not
-//! here: the memcached text (`op`), the RESP words (`redis`).
+//! Here: one variant for each, the encoding of an operation, the check of a reply. Not here: the
+//! memcached text (`op`), the RESP requests (`redis`).
 
 use std::collections::VecDeque;
 
@@ -10,19 +10,19 @@ use crate::ledger::Ledger;
 use crate::op::{Op, Verdict};
 use crate::{redis, reply, resp};
 
-/// A server's verbs.
+/// The verbs of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// memcached's text, and our own verbs.
+    /// memcached's text, and Tollgate's own verbs.
     #[default]
     Tollgate,
     /// memcached's text.
     Memcached,
-    /// Of memcached's text, what counts: the program `floor`.
+    /// The counting part of memcached's text: the program `floor`.
     Floor,
     /// RESP, with limits as Lua scripts.
     Redis,
-    /// RESP as [`Dialect::Redis`]. `WAIT 1` ends each burst, so a replica has acknowledged it.
+    /// RESP, like [`Dialect::Redis`]. `WAIT 1` ends each burst, so a replica has acknowledged it.
     RedisWait,
     /// RESP, with `CL.THROTTLE` of the module redis-cell.
     RedisCell,
@@ -31,7 +31,7 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// All, as a server on the command line names its own.
+    /// All dialects, by their names on the command line.
     pub const NAMED: [(&str, Self); 6] = [
         ("tollgate", Self::Tollgate),
         ("memcached", Self::Memcached),
@@ -41,7 +41,7 @@ impl Dialect {
         ("throttlecrab", Self::Throttlecrab),
     ];
 
-    /// Whether it is written in RESP.
+    /// Whether the dialect is RESP.
     #[must_use]
     pub const fn is_resp(self) -> bool {
         matches!(self, Self::Redis | Self::RedisWait | Self::RedisCell | Self::Throttlecrab)
@@ -53,7 +53,7 @@ impl Dialect {
         matches!(self, Self::RedisWait)
     }
 
-    /// Whether it has a verb for `op`.
+    /// Whether the dialect has a verb for `op`.
     #[must_use]
     pub const fn speaks(self, op: Op) -> bool {
         match self {
@@ -77,22 +77,22 @@ impl Dialect {
         }
     }
 
-    /// In batches of how many requests its keys are made.
+    /// The number of requests in a batch when keys are created.
     ///
-    /// throttlecrab writes each reply by itself and lets Nagle's algorithm hold all but the first back: a
-    /// batch of any size takes it 40 ms.
+    /// throttlecrab writes each reply separately, and Nagle's algorithm holds back all but the
+    /// first: a batch of any size takes it 40 ms.
     #[must_use]
     pub const fn filling_pipeline(self) -> u32 {
         if matches!(self, Self::Throttlecrab) { 1 } else { 32 }
     }
 }
 
-/// An operation as a server of some dialect is asked for it.
+/// An operation in a server's dialect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// What is asked.
+    /// The operation.
     pub op: Op,
-    /// How it is said; it [`speaks`](Dialect::speaks) the operation.
+    /// The dialect, which [`speaks`](Dialect::speaks) the operation.
     pub dialect: Dialect,
 }
 
@@ -116,8 +116,8 @@ impl Request {
         }
     }
 
-    /// Judges the reply at the front of `bytes`; `None` while its end has not come. `named` are the indices
-    /// of the request that are not answered yet. Returns the length of the reply, too.
+    /// Judges the reply at the front of `bytes`; `None` while its end has not arrived. `named` are
+    /// the indices of the request that are not yet answered. Also returns the length of the reply.
     pub fn judge(
         self,
         bytes: &[u8],

@@ -1,19 +1,21 @@
-//! Which latencies of the open loop belong to the server: those met while no thread waited for a core.
+//! The open-loop latencies that belong to the server: those while no thread waited for a core.
 //!
-//! Here: when a stretch of time counts as disturbed, and what is kept of the others. Not here: when
-//! requests fall due (`worker`), how the two figures are told (`peers`).
+//! Here: when a stretch of time counts as disturbed, and which latencies are kept. Not here: when
+//! requests fall due (`worker`), how the two figures are shown (`peers`).
 //!
 //! A kernel thread that takes a core for eight milliseconds of a second delays one request in a
-//! hundred, and so decides the 99th percentile of whoever had the turn. The scheduler tells how long each
-//! thread was ready and had no core (`cpu`). It is asked every `LOOK_NS`; where a thread of the server or
-//! the generator's waited longer than `WAITED_NS_MAX` since, whatever was answered since the last look is
-//! left out, and all that comes until nothing is due or under way any more, for it stood behind.
+//! hundred, and so decides the 99th percentile of the server under test. The scheduler records how
+//! long each thread was ready and had no core (`cpu`). It is read every `LOOK_NS`. If a thread of
+//! the server or of the generator waited longer than `WAITED_NS_MAX` since the last look, all
+//! replies since that look are dropped, and all later ones until no request is due or outstanding,
+//! because they queued behind.
 //!
-//! The rule looks at no latency, but a longer queue takes longer to be gone: of a server near its limit more
-//! is left out. What interrupts take, and the host of a virtual machine, is not seen. A server's wait for its own
-//! other threads is its own affair and stays in, as far as a look can tell: what they ran since the last one is
-//! taken off. So of servers with several busy threads little is left out, and without `--pin`, where server
-//! and generator wait for each other, much.
+//! The rule depends on no latency, but a longer queue takes longer to drain, so more is dropped
+//! from a server near its limit. Time taken by interrupts, or by the host of a virtual machine, is
+//! not seen. A server's wait for its own other threads is part of its latency and is kept, as far
+//! as a look can distinguish it: the time that its other threads ran since the last look is
+//! subtracted. Therefore little is dropped from servers with several busy threads, and much without
+//! `--pin`, where server and generator wait for each other.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,20 +26,20 @@ use hdrhistogram::Histogram;
 use crate::cpu::{CpuUse, is_gone, parse};
 use crate::exchange::{latencies, percentiles};
 
-/// Between two looks.
+/// The time between two looks.
 const LOOK_NS: u64 = 4_000_000;
-/// Longer waits than this between two looks are a disturbance. A thread that wakes finds its core busy
-/// with the kernel's own small work for tens of microseconds now and then.
+/// Longer waits than this between two looks are a disturbance. A thread that wakes finds its core
+/// busy with the kernel's own small work for tens of microseconds now and then.
 const WAITED_NS_MAX: u64 = 250_000;
-/// Of fewer undisturbed replies no percentiles are told: five had longer than the last.
+/// With fewer undisturbed replies no percentiles are given: only five replies lie above p99.9.
 const REPLIES_MIN: u64 = 5_000;
 
-/// The latencies of an open loop, sifted.
+/// The latencies of an open loop, without the disturbed ones.
 #[derive(Debug)]
 pub struct Sifted {
-    /// Of the replies since the last look, of which it is not known yet.
+    /// Latencies of the replies since the last look, not yet judged.
     pub recent: Vec<u64>,
-    /// Of those that were let through.
+    /// Latencies of the kept replies.
     pub undisturbed: Histogram<u64>,
 }
 
@@ -54,7 +56,7 @@ impl Sifted {
         }
     }
 
-    /// Percentiles of what was let through; `None` where that is too little.
+    /// Percentiles of the kept replies; `None` if there are too few.
     #[must_use]
     pub fn told(&self) -> Option<Undisturbed> {
         let replies = self.undisturbed.len();
@@ -63,16 +65,16 @@ impl Sifted {
     }
 }
 
-/// What is told of them.
+/// Percentiles of the undisturbed replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Undisturbed {
-    /// How many replies.
+    /// The number of undisturbed replies.
     pub replies: u64,
-    /// As [`latency_ns`](crate::cell::Measurement::latency_ns).
+    /// The percentiles of [`latency_ns`](crate::cell::Measurement::latency_ns).
     pub latency_ns: [u64; 3],
 }
 
-/// The threads of a server and the one that asks it.
+/// The threads of a server and the generator's thread.
 #[derive(Debug)]
 pub struct Watch {
     server: Vec<Thread>,
@@ -80,7 +82,7 @@ pub struct Watch {
     sieve: Sieve,
 }
 
-/// A thread's `schedstat` and what it last said.
+/// A thread's `schedstat` and its last reading.
 #[derive(Debug)]
 struct Thread {
     file: File,
@@ -94,7 +96,7 @@ impl Thread {
         Ok(thread)
     }
 
-    /// What was used since the last look; nothing by a thread that has ended.
+    /// The use since the last look; zero for a thread that has ended.
     fn look(&mut self) -> io::Result<CpuUse> {
         let mut text = [0; 64];
         let length = match self.file.read_at(&mut text, 0) {
@@ -108,7 +110,8 @@ impl Thread {
 }
 
 impl Watch {
-    /// Watches the threads that the process `server` has now, and the calling one, from `now` on.
+    /// Watches the threads that the process `server` has now, and the calling thread, from `now`
+    /// on.
     ///
     /// # Errors
     ///
@@ -123,30 +126,30 @@ impl Watch {
         Ok(Self { server: threads, own, sieve: Sieve::new(now) })
     }
 
-    /// To be called in every turn of the loop, after its replies; `idle` tells that no request is due or under
-    /// way.
+    /// Must be called in every turn of the loop, after its replies. `idle` means that no request is
+    /// due or outstanding.
     ///
     /// # Errors
     ///
-    /// Those of reading `schedstat`.
+    /// The errors of reading `schedstat`.
     pub fn turn(&mut self, now: u64, idle: bool, sifted: &mut Sifted) -> io::Result<()> {
         let waited = (now >= self.sieve.next_look).then(|| self.waited_ns()).transpose()?;
         self.sieve.turn(now, idle, waited, sifted);
         Ok(())
     }
 
-    /// Looks a last time, when all is answered.
+    /// Takes a last look, after all replies.
     ///
     /// # Errors
     ///
-    /// As [`Self::turn`].
+    /// The errors of [`Self::turn`].
     pub fn end(mut self, now: u64, sifted: &mut Sifted) -> io::Result<()> {
         let waited = self.waited_ns()?;
         self.sieve.turn(now, true, Some(waited), sifted);
         Ok(())
     }
 
-    /// The longest that one of the threads waited for others than its own process's.
+    /// The longest wait of a thread for threads of other processes.
     fn waited_ns(&mut self) -> io::Result<u64> {
         let own = self.own.look()?.waited_ns;
         let server: Vec<CpuUse> =
@@ -155,14 +158,14 @@ impl Watch {
     }
 }
 
-/// The longest wait of one of a process's threads, less what its other threads ran meanwhile.
+/// The longest wait of a process's threads, less the time that its other threads ran meanwhile.
 fn waited_for_others(threads: &[CpuUse]) -> u64 {
     let ran: u64 = threads.iter().map(|thread| thread.ran_ns).sum();
     let waits = threads.iter().map(|thread| thread.waited_ns.saturating_sub(ran - thread.ran_ns));
     waits.max().unwrap_or(0)
 }
 
-/// Lets through what was answered in undisturbed stretches.
+/// Keeps the replies of undisturbed stretches.
 #[derive(Debug)]
 struct Sieve {
     next_look: u64,
@@ -174,9 +177,9 @@ impl Sieve {
         Self { next_look: now + LOOK_NS, disturbed: false }
     }
 
-    /// `waited` is what a look at this moment says, if it is time for one. Who waited for a core answers
-    /// nothing before it has one, and then its wait is on record: what suffered is never let through
-    /// before the look that tells.
+    /// `waited` is the result of a look at this moment, if one is due. A thread that waited for a
+    /// core sends no reply before it has one, and then its wait is on record. Therefore no delayed
+    /// reply is kept before the look that reports the wait.
     fn turn(&mut self, now: u64, idle: bool, waited: Option<u64>, sifted: &mut Sifted) {
         if let Some(waited) = waited {
             self.next_look = now + LOOK_NS;
@@ -200,7 +203,7 @@ mod tests {
     use super::{LOOK_NS, Sieve, Sifted, WAITED_NS_MAX, Watch, waited_for_others};
     use crate::cpu::CpuUse;
 
-    /// Feeds turns of (latency, idle, what a look says) and returns what was let through.
+    /// Feeds turns of (latency, idle, result of a look) and returns the kept latencies.
     fn sifted(turns: &[(u64, bool, Option<u64>)]) -> Vec<u64> {
         let (mut sieve, mut sifted) = (Sieve::new(0), Sifted::default());
         for &(latency, idle, waited) in turns {
@@ -212,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_look_finds_undisturbed_is_kept() {
+    fn undisturbed_latencies_are_kept() {
         let quiet = Some(WAITED_NS_MAX);
         assert_eq!(sifted(&[(1_000, false, None), (2_000, true, quiet)]), [1, 2]);
         assert_eq!(sifted(&[(1_000, true, None), (2_000, false, None)]), [0; 0]);
@@ -226,7 +229,7 @@ mod tests {
             (2_000, false, None),
             (3_000, false, loud),
             (4_000, false, None),
-            // Quiet since, but what is answered now stood behind.
+            // Quiet since, but this reply queued behind the disturbed ones.
             (5_000, false, quiet),
             (6_000, true, None),
             (7_000, false, None),
@@ -245,7 +248,7 @@ mod tests {
         assert_eq!(waited_for_others(&[]), 0);
     }
 
-    /// Spins on more threads than there are cores: all of them wait.
+    /// Spins on more threads than there are cores, so that all of them wait.
     fn spin() {
         let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         let start = Instant::now();

@@ -1,7 +1,7 @@
-//! Requests under way on one connection, and the check of every reply that comes back.
+//! The outstanding requests of one connection, and the check of every reply.
 //!
-//! Here: who asked what and when, and the tally of right and wrong answers. Not here: the socket
-//! (`connection`), so that a test can feed bytes; what makes a reply right (`dialect`).
+//! Here: the requests with their times, and the tally of right and wrong replies. Not here: the
+//! socket (`connection`), so that a test can feed bytes; the check of a reply (`dialect`).
 
 use std::collections::VecDeque;
 
@@ -12,25 +12,25 @@ use crate::disturbance::Sifted;
 use crate::ledger::Ledger;
 use crate::resp::{self, Reply};
 
-/// Wrong replies that are kept to be shown; further ones are only counted.
+/// Wrong replies that are kept as samples; further ones are only counted.
 const SAMPLES_MAX: usize = 5;
-/// Latencies are kept in nanoseconds to three digits, from this on...
+/// The smallest recorded latency in nanoseconds; latencies are recorded to three digits.
 const LATENCY_NS_MIN: u64 = 128;
-/// ...up to this; longer ones are kept as this.
+/// The largest recorded latency; longer ones are recorded as this.
 const LATENCY_NS_MAX: u64 = 120_000_000_000;
 
-/// What came back.
+/// The replies of a cell.
 #[derive(Debug)]
 pub struct Tally {
     /// Requests answered, rightly or wrongly.
     pub replies: u64,
-    /// Replies that were not what they must be.
+    /// Replies that failed their check.
     pub wrong: u64,
-    /// The first few of them.
+    /// The first few wrong replies.
     pub samples: Vec<String>,
-    /// Nanoseconds from sending a request (open loop: from when it was due) to its last reply.
+    /// Nanoseconds from sending a request (open loop: from its due time) to its last reply.
     pub latency: Histogram<u64>,
-    /// The same once more of an open loop, which is watched.
+    /// The latencies of a watched open loop, without the disturbed ones.
     pub sifted: Option<Sifted>,
 }
 
@@ -40,7 +40,7 @@ impl Default for Tally {
     }
 }
 
-/// No latencies yet, in nanoseconds.
+/// An empty histogram of latencies in nanoseconds.
 ///
 /// # Panics
 ///
@@ -60,7 +60,7 @@ impl Tally {
         }
     }
 
-    /// Counts a reply that came so many nanoseconds after its request.
+    /// Counts a reply with its `latency` in nanoseconds.
     fn replied(&mut self, latency: u64) {
         self.replies += 1;
         self.latency.saturating_record(latency);
@@ -83,21 +83,21 @@ impl Tally {
     }
 }
 
-/// What half, 99 % and 99.9 % of the latencies are below.
+/// The latencies below which 50 %, 99 % and 99.9 % lie.
 #[must_use]
 pub fn percentiles(latencies: &Histogram<u64>) -> [u64; 3] {
     [0.5, 0.99, 0.999].map(|q| latencies.value_at_quantile(q))
 }
 
-/// The requests of one connection that wait for their replies, in the order sent.
+/// The outstanding requests of one connection, in the order sent.
 #[derive(Debug)]
 pub struct Exchange {
     request: Request,
-    /// When each was sent or due, in nanoseconds of the worker's clock.
+    /// The send or due time of each, in nanoseconds of the worker's clock.
     sent_at: VecDeque<u64>,
-    /// The indices they name, those of the first request only as far as not yet answered.
+    /// The indices that the requests name; of the first request, only the unanswered ones.
     named: VecDeque<u32>,
-    /// How many of `named` are the first request's.
+    /// The number of entries in `named` that belong to the first request.
     left: usize,
     /// Requests written so far.
     written: u64,
@@ -108,7 +108,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// A connection's exchange with nothing under way.
+    /// An exchange without outstanding requests.
     #[must_use]
     pub fn new(request: Request) -> Self {
         let left = request.op.keys() as usize;
@@ -116,13 +116,13 @@ impl Exchange {
         Self { request, sent_at, named, left, written: 0, answered: 0, waits }
     }
 
-    /// Requests not fully answered.
+    /// The number of requests that are not fully answered.
     #[must_use]
     pub fn outstanding(&self) -> usize {
         self.sent_at.len()
     }
 
-    /// Appends one request to `out`, as sent at `at`.
+    /// Appends one request to `out`, with send time `at`.
     pub fn issue(
         &mut self,
         at: u64,
@@ -162,7 +162,7 @@ impl Exchange {
                 at += used;
                 continue;
             }
-            // Empty when a reply comes that nobody asked for.
+            // Empty when an unrequested reply arrives.
             let named = self.named.range(..self.left.min(self.named.len())).copied();
             let Some((verdict, used)) = self.request.judge(&bytes[at..], named, ledger) else {
                 return at;
@@ -299,7 +299,7 @@ mod tests {
         check(Op::Fill { space: Space::Counter, exptime: 9 }, 1, b"STORED\r\n", 1, 0);
     }
 
-    /// One request of key 4, or of as many as it names.
+    /// The bytes of one request for key 4, or for the number of keys that the operation names.
     fn written(dialect: Dialect, op: Op) -> String {
         let (mut out, mut books) =
             (Vec::new(), Books::new(5, 1, &[Space::Counter, Space::Bucket, Space::Window]));

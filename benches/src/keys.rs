@@ -11,39 +11,39 @@ pub const KEY_BYTES: usize = 20;
 /// Bytes of every value in [`Space::Value`].
 pub const VALUE_BYTES: usize = 32;
 
-/// Families of keys, so that `set` does not overwrite counters, nor a limit another's state.
+/// The key spaces: `set` must not overwrite counters, nor one limit the state of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Space {
     /// Decimal counters, changed only by `incr`.
     Counter,
     /// Values of [`VALUE_BYTES`], changed only by `set`.
     Value,
-    /// Of a bucket that nothing refills in the time of a run.
+    /// Keys of a bucket that nothing refills in the time of a run.
     Bucket,
-    /// Of a two-window count.
+    /// Keys of a two-window count.
     Window,
-    /// Of a log of calls.
+    /// Keys of a log of calls.
     Log,
-    /// Of a bucket that is full again before the next call.
+    /// Keys of a bucket that is full again before the next call.
     Idle,
-    /// Of a bucket that has nothing left.
+    /// Keys of a bucket without remaining units.
     Empty,
-    /// Bound to a limit by the generated limits file.
+    /// Keys that a limit of the generated limits file matches.
     Bound,
 }
 
 impl Space {
-    /// How many families there are.
+    /// The number of spaces.
     pub const COUNT: usize = 8;
 
-    /// Whether a key's usage is the number of calls so far, so that it can be read back.
+    /// Whether a key's usage is the number of calls made, so that it can be read back.
     #[must_use]
     pub const fn is_counted(self) -> bool {
         !matches!(self, Self::Value | Self::Idle)
     }
 }
 
-/// The key at `index`: four letters for the family, then 16 hexadecimal digits in no visible order.
+/// The key at `index`: four letters for the space, then 16 hexadecimal digits in no visible order.
 #[must_use]
 pub fn key(space: Space, index: u32) -> [u8; KEY_BYTES] {
     let mut key = match space {
@@ -61,7 +61,7 @@ pub fn key(space: Space, index: u32) -> [u8; KEY_BYTES] {
     key
 }
 
-/// The value of the key at `index` in its `version`: both can be told from the bytes.
+/// The value of the key at `index` in its `version`; the bytes determine both.
 #[must_use]
 pub fn value(index: u32, version: u32) -> [u8; VALUE_BYTES] {
     let stamp = (u64::from(version) << 32) | u64::from(index);

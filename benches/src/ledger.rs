@@ -1,17 +1,18 @@
-//! What the server must hold, as far as the requests sent so far say.
+//! The contents that the server must hold, according to the requests sent.
 //!
 //! Here: the generator's own count of every counter and version of every value, and the proof that
-//! replies agree with them. Not here: the replies' grammar (`reply`), when to look (`cell`).
+//! replies agree with them. Not here: the replies' grammar (`reply`), when to compare (`cell`).
 //!
 //! The proof: `n` increments of a key from zero must be answered with the numbers 1 to `n`, each
-//! once, in whatever order connections are served. Their sum modulo 2^32 is kept beside the count,
-//! so one pass over the keys shows a lost, doubled or misdirected increment without asking the server.
+//! once, whatever the order in which connections are served. Their sum modulo 2^32 is kept beside
+//! the count, so one pass over the keys reveals a lost, doubled or misdirected increment without a
+//! request to the server.
 
 use engine::prefetch;
 
 use crate::keys::Space;
 
-/// One key's increments. Eight bytes, for the cache is shared with the server.
+/// One key's increments. Eight bytes, because the server shares the cache.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter {
     /// Increments sent: by all threads before this cell, by this thread within it.
@@ -20,22 +21,23 @@ struct Counter {
     sum: u32,
 }
 
-/// One thread's record of what it sent to one server.
+/// One thread's record of its requests to one server.
 #[derive(Debug)]
 pub struct Ledger {
     /// A table for each space.
     counters: [Vec<Counter>; Space::COUNT],
     versions: Vec<u32>,
-    /// The version that `set` writes now; the same for the whole cell, so that sets may overtake
-    /// each other and the outcome is still known.
+    /// The version that `set` writes now. It is the same for the whole cell, so the outcome is
+    /// known even if sets overtake each other.
     version: u32,
-    /// Nobody else increments, so an answer cannot exceed what was sent from here.
+    /// True if no other thread increments: then a reply cannot exceed the number of sent
+    /// increments.
     alone: bool,
 }
 
 impl Ledger {
-    /// Asks the processor for the row of a key that is to be noted or compared soon: each would be waited for
-    /// by itself else, and then it is the generator that is the slowest.
+    /// Prefetches the row of a key that will soon be recorded or compared. Without it, the cache
+    /// misses would follow each other, and the generator would be slower than the server.
     pub fn fetch(&self, space: Space, index: u32) {
         match space {
             Space::Value => self.versions.get(index as usize).map(prefetch),
@@ -43,32 +45,32 @@ impl Ledger {
         };
     }
 
-    /// Notes an increment about to be sent.
+    /// Records an increment that is about to be sent.
     pub fn incr_sent(&mut self, space: Space, index: u32) {
         let counter = &mut self.counters[space as usize][index as usize];
         counter.value = counter.value.saturating_add(1);
     }
 
-    /// Notes the number answered to an increment. False if it cannot be right.
+    /// Records the reply to an increment. Returns false if it cannot be right.
     pub fn incr_answered(&mut self, space: Space, index: u32, number: u64) -> bool {
         let counter = &mut self.counters[space as usize][index as usize];
         counter.sum = counter.sum.wrapping_add(number as u32);
         number > 0 && (!self.alone || number <= u64::from(counter.value))
     }
 
-    /// What the counter reads when no increment is in flight.
+    /// The counter's value when no increment is outstanding.
     #[must_use]
     pub fn counter(&self, space: Space, index: u32) -> u32 {
         self.counters[space as usize][index as usize].value
     }
 
-    /// Notes a `set` about to be sent, and returns the version it writes.
+    /// Records a `set` that is about to be sent, and returns the version it writes.
     pub fn set_sent(&mut self, index: u32) -> u32 {
         self.versions[index as usize] = self.version;
         self.version
     }
 
-    /// The version that the key's value has when no `set` is in flight.
+    /// The version of the key's value when no `set` is outstanding.
     #[must_use]
     pub fn version(&self, index: u32) -> u32 {
         self.versions[index as usize]
@@ -86,7 +88,7 @@ pub struct Books {
 }
 
 impl Books {
-    /// Books of `keys` counters at zero in each of `spaces` and `keys` values in version zero.
+    /// Books of `keys` counters at zero in each of `spaces`, and `keys` values in version zero.
     #[must_use]
     pub fn new(keys: u32, threads: usize, spaces: &[Space]) -> Self {
         let rows = |space: usize| {
@@ -106,23 +108,23 @@ impl Books {
         }
     }
 
-    /// How many keys each space has.
+    /// The number of keys in each space.
     #[must_use]
     pub fn keys(&self) -> u32 {
         self.keys
     }
 
-    /// Gives the `set`s of the next cell a version of their own.
+    /// Gives the next cell's `set`s a new version.
     pub fn next_version(&mut self) {
         for ledger in &mut self.ledgers {
             ledger.version += 1;
         }
     }
 
-    /// Brings the threads' ledgers of a space together when nothing is in flight.
+    /// Merges the threads' ledgers of a space while no request is outstanding.
     ///
-    /// Returns how many keys were answered with other numbers than 1 to their count. A key is
-    /// reported once and believed from then on.
+    /// Returns the number of keys whose replies were not the numbers from 1 to their count. A key
+    /// is reported once; its count is then taken as right.
     pub fn settle(&mut self, space: Space) -> u64 {
         if space == Space::Value {
             for index in 0..self.keys as usize {
@@ -164,7 +166,7 @@ mod tests {
     use super::Books;
     use crate::keys::Space;
 
-    /// Sends three increments of key 1, gets these answers, and settles.
+    /// Sends three increments of key 1, feeds these replies, and settles.
     fn check(threads: usize, answers: [u64; 3], right: [bool; 3], wrong_keys: u64) {
         let mut books = Books::new(3, threads, &[Space::Bucket]);
         for n in 0..3 {

@@ -1,16 +1,20 @@
-//! The load generator, which drives several servers in one run and compares them; and the
-//! accuracy study, which has nothing to do with speed.
+//! The load generator, which drives several servers in one run and compares them; and the accuracy
+//! study, which is independent of speed.
 //!
-//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs, and `bin/instructions`,
-//! which shares only [`table`]; criterion benches of single packages stand beside this folder, not in it. Of the load generator, read in this order:
+//! Here: the map of the package. `bin/load.rs` and `bin/accuracy.rs` are the programs, and
+//! `bin/instructions`, which shares only [`table`]; criterion benches of single packages stand
+//! beside this folder, not in it. The load generator, in reading order:
 //!
-//! - what is asked and what must come back: [`keys`], [`op`], [`take`], [`reply`], [`ledger`], [`exchange`]
+//! - requests and their expected replies: [`keys`], [`op`], [`take`], [`reply`], [`ledger`],
+//!   [`exchange`]
 //! - the same in other protocols: [`dialect`], [`redis`], [`resp`]
-//! - which key is next: [`rng`], [`zipf`], [`spread`]
-//! - how it is driven: [`connection`], [`worker`], [`cell`]; what else had the cores: [`disturbance`]
-//! - against what: [`server`], [`limits_file`], [`cpu`], [`machine`]
-//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), as asked for in [`options`]
-//! - what is printed and drawn: [`progress`], [`table`], [`report`], [`chart`]
+//! - the choice of keys: [`rng`], [`zipf`], [`spread`]
+//! - the loop that sends: [`connection`], [`worker`], [`cell`]; other users of the cores:
+//!   [`disturbance`]
+//! - the servers: [`server`], [`limits_file`], [`cpu`], [`machine`]
+//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), chosen in
+//!   [`options`]
+//! - output: [`progress`], [`table`], [`report`], [`chart`]
 //!
 //! The accuracy study is in [`accuracy`]; it shares [`rng`], [`table`], [`chart`] and [`progress`].
 

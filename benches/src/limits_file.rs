@@ -1,6 +1,6 @@
-//! A limits file made for a run: so many limits, of which the last holds the keys of `Space::Bound`.
+//! A limits file generated for a run; its last limit matches the keys of `Space::Bound`.
 //!
-//! Here: its text, and the file while a server may read it. Not here: what a cell asks of the keys
+//! Here: its text, and the file while a server may read it. Not here: the requests for the keys
 //! (`take`).
 
 use std::io;
@@ -9,10 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::take::COUNTING_BUCKET;
 
-/// Most limits of a file.
+/// The most limits of a file.
 pub const LIMITS_MAX: u32 = 100_000;
 
-/// A file that is removed when this is dropped.
+/// A generated file, removed when this value is dropped.
 #[derive(Debug)]
 pub struct LimitsFile(PathBuf);
 
@@ -21,7 +21,7 @@ impl LimitsFile {
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn write(count: u32) -> io::Result<Self> {
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let name = format!(
@@ -34,7 +34,7 @@ impl LimitsFile {
         Ok(Self(path))
     }
 
-    /// Where it is.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.0
@@ -43,7 +43,7 @@ impl LimitsFile {
 
 impl Drop for LimitsFile {
     fn drop(&mut self) {
-        // A file left behind in the temporary folder does no harm.
+        // A file that remains in the temporary folder does no harm.
         let _ = std::fs::remove_file(&self.0);
     }
 }

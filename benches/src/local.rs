@@ -1,4 +1,4 @@
-//! A client of a server without sockets: what lies between reading and writing, and nothing else.
+//! A client of a server without sockets: the work between reading and writing, and nothing else.
 //!
 //! Here: one conversation with a service. Not here: filling it, counting and timing (`workers`,
 //! `instructions`).
@@ -11,7 +11,7 @@ use tollgate::limits::ActiveLimits;
 use tollgate::runtime::service::Service;
 use tollgate::session::{ExecContext, Pause, Session};
 
-/// What a worker of the server has for itself, and one client of it.
+/// The private state of a server's worker, and one client of it.
 pub struct Local {
     worker: usize,
     in_force: Arc<ActiveLimits>,
@@ -20,14 +20,15 @@ pub struct Local {
 }
 
 impl Local {
-    /// A client of this worker of `service`, under the limits that are now in force.
+    /// A client of this worker of `service`, under the limits in force now.
     #[must_use]
     pub fn new(service: &Service, worker: usize) -> Self {
         let (session, scratch) = (Session::default(), Scratch::default());
         Self { worker, in_force: service.limits().load(), session, scratch }
     }
 
-    /// Answers what the client sent into `out`; the answer is how much of it, and why no more.
+    /// Executes the requests in the client's input and writes the replies into `out`. Returns the
+    /// number of bytes consumed, and the reason for stopping.
     pub fn answer(
         &mut self,
         service: &Service,

@@ -1,29 +1,29 @@
-//! What the run was made on: processor, cores, kernel, and the command that made it.
+//! The environment of a run: processor, cores, kernel, and the command line.
 //!
 //! Here: facts for the head of a report. No host name: it says nothing about speed.
 
 use std::process::Command;
 use std::{env, fs, thread};
 
-/// The facts.
+/// Facts about the machine and the command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
     /// The processor's model.
     pub cpu: String,
-    /// Cores that the generator and the servers may use together.
+    /// The number of cores that the generator and the servers may use together.
     pub cores: usize,
     /// The kernel's version.
     pub kernel: String,
-    /// How TCP paces what it sends: some algorithms set a timer for each packet, on loopback too.
+    /// TCP's congestion control: some algorithms set a timer for each packet, on loopback too.
     pub congestion_control: String,
-    /// The commit of the working tree, with `-dirty` where it was changed since: what our own servers are of.
+    /// The commit of our own servers: of the working tree, with `-dirty` if it was changed since.
     pub commit: String,
-    /// The command line, as it could be typed again.
+    /// The command line, quoted for a shell.
     pub command: String,
 }
 
 impl Machine {
-    /// Looks around. Call it before pinning, which takes cores away.
+    /// Reads the facts. Must be called before pinning, which takes cores away.
     #[must_use]
     pub fn look() -> Self {
         let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -43,7 +43,7 @@ impl Machine {
 
 #[cfg(test)]
 impl Machine {
-    /// One for reports that tests make.
+    /// Fixed facts for reports in tests.
     pub(crate) fn sample() -> Self {
         Self {
             cpu: "cpu".to_owned(),
@@ -67,7 +67,7 @@ fn cpu_model(cpuinfo: &str) -> Option<&str> {
     line.split_once(':').map(|(_, model)| model.trim())
 }
 
-/// Quotes what a shell would split.
+/// Joins the words of a command and quotes those that a shell would split.
 fn command_line(words: impl Iterator<Item = String>) -> String {
     let quoted = words.map(|word| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=,:+@%".contains(c);

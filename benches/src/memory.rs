@@ -1,12 +1,12 @@
-//! A run that weighs: what a counter with a time to live, a token bucket and an idle connection take of a server's
-//! memory, and what it gives back.
+//! A run that measures memory: the resident bytes of a counter with a time to live, of a token
+//! bucket and of an idle connection, and how many are freed on deletion.
 //!
 //! Here: filling, and resident memory before and after. Not here: speed (`compare`).
 //!
 //! A counter is made as clients make one, `set k 0 3600 1` and then `incr`. One server runs at a
-//! time. Resident memory is the kernel's `VmRSS`, so slack of tables and arenas counts as far as
-//! its pages were touched; `VmHWM` shows what growing took at its worst. The kernel's own memory for
-//! connections is no server's and not in it.
+//! time. Resident memory is the kernel's `VmRSS`, so the slack of tables and arenas counts as far
+//! as its pages were touched; `VmHWM` is the peak, which growing determines. The kernel's own
+//! memory for connections belongs to no server and is not included.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -26,24 +26,24 @@ use crate::progress::Progress;
 use crate::report::{Report, Weight};
 use crate::server::{Recipe, Server};
 
-/// Megabytes that `{memory}` in a server's command stands for: more than any fill needs.
+/// The megabytes that replace `{memory}` in a server's command: more than any fill needs.
 const MEMORY_MB: u32 = 4096;
 /// Time to live of the counters, in seconds: longer than any run.
 const EXPTIME: u32 = 3600;
 
-/// Connections that are opened, asked once, and left idle.
+/// Connections that are opened, send one request, and stay idle.
 const IDLE_CONNECTIONS: u32 = 10_000;
-/// For a server to do what it does after its last answer.
+/// The time that a server gets for background work after its last reply.
 const SETTLE: Duration = Duration::from_secs(2);
-/// For an allocator to give back what is free, which those that do put off for some ten seconds.
+/// The time that an allocator gets to free memory; some allocators delay it by ten seconds.
 const GIVE_BACK: Duration = Duration::from_secs(20);
 const COUNTER: Space = Space::Counter;
 
-/// Weighs every server and writes it into `report`.
+/// Measures the memory of every server and writes it into `report`.
 ///
 /// # Errors
 ///
-/// A server that does not start, goes away or stalls.
+/// A server that does not start, ends or stalls.
 pub fn run(
     options: &Options,
     cores: Option<&Cores>,
@@ -91,7 +91,7 @@ pub fn run(
     Ok(())
 }
 
-/// What connections take that were asked once each and are idle.
+/// The resident bytes of idle connections that have sent one request each.
 fn idle_bytes(server: &Server, books: &mut Books) -> Result<u64, LoadError> {
     let (before, _) = server.resident_bytes()?;
     let request = Request { op: Op::Get { space: COUNTER, keys: 1 }, dialect: server.dialect };
@@ -111,7 +111,7 @@ fn idle_bytes(server: &Server, books: &mut Books) -> Result<u64, LoadError> {
     Ok(server.resident_bytes()?.0.saturating_sub(before))
 }
 
-/// What a token bucket takes; `None` where the server has none.
+/// The resident bytes of a token bucket; `None` if the server has none.
 fn bucket_bytes(
     options: &Options,
     recipe: &Recipe,

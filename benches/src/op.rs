@@ -1,8 +1,8 @@
-//! The operations a cell can send: the request's bytes, and what makes its reply right.
+//! The operations that a cell can send: the bytes of a request, and the check of its reply.
 //!
-//! Here: one variant, one arm in `write` and one in `judge` for each verb, in memcached's text, and the
-//! table of cells. A new verb touches this file only. Not here: pairing replies with requests (`exchange`),
-//! other protocols (`dialect`), the policies of `take` and its answers' sense (`take`).
+//! Here: one variant, one arm in `write` and one in `judge` for each verb, in memcached's text, and
+//! the table of cells. A new verb touches this file only. Not here: pairing replies with requests
+//! (`exchange`), other protocols (`dialect`), the policies of `take` and its verdicts (`take`).
 
 use crate::keys::{KEY_BYTES, Space, key, value};
 use crate::ledger::Ledger;
@@ -10,22 +10,22 @@ use crate::reply::Reply;
 use crate::spread::Spread;
 use crate::take::{Told, policy};
 
-/// What every request of a cell asks for.
+/// The operation of all requests of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op {
-    /// `incr <key> 1` of an existing counter, or of a key bound to a limit.
+    /// `incr <key> 1` of an existing counter, or of a limited key.
     Incr {
-        /// Counters or bound keys.
+        /// Counters or limited keys.
         space: Space,
     },
     /// `take <key> 1 <policy>`, which must pass.
     Take {
-        /// Which keys, and so which policy.
+        /// The space of the keys, which decides the policy.
         space: Space,
     },
     /// `take <key> 1 <policy>` of [`Space::Empty`], which must be refused.
     Denied,
-    /// `get` of this many existing keys at once.
+    /// `get` of `keys` existing keys at once.
     Get {
         /// Counters or 32-byte values.
         space: Space,
@@ -34,16 +34,16 @@ pub enum Op {
     },
     /// `set` of a 32-byte value, without expiry.
     Set,
-    /// `mn`, the meta no-op: what a request costs that does nothing.
+    /// `mn`, the meta no-op: the cost of a request without work.
     Noop,
-    /// `delete` of an existing key, which is then gone.
+    /// `delete` of an existing key.
     Delete {
-        /// Of which keys.
+        /// The space of the keys.
         space: Space,
     },
     /// `set` of a counter to zero, or of a value to its version 0; to preload.
     Fill {
-        /// What is filled.
+        /// The space to fill.
         space: Space,
         /// Seconds to live; zero for ever.
         exptime: u32,
@@ -55,9 +55,9 @@ pub enum Op {
 pub struct Kind {
     /// The name.
     pub name: &'static str,
-    /// What is asked.
+    /// The operation.
     pub op: Op,
-    /// Of which keys.
+    /// The choice of keys.
     pub spread: Spread,
 }
 
@@ -75,7 +75,7 @@ const fn take(space: Space) -> Op {
 
 const INCR: Op = Op::Incr { space: Space::Counter };
 
-/// Every kind there is. The first [`DEFAULT_KINDS`] are run when none is named.
+/// Every kind. The first [`DEFAULT_KINDS`] are run when none is named.
 pub const KINDS: &[Kind] = &[
     kind("incr", INCR, Spread::Uniform),
     kind("incr-zipf", INCR, Spread::Zipf),
@@ -98,11 +98,11 @@ pub const KINDS: &[Kind] = &[
     kind("take-bound", take(Space::Bound), Spread::Uniform),
 ];
 
-/// How many of [`KINDS`] are run unasked.
+/// The number of [`KINDS`] that are run by default.
 pub const DEFAULT_KINDS: usize = 7;
 
 impl Op {
-    /// Keys, and so ledger entries, that one request names.
+    /// The number of keys that one request names, and so of its ledger entries.
     #[must_use]
     pub const fn keys(self) -> u32 {
         match self {
@@ -112,7 +112,7 @@ impl Op {
         }
     }
 
-    /// The family of its keys; `None` for a request without keys.
+    /// The space of the operation's keys; `None` for a request without keys.
     #[must_use]
     pub const fn space(self) -> Option<Space> {
         match self {
@@ -127,20 +127,20 @@ impl Op {
         }
     }
 
-    /// Whether memcached has no such verb.
+    /// Whether only Tollgate has this verb.
     #[must_use]
     pub const fn is_ours(self) -> bool {
         let is_bound = matches!(self, Self::Incr { space: Space::Bound });
         is_bound || matches!(self, Self::Take { .. } | Self::Denied)
     }
 
-    /// Whether it asks of keys that a limits file must hold.
+    /// Whether a limits file must match the operation's keys.
     #[must_use]
     pub const fn needs_limits(self) -> bool {
         matches!(self.space(), Some(Space::Bound))
     }
 
-    /// What makes the keys of a space, so that cells find them there.
+    /// The operation that creates the keys of a space before the cells run.
     #[must_use]
     pub const fn filling(space: Space) -> Self {
         match space {
@@ -150,7 +150,7 @@ impl Op {
         }
     }
 
-    /// Whether a cell of it must be settled and read back.
+    /// The space that the operation writes and that must be settled and read back, if any.
     #[must_use]
     pub const fn writes(self) -> Option<Space> {
         match self {
@@ -160,7 +160,8 @@ impl Op {
         }
     }
 
-    /// Notes a request for the key at `index`, about to be sent; returns the version that `set` writes.
+    /// Records a request for the key at `index`, about to be sent; returns the version that `set`
+    /// writes.
     pub fn note(self, index: u32, ledger: &mut Ledger) -> u32 {
         match self {
             Self::Incr { space } | Self::Take { space } => ledger.incr_sent(space, index),
@@ -218,7 +219,7 @@ impl Op {
         }
     }
 
-    /// Judges a reply. `named` are the indices of the request that are not answered yet.
+    /// Judges a reply. `named` are the indices of the request that are not yet answered.
     pub fn judge(
         self,
         reply: &Reply<'_>,
@@ -257,12 +258,12 @@ impl Op {
     }
 }
 
-/// What [`Op::judge`] found.
+/// The result of [`Op::judge`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    /// The reply is what it must be.
+    /// The reply passed its check.
     pub right: bool,
-    /// It is the last of its request's; otherwise it answered one key of several.
+    /// The reply is the last of its request; otherwise it answered one of several keys.
     pub is_last: bool,
 }
 
@@ -282,7 +283,7 @@ fn write_take(out: &mut Vec<u8>, space: Space, index: u32) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Whether `data` is what a `get` of the key must bring.
+/// Whether `data` is the value that a `get` of the key must return.
 pub(crate) fn data_is_right(space: Space, index: u32, data: &[u8], ledger: &Ledger) -> bool {
     match space {
         Space::Value => value(index, ledger.version(index)).as_slice() == data,

@@ -1,6 +1,6 @@
-//! The command line: as written, and as it is meant once `--quick` and defaults are filled in.
+//! The command line, before and after `--quick` and defaults are filled in.
 //!
-//! Here: names, defaults, bounds. Not here: what a run does with them (`compare`, `memory`).
+//! Here: names, defaults, bounds. Not here: their use in a run (`compare`, `memory`).
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -19,11 +19,11 @@ use crate::server::Recipe;
 /// memcached as distributions package it, on one thread.
 const MEMCACHED: &str = "memcached=memcached:/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 \
                          -l 127.0.0.1 -p {port} -U 0";
-/// Ours, asked for the same.
+/// Tollgate with equivalent options.
 const TOLLGATE: &str =
     "tollgate=target/release/tollgate -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port}";
 
-/// Ours with a limits file of so many limits.
+/// Tollgate with a limits file of `count` limits.
 fn with_limits(name: &str, count: u32) -> String {
     let (_, command) = TOLLGATE.split_once('=').unwrap_or_default();
     format!("{name}={command} --limits {{limits:{count}}}")
@@ -31,31 +31,34 @@ fn with_limits(name: &str, count: u32) -> String {
 
 /// Drives servers side by side in one run and compares them.
 ///
-/// Every reply is checked. Exit codes: 0 all replies right; 1 some wrong; 2 the run could not finish.
+/// Every reply is checked. Exit codes: 0 all replies right; 1 some wrong; 2 the run could not
+/// finish.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "load", version, max_term_width = 100)]
 pub struct Options {
-    /// A server as NAME=COMMAND, once for each, or NAME=DIALECT:COMMAND, with the dialect memcached, redis,
-    /// redis-cell, throttlecrab or, if none is named, tollgate; {port} in it is replaced by a free port, {memory} by
-    /// 1024 (4096 with --memory) and {limits:N} by the path of a generated limits file of N limits.
-    /// Default: memcached and tollgate; tollgate alone for cells of verbs that memcached has not
+    /// A server as NAME=COMMAND, once for each, or NAME=DIALECT:COMMAND, with the dialect
+    /// memcached, redis, redis-cell, throttlecrab or, if none is named, tollgate; {port} in it is
+    /// replaced by a free port, {memory} by 1024 (4096 with --memory) and {limits:N} by the path of
+    /// a generated limits file of N limits. Default: memcached and tollgate; tollgate alone for
+    /// cells of verbs that memcached does not have
     #[arg(long = "server", value_name = "NAME=COMMAND")]
     pub servers: Vec<Recipe>,
-    /// The server that ratios are taken to. Default: the one called memcached, else the first
+    /// The server that ratios refer to. Default: the one called memcached, else the first
     #[arg(long, value_name = "NAME")]
     pub reference: Option<String>,
     /// Pin the servers to this core, and the generator to all others
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0")]
     pub pin: Option<usize>,
-    /// Kinds of cells, or `all` that memcached knows. Default: incr,incr-zipf,incr-hot,get,set,get10,get100
+    /// Kinds of cells, or `all` that memcached has. Default:
+    /// incr,incr-zipf,incr-hot,get,set,get10,get100
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub cells: Vec<String>,
-    /// Instead of the default servers: tollgate, once for each number, with a limits file of so many
-    /// limits; the keys of incr-bound and take-bound are bound to the last of them
+    /// Instead of the default servers: tollgate, once for each of these numbers, with a limits file
+    /// of that many limits; the last of them matches the keys of incr-bound and take-bound
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "servers")]
     pub limits_count: Vec<u32>,
-    /// Let all kinds take turns within a round, and tell what each costs beside this kind on the same
-    /// server
+    /// Let all kinds take turns within a round, and show the cost of each beside this kind on the
+    /// same server
     #[arg(long, value_name = "KIND", conflicts_with = "rate")]
     pub beside: Option<String>,
     /// Numbers of connections. Default: 1,50
@@ -64,23 +67,24 @@ pub struct Options {
     /// Requests sent in one write before their replies are awaited. Default: 1,16,64
     #[arg(long, value_delimiter = ',', value_name = "LIST")]
     pub pipelines: Vec<u32>,
-    /// Open loop: after each closed cell, this much load with Poisson arrivals. `70%` is of the
-    /// closed loop's throughput in this run, a plain number is operations a second
+    /// Open loop: after each closed cell, this much load with Poisson arrivals. `70%` is a share of
+    /// the closed loop's throughput in this run, a plain number is operations a second
     #[arg(long, value_delimiter = ',', value_name = "LIST", num_args = 0..=1,
           default_missing_value = "50%,70%,90%")]
     pub rate: Vec<Rate>,
-    /// Whose throughput the percentages of --rate are of: `slowest` gives all servers the same
-    /// load, `own` brings each near its own limit
+    /// The closed loop that the percentages of --rate refer to: `slowest` gives all servers the
+    /// same load, `own` brings each near its own maximum
     #[arg(long, default_value = "slowest", value_name = "slowest|own")]
     pub rate_of: RateOf,
     /// Measured seconds of a cell. Default: 2
     #[arg(long)]
     pub seconds: Option<f64>,
-    /// Times that every server has its turn with a cell. Default: 3
+    /// Turns of every server with a cell. Default: 3
     #[arg(long)]
     pub rounds: Option<u32>,
-    /// As --rounds, in the open loop; with --peers at the loads that a target is about, where the default is 101.
-    /// Default: --rounds
+    /// Like --rounds, for the open loop; with --peers only at the loads of a target, where the
+    /// default is
+    /// 101. Default: --rounds
     #[arg(long, value_name = "ROUNDS")]
     pub open_rounds: Option<u32>,
     /// Keys. Default: 1000000, with --memory 5000000
@@ -89,7 +93,7 @@ pub struct Options {
     /// Threads of the generator
     #[arg(long, default_value_t = 1)]
     pub threads: u32,
-    /// Where random choices start
+    /// The seed of random choices
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Never sleep while waiting for replies, so that no server pays for waking the generator
@@ -98,18 +102,20 @@ pub struct Options {
     /// A short run for CI: incr and get, 50 connections, pipelines 1 and 16, 100000 keys
     #[arg(long)]
     pub quick: bool,
-    /// Instead of speed, measure what a counter takes of the server's memory
+    /// Measure the memory of a counter on each server instead of its speed
     #[arg(long)]
     pub memory: bool,
-    /// Instead of one server, measure clusters of one to three nodes, of target/release/tollgate: `incr`
-    /// (or --cells) asked of a key's owner and of others, for each --connections, --pipelines and --rate
+    /// Instead of one server, measure clusters of one to three nodes of target/release/tollgate:
+    /// `incr` (or --cells) sent to a key's owner and to other nodes, for each --connections,
+    /// --pipelines and --rate
     #[arg(long, conflicts_with_all = ["servers", "memory", "limits_count", "beside"])]
     pub cluster: bool,
     /// With --cluster: only the shapes of this name, once for each
     #[arg(long, value_name = "NAME", requires = "cluster")]
     pub shape: Vec<String>,
-    /// Instead of the default servers: memcached, redis, redis-cell, throttlecrab and tollgate, whichever are
-    /// there, in closed and open loop; writes a page with pictures into this folder
+    /// Instead of the default servers: memcached, redis, redis-cell, throttlecrab and tollgate, as
+    /// far as they are installed, in closed and open loop; writes a page with pictures into this
+    /// folder
     #[arg(long, value_name = "FOLDER", num_args = 0..=1, default_missing_value = "docs/performance",
           conflicts_with_all = ["servers", "memory", "cluster", "rate", "cells", "limits_count",
                                 "beside", "connections"])]
@@ -122,7 +128,7 @@ pub struct Options {
 /// A load of the open loop.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rate {
-    /// This share of the throughput of the closed loop.
+    /// A share of the closed loop's throughput.
     Share(f64),
     /// Operations a second.
     PerSecond(f64),
@@ -143,17 +149,17 @@ impl FromStr for Rate {
     }
 }
 
-/// Whose throughput a [`Rate::Share`] is of.
+/// The server whose throughput a [`Rate::Share`] refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum RateOf {
-    /// The server's that had the least.
+    /// The slowest server.
     Slowest,
-    /// Each server's own.
+    /// Each server itself.
     Own,
 }
 
 impl Options {
-    /// Fills in what was not given, and refuses what cannot be.
+    /// Fills in defaults, and refuses contradictory options.
     ///
     /// # Errors
     ///
@@ -226,7 +232,7 @@ impl Options {
         Ok(self)
     }
 
-    /// Fills in what a run beside the peers is. Its quick form is for tests of the program.
+    /// Fills in the options of a run beside the peers. Its quick form is for tests of the program.
     fn beside_peers(&mut self) {
         self.servers = peers::servers().0;
         self.cells = peers::cells();
@@ -235,10 +241,10 @@ impl Options {
         if self.pipelines.is_empty() {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
-        // Many short rounds tell a median better than few long ones.
+        // The median of many short rounds varies less than that of few long ones.
         self.seconds.get_or_insert(if self.quick { 0.1 } else { 0.2 });
         self.rounds.get_or_insert(if self.quick { 1 } else { 15 });
-        // A 99th percentile moves from one round to the next where CPU time does not.
+        // A 99th percentile varies between rounds more than CPU time does.
         self.open_rounds.get_or_insert(if self.quick { 1 } else { 101 });
         if self.quick {
             self.keys.get_or_insert(20_000);
@@ -259,7 +265,7 @@ impl Options {
         recipes.iter().filter_map(|recipe| recipe.parse().ok()).collect()
     }
 
-    /// The kinds of cells asked for.
+    /// The requested kinds of cells.
     ///
     /// # Errors
     ///
@@ -274,32 +280,32 @@ impl Options {
         }
     }
 
-    /// The place among the servers of the one that ratios are taken to.
+    /// The index of the server that ratios refer to.
     #[must_use]
     pub fn reference_index(&self) -> usize {
         let name = self.reference.as_deref().unwrap_or("memcached");
         self.servers.iter().position(|server| server.name == name).unwrap_or(0)
     }
 
-    /// Rounds, resolved.
+    /// The number of rounds, resolved.
     #[must_use]
     pub fn rounds(&self) -> u32 {
         self.rounds.unwrap_or(1)
     }
 
-    /// Rounds of the open loop, resolved.
+    /// The number of rounds of the open loop, resolved.
     #[must_use]
     pub fn open_rounds(&self) -> u32 {
         self.open_rounds.unwrap_or_else(|| self.rounds())
     }
 
-    /// Keys, resolved.
+    /// The number of keys, resolved.
     #[must_use]
     pub fn keys(&self) -> u32 {
         self.keys.unwrap_or(1)
     }
 
-    /// How each cell is measured. Warm-up is a fifth of the measured time on top of it.
+    /// The timing of each cell. Warm-up takes another fifth of the measured time.
     #[must_use]
     pub fn pace(&self) -> Pace {
         let measure = Duration::from_secs_f64(self.seconds.unwrap_or(1.0));

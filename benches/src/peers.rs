@@ -1,13 +1,13 @@
-//! A run beside the field: memcached, Redis and the limiters, written as a page with pictures.
+//! A run beside the peers: memcached, Redis and the limiters, written as a page with pictures.
 //!
-//! Here: which servers, asked for what, in which order. Not here: how a server is asked (`dialect`), how a
-//! cell is measured (`compare`). In this folder:
+//! Here: the servers, their requests and the order of the cells. Not here: how a request is written
+//! (`dialect`), how a cell is measured (`compare`). In this folder:
 //!
-//! - what Tollgate shall reach: [`targets`]
-//! - what is written: [`page`], [`plots`]
+//! - Tollgate's goals: [`targets`]
+//! - the output: [`page`], [`plots`]
 //!
-//! All kinds of cells take turns within a round, so that a verdict of one server can be set beside another
-//! verb of another. `benches/peers.sh` installs the servers.
+//! All kinds of cells take turns within a round, so that a verdict of one server can be compared
+//! with another verb of another server. `benches/peers.sh` installs the servers.
 
 pub mod page;
 pub mod plots;
@@ -26,14 +26,14 @@ use crate::progress::Progress;
 use crate::report::Report;
 use crate::server::Recipe;
 
-/// Ours, as the page calls it.
+/// The name of Tollgate on the page.
 pub const OURS: &str = "tollgate";
-/// The one that memcached's verbs are compared with.
+/// The server that memcached's verbs are compared with.
 pub const MEMCACHED: &str = "memcached";
-/// What nobody can be below who counts over TCP.
+/// The bare server, a lower bound for counting over TCP.
 pub const FLOOR: &str = "floor";
 
-/// Each on one thread where it has a choice, with as much memory, and with nothing to write to a disk.
+/// Each server has one thread where it can choose, the same memory, and writes nothing to a disk.
 const SERVERS: [&str; 6] = [
     "memcached=memcached:/usr/bin/memcached -u root -t 1 -m {memory} -c 20000 -l 127.0.0.1 -p {port} -U 0",
     "redis=redis:/usr/bin/redis-server --port {port} --bind 127.0.0.1 --save --appendonly no \
@@ -49,19 +49,19 @@ const SERVERS: [&str; 6] = [
 
 /// Verbs that memcached and Redis have.
 pub const PLAIN: [&str; 5] = ["incr", "incr-hot", "get", "set", "get100"];
-/// Limits, of which the others have but the first or two.
+/// Cells of limits; a peer has the first, or both.
 pub const LIMITS: [&str; 2] = ["take-bucket", "take-window"];
-/// In the open loop, and whose closed loop its load is a share of.
+/// The open-loop cells, and the closed loop whose throughput their load refers to.
 pub const OPEN: [(&str, RateOf); 3] =
     [("incr", RateOf::Slowest), ("incr", RateOf::Own), ("take-bucket", RateOf::Own)];
-/// What the open loop's load is of the closed loop's throughput.
+/// The open loop's load as a share of the closed loop's throughput.
 pub const SHARES: [f64; 3] = [0.5, 0.7, 0.9];
-/// The percentiles that a measurement has.
+/// The percentiles of a measurement.
 const LATENCIES: [&str; 3] = ["p50", "p99", "p99.9"];
-/// The pipeline of the closed loop that says what a server can do in the open one.
+/// The pipeline of the closed loop whose throughput is the reference of the open one.
 const OPEN_PIPELINE: u32 = 1;
 
-/// The servers that are there, and sentences about those that are not.
+/// The installed servers, and sentences about the others.
 #[must_use]
 pub fn servers() -> (Vec<Recipe>, Vec<String>) {
     let recipes = SERVERS.iter().filter_map(|recipe| recipe.parse::<Recipe>().ok());
@@ -80,11 +80,12 @@ pub fn cells() -> Vec<String> {
     PLAIN.iter().chain(&LIMITS).map(ToString::to_string).collect()
 }
 
-/// Makes the run and writes it into `report`, which holds what was finished even after an error.
+/// Makes the run and writes it into `report`, which keeps finished measurements even after an
+/// error.
 ///
 /// # Errors
 ///
-/// A server that does not start, goes away or stalls.
+/// A server that does not start, ends or stalls.
 pub fn run(
     options: &Options,
     cores: Option<&Cores>,
@@ -129,7 +130,7 @@ pub fn run(
 ///
 /// # Errors
 ///
-/// Those of the files.
+/// The errors of the files.
 pub fn write(folder: &Path, report: &Report) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for (name, svg) in plots::all(report).map_err(io::Error::other)? {

@@ -1,14 +1,14 @@
-//! What the run is doing, on standard error, so that standard output stays a Markdown document.
+//! The progress of a run, on standard error, so that standard output stays a Markdown document.
 //!
-//! Here: lines for people who wait. On a terminal a part's line is rewritten in place; in a log each
-//! part is one line when it is done.
+//! Here: progress lines. On a terminal a part's line is rewritten in place; in a log each part is
+//! one line when it is done.
 
 use std::io::{IsTerminal, Write, stderr};
 use std::time::{Duration, Instant};
 
 use crate::table::thousands;
 
-/// The run's voice.
+/// Writes progress lines, with the time since its start.
 #[derive(Debug)]
 pub struct Progress {
     terminal: bool,
@@ -22,18 +22,18 @@ impl Default for Progress {
 }
 
 impl Progress {
-    /// Says something once.
+    /// Writes a line.
     pub fn say(&self, line: &str) {
         eprintln!("{} {line}", clock(self.start.elapsed()));
     }
 
-    /// Says how far a part is: `done` of `whole`.
+    /// Reports the progress of a part: `done` of `whole`.
     pub fn part(&self, what: &str, done: u64, whole: u64) {
         let line = format!("{what} {} of {}", thousands(done), thousands(whole));
         let at = clock(self.start.elapsed());
         if self.terminal {
             eprint!("\r{at} {line}{}", if done < whole { " " } else { "\n" });
-            // A progress line that cannot be shown is not worth failing a measurement for.
+            // A progress line that cannot be shown must not end a measurement.
             let _ = stderr().flush();
         } else if done >= whole {
             eprintln!("{at} {line}");

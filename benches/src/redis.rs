@@ -1,9 +1,10 @@
-//! The operations in RESP: the words of a request, and what makes its reply right.
+//! The operations in RESP: the words of a request, and the check of its reply.
 //!
 //! Here: plain commands of Redis, limits as Lua scripts, the limiting commands of redis-cell and of
-//! throttlecrab. Not here: the bytes around a word (`resp`), which server knows what (`dialect`).
+//! throttlecrab. Not here: the encoding of a word (`resp`), the commands that a server has
+//! (`dialect`).
 //!
-//! A limit starts full and gives nothing back in the time of a run, so that the n-th call of a key must
+//! A limit starts full and gets no unit back in the time of a run, so the n-th call of a key must
 //! leave limit − n, as with our own verbs (`take`).
 
 use crate::dialect::{Dialect, Request};
@@ -17,11 +18,11 @@ use crate::resp::{Elements, Reply, write, write_head, write_word};
 pub struct Script {
     /// Its text.
     pub source: &'static str,
-    /// Its SHA-1, as `SCRIPT LOAD` answers it.
+    /// Its SHA-1, as `SCRIPT LOAD` returns it.
     pub digest: &'static str,
 }
 
-/// What a server of [`Dialect::Redis`] must hold before it is asked.
+/// The scripts that a server of [`Dialect::Redis`] must load before the first request.
 pub const SCRIPTS: [&Script; 2] = [&BUCKET, &WINDOW];
 
 const BUCKET: Script = Script {
@@ -33,13 +34,13 @@ const WINDOW: Script = Script {
     digest: "77dd4a6c3f5951910c602a816fa5bc328b19d97d",
 };
 
-/// Most units of every limit.
+/// The capacity of every limit.
 const LIMIT: i64 = 100_000;
 const LIMIT_WORD: &[u8] = b"100000";
-/// redis-cell grants one more than the burst it is told.
+/// redis-cell grants one unit more than the burst in its command.
 const CELL_BURST_WORD: &[u8] = b"99999";
-/// The time in which a unit comes back: an hour, longer than a run. With the day that our own policies
-/// have, a full limit would lie further ahead than 64 bits of nanoseconds since 1970 reach.
+/// The time in which a unit comes back: an hour, longer than a run. Our own policies use a day;
+/// with it a full limit would exceed 64 bits of nanoseconds since 1970.
 const INTERVAL_SECONDS_WORD: &[u8] = b"3600";
 const INTERVAL_MS_WORD: &[u8] = b"3600000";
 /// Ten thousand days: windows are counted from 1970, and the next begins in 2052.
@@ -94,7 +95,7 @@ fn write_call(out: &mut Vec<u8>, script: &Script, space: Space, index: u32, time
     write(out, [b"EVALSHA", digest, b"1", &key(space, index), LIMIT_WORD, time, b"1"]);
 }
 
-/// Whether `reply` is what the request for the keys at `named` must be answered.
+/// Whether `reply` is a right reply to the request for the keys at `named`.
 pub fn is_right(
     request: Request,
     reply: &Reply<'_>,
@@ -123,7 +124,7 @@ pub fn is_right(
     }
 }
 
-/// Notes the number that counts the calls of a key.
+/// Records the number that counts the calls of a key; returns whether it can be right.
 fn is_counted(space: Space, index: Option<u32>, number: i64, ledger: &mut Ledger) -> bool {
     let number = u64::try_from(number).ok();
     index.zip(number).is_some_and(|(index, number)| ledger.incr_answered(space, index, number))
@@ -138,9 +139,9 @@ fn used(dialect: Dialect, elements: Elements<'_>) -> Option<i64> {
         *number = told;
     }
     let remaining = match (dialect, numbers.get(..count)?) {
-        // Refused, limit, remaining, seconds until the same passes (−1: at once), until all is back.
+        // Refused, limit, remaining, seconds until the same passes (−1: at once), until full.
         (Dialect::RedisCell, [0, LIMIT, remaining, -1, 1..=i64::MAX])
-        // Allowed, limit, remaining, seconds until all is back, until the same passes.
+        // Allowed, limit, remaining, seconds until full, until the same passes.
         | (Dialect::Throttlecrab, [1, LIMIT, remaining, 1..=i64::MAX, 0])
         // Allowed, remaining.
         | (Dialect::Redis, [1, remaining]) => *remaining,

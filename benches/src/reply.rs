@@ -1,23 +1,23 @@
-//! The front of a reply buffer → one reply, or not yet.
+//! Parses one reply at the front of a buffer, or finds that its end has not arrived.
 //!
-//! Here: the grammar of what a memcached-text server may answer. Not here: whether it is the right
-//! answer (`op`). Source: memcached, `doc/protocol.txt`.
+//! Here: the grammar of replies in memcached's text. Not here: whether a reply is right (`op`).
+//! Source: memcached, `doc/protocol.txt`.
 
 use memchr::memchr;
 
-/// Longer values than this are taken for nonsense, lest a wrong length be waited for in vain.
+/// Longer values are malformed: otherwise a wrong length would be awaited in vain.
 const VALUE_BYTES_MAX: usize = 1 << 20;
-/// A line without an end after this many bytes is taken as it is.
+/// A line that reaches this length without an end is taken as it is.
 const LINE_BYTES_MAX: usize = 2048;
 
-/// One step of an answer: `get` is answered in several.
+/// One part of the replies: a `get` has several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reply<'a> {
-    /// A line that is nothing but a decimal number, without leading zeros.
+    /// A line that is only a decimal number, without leading zeros.
     Number(u64),
     /// An item of `get`.
     Value {
-        /// As the server wrote it.
+        /// The key as the server wrote it.
         key: &'a [u8],
         /// The client flags, undecoded.
         flags: &'a [u8],
@@ -26,11 +26,11 @@ pub enum Reply<'a> {
     },
     /// Any other line, without its end: `STORED`, `END`, `SERVER_ERROR ...`.
     Line(&'a [u8]),
-    /// Not of this grammar. It is counted as one reply, so that the next has a chance.
+    /// Outside this grammar. It counts as one reply, so that parsing continues with the next.
     Malformed(&'a [u8]),
 }
 
-/// The first reply in `bytes` and its length, or `None` when its end has not come yet.
+/// The first reply in `bytes` and its length, or `None` while its end has not arrived.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     let Some(end) = memchr(b'\n', bytes) else {
@@ -58,7 +58,7 @@ pub fn parse(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     Some((Reply::Value { key, flags, data }, used + length + 2))
 }
 
-/// `<key> <flags> <bytes>`, or `<key> <flags> <bytes> <cas unique>`, which `gets` brings.
+/// `<key> <flags> <bytes>`, or `<key> <flags> <bytes> <cas unique>`, the reply to `gets`.
 fn value_header(header: &[u8]) -> Option<(&[u8], &[u8], usize)> {
     let mut words = header.splitn(3, |&b| b == b' ');
     let key = words.next()?;
@@ -110,7 +110,7 @@ mod tests {
     #[test]
     fn every_reply_is_read_and_no_part_of_one_is() {
         for &(wire, expected) in EVERY {
-            // A value whose block does not end where it should is known wrong before its last byte.
+            // A value whose block does not end at its length is malformed before its last byte.
             let shortest =
                 if wire.starts_with(b"VALUE k 0 1\r") { wire.len() - 1 } else { wire.len() };
             for cut in 0..shortest {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn endless_lines_and_absurd_lengths_are_not_waited_for() {
+    fn endless_lines_and_absurd_lengths_are_malformed() {
         assert!(matches!(parse(&[b'x'; 5000]), Some((Reply::Malformed(_), 5000))));
         assert!(matches!(parse(b"VALUE k 0 99999999999\r\n"), Some((Reply::Malformed(_), _))));
     }

@@ -1,6 +1,6 @@
-//! The report: who ran, where, what came out, as one Markdown document.
+//! The report: servers, machine and results as one Markdown document.
 //!
-//! Here: columns and their meaning. Not here: how numbers and tables are set (`table`).
+//! Here: columns and their meaning. Not here: the format of numbers and tables (`table`).
 
 use std::fmt::Write;
 
@@ -14,57 +14,57 @@ use crate::table::{
 /// Wrong replies shown in full.
 const SAMPLES_MAX: usize = 20;
 
-/// Everything a run has to say.
+/// All results of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// Where it was made.
+    /// The machine of the run.
     pub machine: Machine,
-    /// The place among the servers of the one that ratios are taken to.
+    /// The index of the server that ratios refer to.
     pub reference: usize,
-    /// The kind whose cost that of all others is told beside, if any.
+    /// The kind beside which the cost of all others is shown, if any.
     pub beside: Option<String>,
     /// One for each cell.
     pub rows: Vec<Row>,
-    /// One for each server, in a run that weighs.
+    /// One for each server, in a run that measures memory.
     pub weights: Vec<Weight>,
     /// Sentences for the end.
     pub notes: Vec<String>,
     /// Wrong replies of the whole run.
     pub wrong: u64,
-    /// Name, version and command of each.
+    /// Name, version and command of each server.
     pub(crate) servers: Vec<(String, String, String)>,
     samples: Vec<String>,
 }
 
-/// A cell and what each server made of it.
+/// A cell and its measurements.
 #[derive(Debug)]
 pub struct Row {
     /// The kind of cell.
     pub kind: &'static str,
     /// Connections, and pipeline or rate.
     pub shape: String,
-    /// For each server, its rounds.
+    /// The rounds of each server.
     pub rounds: Vec<Vec<Measurement>>,
 }
 
 /// Resident memory of a server, in bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct Weight {
-    /// Counters it was filled with.
+    /// The number of counters in the server.
     pub counters: u32,
-    /// Before the first.
+    /// Before the first counter.
     pub empty: u64,
     /// After all were set.
     pub set: u64,
     /// After all were incremented.
     pub counted: u64,
-    /// At its highest.
+    /// At the peak.
     pub highest: u64,
-    /// What an idle connection takes.
+    /// Per idle connection.
     pub idle: f64,
     /// After all were deleted.
     pub deleted: u64,
-    /// What a token bucket takes; `None` for a server without one.
+    /// Per token bucket; `None` for a server without one.
     pub bucket: Option<f64>,
 }
 
@@ -91,19 +91,19 @@ impl Report {
         }
     }
 
-    /// Introduces a server; they keep this order.
+    /// Adds a server; servers keep this order.
     pub fn server(&mut self, server: &Server) {
         self.servers.push((server.name.clone(), server.version.clone(), server.command.clone()));
     }
 
-    /// Counts wrong replies and keeps some to be shown.
+    /// Counts wrong replies and keeps some as samples.
     pub fn add_wrong(&mut self, server: &str, wrong: u64, samples: Vec<String>) {
         self.wrong += wrong;
         self.samples.extend(samples.into_iter().map(|sample| format!("{server}: {sample}")));
         self.samples.truncate(SAMPLES_MAX);
     }
 
-    /// The document.
+    /// Renders the document.
     #[must_use]
     pub fn render(&self) -> String {
         let mut text = self.head();
@@ -154,7 +154,7 @@ impl Report {
         self.servers.iter().map(|(name, ..)| name.as_str())
     }
 
-    /// What a server made of a cell; `None` if it was not asked.
+    /// A server's measurements of a cell; `None` if it was not measured.
     #[must_use]
     pub fn rounds(&self, kind: &str, shape: &str, server: &str) -> Option<&[Measurement]> {
         let place = self.names().position(|name| name == server)?;
@@ -162,7 +162,7 @@ impl Report {
         (!rounds.is_empty()).then_some(rounds)
     }
 
-    /// The pipelines of the closed loop that so many connections were measured with.
+    /// The pipelines of the closed loop that were measured with `connections` connections.
     #[must_use]
     pub fn pipelines(&self, connections: u32) -> Vec<u32> {
         let mut pipelines: Vec<u32> = Vec::new();
@@ -202,7 +202,7 @@ impl Report {
         table.render()
     }
 
-    /// What each kind costs beside `base` on the same server: ratios within a round.
+    /// The cost of each kind beside `base` on the same server: ratios within a round.
     fn beside(&self, base: &str) -> String {
         let table = self.by_shape(|row, server| {
             let Some(other) = self.row(base, &row.shape) else { return String::new() };
@@ -213,7 +213,7 @@ impl Report {
         format!("**CPU ns/op to {base}'s** on the same server, in the same round\n\n{table}")
     }
 
-    /// The form of the design's tables.
+    /// The summary: a row for each kind and server, a column for each shape.
     fn summary(&self) -> String {
         let table = self.by_shape(|row, n| {
             if row.rounds[n].is_empty() {

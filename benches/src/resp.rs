@@ -1,19 +1,20 @@
-//! RESP, the protocol of Redis: words → a request, the front of a reply buffer → one reply, or not yet.
+//! RESP, the protocol of Redis: encodes a request from words, parses one reply at the front of a
+//! buffer.
 //!
-//! Here: the grammar of version 2, as far as commands that count and limit are answered in it. Not here:
-//! which words, and whether it is the right answer (`redis`). Source: Redis, "Redis serialization protocol
-//! specification".
+//! Here: the grammar of version 2, as far as the replies to counting and limiting commands use it.
+//! Not here: the words, and whether a reply is right (`redis`). Source: Redis, "Redis serialization
+//! protocol specification".
 
 use memchr::memchr;
 
-/// Longer strings than this are taken for nonsense, lest a wrong length be waited for in vain.
+/// Longer strings are malformed: otherwise a wrong length would be awaited in vain.
 const BULK_BYTES_MAX: usize = 1 << 20;
-/// As `BULK_BYTES_MAX`, for arrays.
+/// Longer arrays are malformed, for the same reason.
 const ELEMENTS_MAX: usize = 10_000;
-/// A line without an end after this many bytes is taken as it is.
+/// A line that reaches this length without an end is taken as it is.
 const LINE_BYTES_MAX: usize = 2048;
 
-/// One answer, whole.
+/// One whole reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reply<'a> {
     /// `:1`
@@ -22,15 +23,16 @@ pub enum Reply<'a> {
     Simple(&'a [u8]),
     /// A string with its length.
     Bulk(&'a [u8]),
-    /// The answer to a `GET` of what is not there.
+    /// The reply to a `GET` of a missing key.
     Null,
-    /// Several, none of them an array.
+    /// Several replies, none of them an array.
     Array(Elements<'a>),
-    /// `-ERR ...`, or not of this grammar. It is counted as one reply, so that the next has a chance.
+    /// `-ERR ...`, or outside this grammar. It counts as one reply, so that parsing continues with
+    /// the next.
     Error(&'a [u8]),
 }
 
-/// The elements of an array, as they came.
+/// The encoded elements of an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elements<'a> {
     left: usize,
@@ -62,7 +64,7 @@ pub fn write<const N: usize>(out: &mut Vec<u8>, words: [&[u8]; N]) {
     }
 }
 
-/// Appends the head of a request of so many words, each of which [`write_word`] must append.
+/// Appends the head of a request of `words` words, each of which [`write_word`] must append.
 pub fn write_head(out: &mut Vec<u8>, words: usize) {
     write_number(out, b'*', words);
 }
@@ -80,7 +82,7 @@ fn write_number(out: &mut Vec<u8>, sign: u8, number: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The first reply in `bytes` and its length, or `None` when its end has not come yet.
+/// The first reply in `bytes` and its length, or `None` while its end has not arrived.
 #[must_use]
 pub fn parse(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     let Some(end) = memchr(b'\n', bytes) else {
@@ -116,11 +118,11 @@ pub fn parse(bytes: &[u8]) -> Option<(Reply<'_>, usize)> {
     }
 }
 
-/// So many elements at the front of `bytes`, and their length.
+/// An array of `elements` elements at the front of `bytes`, and its length.
 fn array(bytes: &[u8], elements: usize) -> Option<(Reply<'_>, usize)> {
     let mut at = 0;
     for _ in 0..elements {
-        // Looked at first, so that nothing a server sends makes this go deeper and deeper.
+        // Nested arrays are refused first, so that the input cannot make this function recurse.
         if bytes.get(at)? == &b'*' {
             return Some((Reply::Error(&bytes[..at]), at + 1));
         }
@@ -129,7 +131,7 @@ fn array(bytes: &[u8], elements: usize) -> Option<(Reply<'_>, usize)> {
     Some((Reply::Array(Elements { left: elements, bytes: &bytes[..at] }), at))
 }
 
-/// A decimal number as servers write it: a sign only when it is negative.
+/// A decimal number as servers write it: with a sign only if negative.
 fn number(digits: &[u8]) -> Option<i64> {
     if digits.first() == Some(&b'+') {
         return None;
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn arrays_in_arrays_and_endless_lines_are_not_waited_for() {
+    fn nested_arrays_and_endless_lines_are_malformed() {
         assert!(matches!(parse(b"*1\r\n*1\r\n:1\r\n"), Some((Reply::Error(_), _))));
         assert!(matches!(parse(b"*99999999\r\n"), Some((Reply::Error(_), _))));
         assert!(matches!(parse(&[b'x'; 5000]), Some((Reply::Error(_), 5000))));

@@ -1,8 +1,8 @@
-//! A small seeded generator of random numbers: one multiplication chain, no state to speak of.
+//! A small seeded generator of random numbers: one multiplication chain, eight bytes of state.
 //!
-//! Here: uniform integers, uniform floats, exponential gaps. Not here: which key they choose
-//! (`spread`), and anything that must be unpredictable.
-//! Source: `SplitMix64`, Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014.
+//! Here: uniform integers, uniform floats, exponential gaps. Not here: the keys chosen with them
+//! (`spread`), and anything that must be unpredictable. Source: `SplitMix64`, Steele, Lea and
+//! Flood, "Fast splittable pseudorandom number generators", 2014.
 
 /// The generator. The same seed gives the same requests in the same order.
 #[derive(Debug, Clone)]
@@ -10,7 +10,7 @@ pub struct Rng {
     state: u64,
 }
 
-/// A bijection of 64-bit numbers that leaves no visible trace of the order of its arguments.
+/// A bijection of 64-bit numbers that hides the order of its arguments.
 #[must_use]
 pub const fn mix(number: u64) -> u64 {
     let z = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -19,7 +19,7 @@ pub const fn mix(number: u64) -> u64 {
 }
 
 impl Rng {
-    /// A generator whose whole future follows from `seed`.
+    /// A generator whose sequence follows from `seed`.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
         Self { state: mix(seed) }
@@ -31,7 +31,8 @@ impl Rng {
         mix(self.state)
     }
 
-    /// A number in `0..bound`; zero when `bound` is zero. The bias is below `bound` / 2^32 of a share.
+    /// A number in `0..bound`; zero when `bound` is zero. The probabilities deviate by less than
+    /// `bound` / 2^32 of their value.
     pub const fn below(&mut self, bound: u32) -> u32 {
         (((self.bits() >> 32) * bound as u64) >> 32) as u32
     }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_have_the_mean_and_the_spread_of_an_exponential() {
+    fn gaps_have_an_exponential_mean_and_spread() {
         let mut rng = Rng::new(2);
         let gaps: Vec<f64> = (0..200_000).map(|_| rng.gap(50.0)).collect();
         let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;

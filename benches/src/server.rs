@@ -1,7 +1,7 @@
 //! A server under test: its process from start to end, its version and its memory.
 //!
-//! Here: starting on a free port, waiting for an answer, ending by process id. Not here: its CPU
-//! time (`cpu`), requests to be measured (`worker`).
+//! Here: starting on a free port, waiting for a reply, ending by process id. Not here: its CPU time
+//! (`cpu`), measured requests (`worker`).
 
 use std::io::{self, BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -21,18 +21,19 @@ use crate::limits_file::{LIMITS_MAX, LimitsFile};
 use crate::redis::SCRIPTS;
 use crate::resp;
 
-/// How long a server may take to answer after its start, and to end when asked to.
+/// The time limit for a server to reply after its start, and to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The front of what stands for the path of a limits file.
+/// The beginning of the placeholder for the path of a limits file.
 const LIMITS: &str = "{limits:";
 
-/// How to start a server, as given with `--server NAME=COMMAND` or `--server NAME=DIALECT:COMMAND`.
+/// The command of a server, as given with `--server NAME=COMMAND` or `--server
+/// NAME=DIALECT:COMMAND`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recipe {
-    /// What it is called in the tables.
+    /// The name in the tables.
     pub name: String,
-    /// What it understands.
+    /// The server's dialect.
     pub dialect: Dialect,
     /// Words separated by blanks, without quoting. `{port}` stands for the port to listen on,
     /// `{memory}` for the megabytes it may use, `{limits:N}` for a limits file of `N` limits.
@@ -40,7 +41,7 @@ pub struct Recipe {
 }
 
 impl Recipe {
-    /// The first file that its command names by a path and that is not there.
+    /// The first file that the command names by a path and that does not exist.
     #[must_use]
     pub fn missing(&self) -> Option<&str> {
         self.command
@@ -48,7 +49,7 @@ impl Recipe {
             .find(|word| word.contains('/') && !Path::new(word).is_file())
     }
 
-    /// How many limits its file shall have, and the placeholder of that file.
+    /// The number of limits in the server's limits file, and the placeholder of that file.
     fn limits(&self) -> Option<(u32, &str)> {
         let start = self.command.find(LIMITS)?;
         let (number, _) = self.command[start + LIMITS.len()..].split_once('}')?;
@@ -84,27 +85,27 @@ impl FromStr for Recipe {
 /// A running server. Dropping it ends the process.
 #[derive(Debug)]
 pub struct Server {
-    /// What it is called in the tables.
+    /// The name in the tables.
     pub name: String,
-    /// What it understands.
+    /// The server's dialect.
     pub dialect: Dialect,
     /// The command that was run.
     pub command: String,
-    /// What it answers to `version`, or its program to `--version`.
+    /// The reply to `version`, or the program's output for `--version`.
     pub version: String,
-    /// Where it listens.
+    /// The address on which it listens.
     pub address: SocketAddr,
     child: Child,
-    /// Kept as long as the server may read it again.
+    /// Kept while the server may read the file again.
     _limits: Option<LimitsFile>,
 }
 
 impl Server {
-    /// Starts the server with `memory_mb` megabytes and waits until it answers.
+    /// Starts the server with `memory_mb` megabytes and waits until it replies.
     ///
     /// # Errors
     ///
-    /// If it does not start, ends, or does not answer in time.
+    /// If it does not start, ends, or does not reply in time.
     pub fn start(
         recipe: &Recipe,
         memory_mb: u32,
@@ -153,7 +154,7 @@ impl Server {
         }
     }
 
-    /// Its version, once it answers and holds the scripts that it will be asked to run.
+    /// Waits for the server, loads the scripts and returns its version.
     fn ask_version(&self) -> io::Result<String> {
         if !self.dialect.is_resp() {
             return match ask(self.address, b"version\r\n")?.strip_prefix("VERSION ") {
@@ -170,7 +171,7 @@ impl Server {
         for script in scripts {
             let mut load = Vec::new();
             resp::write(&mut load, [b"SCRIPT", b"LOAD", script.source.as_bytes()]);
-            // The digest comes as a string with its length, which is the first line.
+            // The digest is a string, so a line with its length precedes it.
             let answer = ask_lines(self.address, &load, 2)?;
             if answer.last().is_none_or(|digest| digest != script.digest) {
                 return Err(io::Error::other(format!("SCRIPT LOAD answered {answer:?}")));
@@ -190,7 +191,7 @@ impl Server {
         self.child.id()
     }
 
-    /// Resident memory in bytes: now, and at its highest.
+    /// Resident memory in bytes: now, and at its peak.
     ///
     /// # Errors
     ///
@@ -208,7 +209,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Nothing better can be done about a process that cannot be ended than to leave it.
+        // A process that cannot be ended is left running: nothing else is possible.
         let Ok(pid) = i32::try_from(self.pid()) else { return };
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
@@ -226,12 +227,12 @@ impl Drop for Server {
     }
 }
 
-/// The first line of the answer to `request`.
+/// The first line of the reply to `request`.
 fn ask(address: SocketAddr, request: &[u8]) -> io::Result<String> {
     Ok(ask_lines(address, request, 1)?.remove(0))
 }
 
-/// The first lines of the answer to `request`.
+/// The first lines of the reply to `request`.
 fn ask_lines(address: SocketAddr, request: &[u8], lines: usize) -> io::Result<Vec<String>> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;

@@ -1,4 +1,4 @@
-//! Which key comes next: evenly, by Zipf's law, always the same, or one after the other.
+//! The choice of keys: uniform, by Zipf's law, always the same, or one after the other.
 //!
 //! Here: the choice of an index. Not here: the arithmetic of Zipf's law (`zipf`), the key's bytes
 //! (`keys`).
@@ -8,15 +8,15 @@ use std::sync::Arc;
 use crate::rng::Rng;
 use crate::zipf::Zipf;
 
-/// The exponent of the skewed cells, as in the tables of the design.
+/// The exponent of the skewed cells: that of YCSB's default, a common choice for key popularity.
 pub const ZIPF_EXPONENT: f64 = 0.99;
 
-/// How requests are spread over the keys.
+/// The distribution of requests over the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Spread {
-    /// Every key equally often.
+    /// Every key with equal probability.
     Uniform,
-    /// Few keys often, most of them seldom.
+    /// A few keys often, most of them seldom.
     Zipf,
     /// One key only.
     Hot,
@@ -33,9 +33,9 @@ pub enum Picker {
     Zipf(Zipf),
     /// [`Spread::Hot`]: key zero.
     Hot,
-    /// Each of these equally often.
+    /// Each of these indices with equal probability.
     Listed(Arc<[u32]>),
-    /// [`Spread::Sequential`]: this one is next, wrapping at the end of the range.
+    /// [`Spread::Sequential`]: each index in turn, wrapping at the end of the range.
     Sequential {
         /// The next index.
         next: u32,
@@ -61,7 +61,7 @@ impl Picker {
         }
     }
 
-    /// How many keys a sequential picker has before it starts again; `None` for the others.
+    /// The number of keys of a sequential picker; `None` for the others.
     #[must_use]
     pub fn length(&self) -> Option<u32> {
         match self {

@@ -1,10 +1,10 @@
 //! Numbers and tables as Markdown.
 //!
-//! Here: medians, thousands, ratios, columns. Not here: which columns (`report`).
+//! Here: medians, thousands, ratios, columns. Not here: the content of tables (`report`).
 
 use std::fmt;
 
-/// The middle of the numbers, or the mean of the two in the middle. `None` of none.
+/// The median: the middle number, or the mean of the two in the middle. `None` if there are none.
 #[must_use]
 pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
     let mut numbers: Vec<f64> = numbers.into_iter().collect();
@@ -16,24 +16,26 @@ pub fn median(numbers: impl IntoIterator<Item = f64>) -> Option<f64> {
 /// A ratio that was measured several times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Ratio {
-    /// The middle one.
+    /// The median of the measurements.
     pub median: f64,
-    /// Between these two the median lies with 95 % confidence; with fewer than nine measurements they are the least and
-    /// the greatest (with fewer than six that is less sure).
+    /// The median's 95 % confidence interval. With fewer than nine measurements, the minimum and
+    /// the maximum; with fewer than six, the confidence is lower.
     pub bounds: [f64; 2],
 }
 
 impl Ratio {
-    /// Of these measurements; `None` of none.
+    /// Summarizes these measurements; `None` if there are none.
     ///
-    /// The bounds are two of them, counted from either end, and hold whatever the numbers are spread like: how
-    /// many lie below the true median is binomial (David and Nagaraja, "Order Statistics", 2003, section 7.1).
+    /// The bounds are two of the measurements, counted from either end. They hold for any
+    /// distribution: the number of measurements below the true median is binomial (David and
+    /// Nagaraja, "Order Statistics", 2003, section 7.1).
     #[must_use]
     pub fn of(ratios: impl IntoIterator<Item = f64>) -> Option<Self> {
         let mut ratios: Vec<f64> = ratios.into_iter().collect();
         ratios.sort_by(f64::total_cmp);
         let count = ratios.len();
-        // 1.96 standard deviations, of √count / 2 each, on either side: summed exactly that is 95 % or more from six on.
+        // 1.96 standard deviations, of √count / 2 each, on either side: the exact sum is at least
+        // 95 % from six measurements on.
         let outside = ((count as f64 - 1.0) / 2.0 - 0.98 * (count as f64).sqrt()).max(0.0) as usize;
         let bounds = [*ratios.get(outside)?, ratios[count - 1 - outside]];
         Some(Self { median: median(ratios)?, bounds })
@@ -47,7 +49,7 @@ impl fmt::Display for Ratio {
     }
 }
 
-/// How far the numbers lie apart, as a share of their median: 0.1 is a tenth. `None` of none.
+/// The spread of the numbers as a share of their median: 0.1 is a tenth. `None` if there are none.
 #[must_use]
 pub fn span(numbers: &[f64]) -> Option<f64> {
     let middle = median(numbers.iter().copied())?;
@@ -76,14 +78,14 @@ pub fn cell(number: Option<f64>, show: impl FnOnce(f64) -> String) -> String {
     number.filter(|n| n.is_finite()).map_or_else(|| "–".to_owned(), show)
 }
 
-/// A ratio that may be missing or not a number, as [`cell`] shows one.
+/// A ratio that may be missing or not a number, in the format of [`cell`].
 #[must_use]
 pub fn ratio_cell(ratio: Option<Ratio>) -> String {
     let ratio = ratio.filter(|ratio| ratio.median.is_finite());
     ratio.map_or_else(|| "–".to_owned(), |ratio| ratio.to_string())
 }
 
-/// `1.5`-fold as `1.50×`; from ten on one digit is enough.
+/// `1.5`-fold as `1.50×`; from ten on with one decimal.
 #[must_use]
 pub fn times(ratio: f64) -> String {
     format!("{}×", digits(ratio))
@@ -93,7 +95,7 @@ fn digits(ratio: f64) -> String {
     if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.1}") }
 }
 
-/// Nanoseconds as microseconds, with a digit more where they are few.
+/// Nanoseconds as microseconds, with one decimal for small numbers.
 #[must_use]
 pub fn micros(ns: f64) -> String {
     if ns < 9_950.0 { format!("{:.1}", ns / 1e3) } else { whole(ns / 1e3) }
@@ -114,14 +116,14 @@ pub fn percent(share: f64) -> String {
 /// A Markdown table. Columns are padded, so that it can be read in a terminal too.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// The head first.
+    /// The rows; the first is the head.
     rows: Vec<Vec<String>>,
-    /// Columns from here on hold numbers and are set flush right.
+    /// Columns from this index on hold numbers and are set flush right.
     numbers_from: usize,
 }
 
 impl Table {
-    /// A table with these columns, of which the ones from `numbers_from` on hold numbers.
+    /// A table with these columns; those from index `numbers_from` on hold numbers.
     #[must_use]
     pub fn new<S: Into<String>>(head: impl IntoIterator<Item = S>, numbers_from: usize) -> Self {
         Self { rows: vec![head.into_iter().map(Into::into).collect()], numbers_from }
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(of(1), Some(Ratio { median: 1.0, bounds: [1.0, 1.0] }));
         assert_eq!(of(7), Some(Ratio { median: 4.0, bounds: [1.0, 7.0] }));
         assert_eq!(of(8).map(|ratio| ratio.bounds), Some([1.0, 8.0]));
-        // Of twelve coins fewer than three, or more than nine, show heads in 3.9 % of all cases.
+        // Fewer than three of twelve coins, or more than nine, show heads in 3.9 % of all cases.
         assert_eq!(of(12).map(|ratio| ratio.bounds), Some([3.0, 10.0]));
         assert_eq!(of(21), Some(Ratio { median: 11.0, bounds: [6.0, 16.0] }));
         assert_eq!(of(101), Some(Ratio { median: 51.0, bounds: [41.0, 61.0] }));

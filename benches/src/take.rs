@@ -1,24 +1,24 @@
-//! The verbs that ask a limit: which policy each space is asked under, and the line that answers.
+//! The verbs that call a limit: the policy of each space, and the verdict line.
 //!
-//! Here: the words of a policy, the grammar and the sense of a verdict. Not here: requests and which
-//! keys they name (`op`), the count of calls (`ledger`).
+//! Here: the text of a policy, the grammar and the check of a verdict. Not here: requests and their
+//! keys (`op`), the count of calls (`ledger`).
 
 use crate::keys::Space;
 use crate::reply::number;
 
-/// A call under a policy that counts exactly: most units, and as a request writes it.
+/// The capacity of the policies that count calls exactly.
 ///
-/// The bucket gives one unit back a day, the windows are longer than a run, so after `n` calls `n`
-/// units are used. Sized so that no cell comes to an end of them.
+/// The bucket regains one unit a day and the windows are longer than a run, so after `n` calls `n`
+/// units are used. The capacity is larger than the number of calls of a key in any cell.
 const COUNTING_MAX: u64 = 100_000;
-/// As the bound limit of the generated file has it, too.
+/// The bucket in requests, and in the limited key's limit of the generated file.
 pub const COUNTING_BUCKET: &str = "bucket:1/1d,capacity=100000";
-/// The bucket that is always full again, which is how most keys of a real limit are found.
+/// The capacity of the bucket that is always full again, the usual state of a key in practice.
 const IDLE_MAX: u64 = 1000;
-/// The bucket with one unit.
+/// The capacity of the bucket with one unit.
 const EMPTY_MAX: u64 = 1;
 
-/// The policy as a request of `take` writes it.
+/// The text of the policy in a `take` request.
 #[must_use]
 pub const fn policy(space: Space) -> &'static str {
     match space {
@@ -31,23 +31,23 @@ pub const fn policy(space: Space) -> &'static str {
     }
 }
 
-/// What a verdict line says.
+/// A verdict line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Told {
     /// `ALLOW`; otherwise `DENY`.
     pub allowed: bool,
-    /// Most units.
+    /// The capacity.
     pub limit: u64,
     /// Units left.
     pub remaining: u64,
-    /// Milliseconds until the same passes.
+    /// Milliseconds until the same request passes.
     pub retry_ms: u64,
-    /// Milliseconds until all is as if nobody had called.
+    /// Milliseconds until the limit is full.
     pub reset_ms: u64,
 }
 
 impl Told {
-    /// Reads a verdict line with nothing after its four numbers.
+    /// Parses a verdict line that ends after its four numbers.
     #[must_use]
     pub fn read(line: &[u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ');
@@ -80,7 +80,7 @@ impl Told {
         (sound && used > 0).then_some(used)
     }
 
-    /// Whether it is the right answer of an empty bucket.
+    /// Whether the line is the right reply of an empty bucket.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         let &Self { allowed, limit, remaining, retry_ms, reset_ms } = self;

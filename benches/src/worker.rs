@@ -1,12 +1,12 @@
 //! One thread of the generator: an epoll loop over its share of the connections.
 //!
 //! Here: when requests are sent, closed loop and open loop. Not here: bytes (`connection`), threads
-//! and what is measured around them (`cell`).
+//! and the measurements around them (`cell`).
 //!
 //! Closed loop: a connection sends `pipeline` requests in one write, waits for all their replies,
-//! and sends the next. Open loop: requests fall due by a Poisson clock whatever the server does, on a
-//! random connection each, and their latency counts from that moment: a server that stops is
-//! charged for everybody who would have asked meanwhile.
+//! and sends the next. Open loop: requests fall due by a Poisson clock regardless of the server,
+//! each on a random connection, and their latency counts from that moment. Therefore a server that
+//! pauses is charged for every request that fell due meanwhile.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -23,31 +23,31 @@ use crate::ledger::Ledger;
 use crate::rng::Rng;
 use crate::spread::Picker;
 
-/// Replies read at once. Small enough to stay in the core's own cache.
+/// Bytes of replies per read, small enough for the core's own cache.
 const SCRATCH_BYTES: usize = 64 * 1024;
-/// How long replies may be awaited before the run is given up.
+/// The longest wait for replies before the run ends with an error.
 const STALL: Duration = Duration::from_secs(20);
-/// Requests made at most between two looks at the sockets in open loop.
+/// The most requests between two polls of the sockets in the open loop.
 const DUE_MAX: usize = 256;
 
-/// When to send.
+/// The rule by which requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// As soon as the connection's last batch is answered.
+    /// When all of the connection's last batch is answered.
     Closed {
         /// Requests in a batch.
         pipeline: u32,
     },
     /// By a Poisson clock.
     Open {
-        /// Requests a second, of this worker.
+        /// Requests a second of this worker.
         rate: f64,
-        /// The server's process, which is watched for [disturbances](crate::disturbance).
+        /// The server's process, watched for [disturbances](crate::disturbance).
         server: u32,
     },
 }
 
-/// When to stop sending. The replies under way are always awaited.
+/// The condition that ends sending. Outstanding replies are always awaited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// After this time.
@@ -56,7 +56,7 @@ pub enum Stop {
     Count(u64),
 }
 
-/// The loop and all it needs.
+/// The loop and its state.
 pub struct Worker {
     poll: Poll,
     events: Events,
@@ -77,7 +77,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Those of the sockets.
+    /// The errors of the sockets.
     pub fn open(
         address: SocketAddr,
         connections: usize,
@@ -108,7 +108,7 @@ impl Worker {
         })
     }
 
-    /// Sends until `stop`, awaits what is under way, and returns what came and how long it took.
+    /// Sends until `stop`, awaits outstanding replies, and returns the tally and the elapsed time.
     ///
     /// # Errors
     ///
@@ -183,7 +183,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Sends up to `pipeline` requests in one write; false when none was left to send.
+    /// Sends up to `pipeline` requests in one write; returns false if none was left to send.
     fn send_batch(
         &mut self,
         n: usize,
@@ -270,7 +270,7 @@ impl Worker {
                 }
             }
             let now = self.now();
-            // What fell due meanwhile stands behind too, sent or not.
+            // Requests that fell due meanwhile queue behind too, sent or not.
             let idle = tally.replies == sent && (due > now as f64 || due >= end);
             watch.turn(now, idle, tally.sifted.get_or_insert_default())?;
         }

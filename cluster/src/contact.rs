@@ -1,31 +1,32 @@
-//! How long a node may serve, and read, without having heard its controller.
+//! The time that a node may serve and read without an answer from the controller.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::replica::{NodeTime, ReplicaOptions};
 use crate::rules::Bug;
 
-/// When the last heartbeat was sent that the controller answered. One for each node.
+/// When this node sent the last heartbeat that the controller answered. There is one for each node.
 ///
-/// It is stored after the map news of that answer has reached every header, and read before a batch reads headers.
+/// The value is stored after the map news of that answer has reached every header. A batch reads it
+/// before it reads headers.
 #[derive(Debug, Default)]
 pub struct Contact(AtomicU64);
 
-/// A reading of [`Contact`].
+/// One reading of [`Contact`].
 ///
-/// A worker takes one at the beginning of each round and judges by it to the end: what it does by the headers, what it
-/// answers, what it releases. A newer reading may stand for news of the map that
-/// the worker has not taken out of its inbox yet.
+/// A worker takes one reading at the beginning of each round and uses it to the end: for operations
+/// that headers serve, for answers, and for releases. A newer reading may stand for map news that
+/// is still in the worker's inbox.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct LastContact(u64);
 
 impl Contact {
-    /// The controller answered a heartbeat that was sent at `sent_ns` on the monotonic clock.
+    /// Records that the controller answered a heartbeat sent at `sent_ns` on the monotonic clock.
     pub fn record(&self, sent_ns: u64) {
         self.0.fetch_max(sent_ns, Ordering::AcqRel);
     }
 
-    /// Reads it.
+    /// Returns the present value.
     #[must_use]
     pub fn last(&self) -> LastContact {
         LastContact(self.0.load(Ordering::Acquire))
@@ -37,13 +38,15 @@ impl LastContact {
         now.mono_ns.saturating_sub(self.0)
     }
 
-    /// The partitions may have been given up: nothing is done, and nothing that waits is answered.
+    /// Whether the partitions may have been given up. If so, the node does no operation and
+    /// releases no parked reply.
     #[must_use]
     pub fn is_stopped(self, now: NodeTime, options: &ReplicaOptions) -> bool {
         self.silence_ns(now) > options.serves_for_ns()
     }
 
-    /// Nobody else has become primary of what this node served when `now` was read: reads need no round.
+    /// Whether no other node had become primary of this node's partitions at `now`. If so, reads
+    /// need no term check.
     #[must_use]
     pub fn has_lease(self, now: NodeTime, options: &ReplicaOptions) -> bool {
         self.silence_ns(now) < options.read_lease_ns || options.rules.lack(Bug::ReadsUnconfirmed)

@@ -1,9 +1,9 @@
-//! Results that are kept until their lane is done with them, so that an operation that is sent again is answered
-//! and not done again.
+//! Dedup logs: results that are kept until their op stream is done with them. An operation that is
+//! sent again is answered from the log and not done again.
 //!
-//! A node has one log for each lane, whichever way results came: made here, with records, or with a copy. An entry is
-//! worth as much as the copy it came with, so it names the life of that copy. It is read only for operations that were
-//! sent before.
+//! A node has one log for each op stream, whether results were made here, or arrived with records
+//! or with a copy. An entry is only valid for the copy that it came with, so it carries the
+//! generation of that copy. The log is read only for operations that were sent before.
 
 use std::collections::BTreeMap;
 
@@ -12,30 +12,30 @@ use crate::id::OpStreamId;
 use crate::id::{Incarnation, NodeId, Partition, Term};
 use crate::rules::{Bug, Rules};
 
-/// Entries that were never looked at are found by going through so many.
+/// The most entries outside the index; a lookup scans them one by one.
 const UNINDEXED_MAX: usize = 64;
-/// Below so many entries nothing is dropped.
+/// The log is not pruned below this number of entries.
 const ENTRIES_MIN: usize = 256;
 
-/// A copy and the term it is in: what an entry must belong to.
+/// A copy and its term, which an entry must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyGeneration {
     /// The partition.
     pub partition: Partition,
-    /// The life of its copy, see `PartitionHeader::generation`.
+    /// The generation of the copy; see `PartitionHeader::generation`.
     pub generation: u16,
     /// The term.
     pub term: Term,
 }
 
-/// What is known of an operation.
+/// The result of looking up an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DedupLookup<'a> {
-    /// Nothing: it is to be done.
+    /// The log has no result: do the operation.
     New,
-    /// It was done; its result.
+    /// The operation was done, with this result.
     Done(RecordResult<'a>),
-    /// Its lane is done with it: it is to be refused.
+    /// The op stream is done with this number: refuse the operation.
     Stale,
 }
 
@@ -45,15 +45,15 @@ enum DedupEntryKind {
     Number,
     Bytes,
     None,
-    /// The operation changed nothing: its result, as bytes, counts only in its term.
+    /// The operation changed nothing. Its result, as bytes, counts only in its term.
     Unchanged,
 }
 
-/// 32 bytes.
+/// The size is 32 bytes.
 #[derive(Debug, Clone, Copy)]
 struct DedupEntry {
     number: u64,
-    /// The counter's value; or where the bytes are, 48 bits, and how many, 16 bits.
+    /// The counter's value; or the offset of the bytes, 48 bits, and their length, 16 bits.
     value: u64,
     term: Term,
     partition: Partition,
@@ -61,16 +61,16 @@ struct DedupEntry {
     kind: DedupEntryKind,
 }
 
-/// The results of one lane, in the order in which they came.
+/// The results of one op stream, in the order of arrival.
 #[derive(Debug, Default)]
 pub struct DedupLog {
     /// No number below is sent any more.
     done: u64,
     entries: Vec<DedupEntry>,
     bytes: Vec<u8>,
-    /// Places of the first entries, by their numbers.
+    /// The indexes of the first entries, sorted by number.
     index: Vec<u32>,
-    /// With so many entries, those that are done with are dropped.
+    /// The number of entries at which the log is pruned.
     prune_at: usize,
     rules: Rules,
 }
@@ -82,7 +82,7 @@ impl DedupLog {
         Self { rules, ..Self::default() }
     }
 
-    /// The lane is done with all numbers below `done`.
+    /// Records that the op stream is done with all numbers below `done`.
     #[inline]
     pub fn advance_done(&mut self, done: u64) {
         self.done = self.done.max(done);
@@ -94,7 +94,7 @@ impl DedupLog {
         self.done
     }
 
-    /// How many results are kept.
+    /// The number of results.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -124,7 +124,8 @@ impl DedupLog {
         }
     }
 
-    /// Adds the result of an operation that changed nothing. Only its primary knows it, and only in this term.
+    /// Adds the result of an operation that changed nothing. Only its primary has the result, and
+    /// only for this term.
     pub fn add_unchanged(&mut self, number: u64, copy: CopyGeneration, result: &[u8]) {
         self.add_bytes(number, copy, DedupEntryKind::Unchanged, result);
     }
@@ -136,7 +137,7 @@ impl DedupLog {
         self.push(number, copy, kind, value);
     }
 
-    /// Before the bytes of an entry are added, for they move.
+    /// Called before the bytes of an entry are added, because pruning moves bytes.
     #[inline]
     fn prune_if_due(&mut self) {
         if self.entries.len() >= self.prune_at {
@@ -150,7 +151,7 @@ impl DedupLog {
         self.entries.push(DedupEntry { number, value, term, partition, generation, kind });
     }
 
-    /// Drops what the lane is done with.
+    /// Drops the results that the op stream is done with.
     fn prune(&mut self) {
         let done = if self.rules.lack(Bug::LogDroppedEarly) { self.done + 3 } else { self.done };
         let old = std::mem::take(&mut self.bytes);
@@ -181,7 +182,7 @@ impl DedupLog {
         }
     }
 
-    /// What is known of an operation, at the moment at which it would be done.
+    /// Looks up an operation. Call it at the moment at which the operation would be done.
     pub fn look_up(&mut self, number: u64, copy: CopyGeneration) -> DedupLookup<'_> {
         if number < self.done && !self.rules.lack(Bug::DoneNotRefused) {
             return DedupLookup::Stale;
@@ -212,8 +213,8 @@ impl DedupLog {
         entry.partition == copy.partition && is_life && is_term
     }
 
-    /// Calls `each` with the results of this copy from number `from` on, in ascending order, until it returns false;
-    /// answers the number of the first that it did not take.
+    /// Calls `each` with the results of this copy from number `from` on, in ascending order, until
+    /// it returns false. Returns the number of the first result that `each` rejected.
     pub fn export(
         &self,
         copy: CopyGeneration,
@@ -236,9 +237,9 @@ impl DedupLog {
     }
 }
 
-/// How a node keeps a log: as it is, or behind a lock that threads share.
+/// The container of a log: the log itself, or a lock that threads share.
 pub trait LogCell: From<DedupLog> {
-    /// Reads it.
+    /// Calls `work` with the log.
     fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T;
 }
 
@@ -248,12 +249,13 @@ impl LogCell for DedupLog {
     }
 }
 
-/// The logs of all lanes that a node has heard of, and the lives of nodes by the map.
+/// The logs of all op streams that this node has received, and the incarnations of nodes by the
+/// map.
 #[derive(Debug)]
 pub struct DedupLogs<L = DedupLog> {
     logs: BTreeMap<OpStreamId, L>,
     incarnations: BTreeMap<NodeId, Incarnation>,
-    /// The last node id that the map gave.
+    /// The last node id that the map assigned.
     last_node: u32,
     rules: Rules,
 }
@@ -265,14 +267,15 @@ impl<L: LogCell> Default for DedupLogs<L> {
 }
 
 impl<L: LogCell> DedupLogs<L> {
-    /// No logs.
+    /// An empty collection.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self { logs: BTreeMap::new(), incarnations: BTreeMap::new(), last_node: 0, rules }
     }
 
-    /// Takes note of the nodes of the map, and of the last node id that it gave. Logs of lives that are over are
-    /// dropped. A node or a life that this map does not have yet keeps its logs, and is admitted once it has it.
+    /// Stores the nodes of the map, and the last node id that it assigned. Drops the logs of past
+    /// incarnations. A node or an incarnation that is newer than this map keeps its logs; it is
+    /// admitted once the map has it.
     pub fn set_incarnations(
         &mut self,
         incarnations: BTreeMap<NodeId, Incarnation>,
@@ -287,40 +290,42 @@ impl<L: LogCell> DedupLogs<L> {
         });
     }
 
-    /// Whether operations of a lane may be done: the map has this life of its node. Of one that it has forgotten it is
-    /// not known any more what was done.
+    /// Whether operations of an op stream may be done: the map has this incarnation of its node. If
+    /// the map has forgotten it, the record of its operations is lost.
     #[must_use]
     pub fn admits(&self, stream: OpStreamId) -> bool {
         self.incarnations.get(&stream.node) == Some(&stream.incarnation)
             || self.rules.lack(Bug::UnseenLaneIsNew)
     }
 
-    /// The log of a lane. A server keeps a reference beside each lane that it reads or serves, so that a batch does not
-    /// search for it.
+    /// The log of an op stream; created if missing. A server keeps a reference beside each op
+    /// stream that it reads or serves, so that a batch does not search for it.
     pub fn log(&mut self, stream: OpStreamId) -> &mut L {
         let rules = self.rules;
         self.logs.entry(stream).or_insert_with(|| DedupLog::new(rules).into())
     }
 
-    /// The log of a lane, if there is one.
+    /// The log of an op stream, if there is one.
     #[must_use]
     pub fn get(&self, stream: OpStreamId) -> Option<&L> {
         self.logs.get(&stream)
     }
 
-    /// The number below which the lane sends nothing any more, as far as this node has heard; 0 if it has heard nothing.
+    /// The number below which the op stream sends nothing any more, as far as this node has
+    /// received; else 0.
     #[must_use]
     pub fn done(&self, stream: OpStreamId) -> u64 {
         self.logs.get(&stream).map_or(0, |log| log.read(DedupLog::done))
     }
 
-    /// All logs, by lane.
+    /// All logs, by op stream.
     pub fn iter(&self) -> impl Iterator<Item = (OpStreamId, &L)> {
         self.logs.iter().map(|(stream, log)| (*stream, log))
     }
 
-    /// Writes the results of a copy into a piece, from a lane and number on, until about `bytes_max` bytes are
-    /// written; answers where to go on, none at the end.
+    /// Writes the results of a copy into a chunk, from an op stream and number on, until about
+    /// `bytes_max` bytes are written. Returns the op stream and number to continue with, none at
+    /// the end.
     pub fn export(
         &self,
         copy: CopyGeneration,
@@ -354,7 +359,7 @@ impl<L: LogCell> DedupLogs<L> {
         None
     }
 
-    /// Drops the logs that `is_kept` does not want.
+    /// Drops the logs for which `is_kept` returns false.
     pub fn retain(&mut self, mut is_kept: impl FnMut(OpStreamId) -> bool) {
         self.logs.retain(|stream, _| is_kept(*stream));
     }
@@ -399,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn log_keeps_what_its_lane_is_not_done_with() {
+    fn log_keeps_results_until_they_are_done() {
         let mut log = DedupLog::default();
         for number in 1..=10_000_u64 {
             let bytes = number.to_le_bytes();
@@ -434,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_end_with_the_life_of_their_node() {
+    fn logs_end_with_the_incarnation_of_their_node() {
         let stream = |node, incarnation| OpStreamId {
             node: NodeId(node),
             incarnation: Incarnation(incarnation),

@@ -1,11 +1,12 @@
-//! The frames of a link, as bytes.
+//! The frames of a data link, as bytes.
 //!
-//! Here: the header of a frame, and how whole frames are cut out of a stream of bytes. Each kind of frame has
-//! a file with its writer and its reader. Not here: what frames mean, and which bytes are numbered
-//! (`send_stream`, `receive_stream`).
+//! Here: the header of a frame, and the split of a stream of bytes into whole frames. Each kind of
+//! frame has a file with its writer and its reader. Not here: the meaning of frames, and which
+//! bytes are numbered (`send_stream`, `receive_stream`).
 //!
-//! All fields have a fixed width and are little-endian. There is one way to write a frame: what decodes encodes
-//! to the same bytes. A frame is `body length u32 | kind u8 | flags u8, 0 | reserved u16, 0`, then its body.
+//! All fields have a fixed width and are little-endian. There is one way to write a frame: a
+//! decoded frame encodes to the same bytes. A frame is `body length u32 | kind u8 | flags u8, 0 |
+//! reserved u16, 0`, then its body.
 
 mod ack;
 mod copies;
@@ -29,28 +30,30 @@ pub use self::records::{
 
 /// Bytes of a frame before its body.
 pub const HEADER_BYTES: usize = 8;
-/// Longest body of a frame, in bytes, whatever the receiver is set to.
+/// The longest body of a frame, in bytes, whatever the receiver's own bound is.
 pub const BODY_BYTES_MAX: usize = 64 << 20;
 
-/// Why bytes are no frame. After any of these no length on the link can be trusted, so the link ends.
+/// The bytes are no valid frame. After any of these errors no length on the link can be trusted, so
+/// the link ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The body ends before its fields do.
     #[error("the frame is too short for its fields")]
     Short,
-    /// The body goes on behind its fields.
+    /// Bytes follow the last field of the body.
     #[error("{0} bytes are left behind the fields of the frame")]
     Long(usize),
-    /// The body is longer than the receiver takes.
+    /// The body is longer than the receiver accepts.
     #[error("a frame of {0} bytes is too long")]
     Length(usize),
-    /// No frame has this number.
+    /// No frame kind has this number.
     #[error("there is no frame of kind {0}")]
     Kind(u8),
-    /// A field has a value it cannot have.
+    /// A field has an invalid value.
     #[error("a field is out of range: {0}")]
     Range(&'static str),
-    /// The peer says that it holds bytes that were never sent, or lacks bytes it acknowledged.
+    /// The peer acknowledges bytes that were never sent, or lacks bytes that it acknowledged
+    /// before.
     #[error("the position does not fit the stream")]
     Position,
 }
@@ -59,27 +62,27 @@ pub enum FrameError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum FrameKind {
-    /// Changes of keys.
+    /// Changes of keys; see [`RecordsWriter`].
     Records = 1,
-    /// A new primary asks a copy to follow.
+    /// A new primary asks a copy to follow it.
     Adopt = 2,
-    /// A piece of a copy.
+    /// A chunk of a copy.
     Chunk = 3,
-    /// A copy is to begin anew.
+    /// A learner has to begin anew.
     Restart = 4,
-    /// The question whether a copy still follows.
+    /// Checks whether a copy still follows the term.
     TermCheck = 5,
-    /// A learner asks for a piece.
+    /// A learner requests a chunk.
     Pull = 6,
     /// Operations for the owner of their keys.
     Forward = 16,
-    /// Their results.
+    /// The results of operations.
     Answers = 17,
-    /// Refusals, then the position up to which the stream is held.
+    /// Refusals, then the position up to which the stream was processed.
     Ack = 18,
-    /// A sign of life.
+    /// A sign of life with the sender's clock.
     KeepAlive = 19,
-    /// Asks for a `Pong` of the same number.
+    /// Requests a `Pong` with the same number.
     Ping = 20,
     /// Answers a `Ping`.
     Pong = 21,
@@ -114,25 +117,25 @@ impl FrameKind {
 /// A whole frame within received bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawFrame<'a> {
-    /// What it is.
+    /// The kind of the frame.
     pub kind: FrameKind,
-    /// Its body.
+    /// The body of the frame.
     pub body: &'a [u8],
 }
 
 impl RawFrame<'_> {
-    /// Bytes with the header.
+    /// The length of the frame in bytes, header included.
     #[must_use]
     pub fn bytes(&self) -> usize {
         HEADER_BYTES + self.body.len()
     }
 }
 
-/// The first whole frame of `input`; none if it is not complete yet.
+/// The first frame of `input`; none while it is incomplete.
 ///
 /// # Errors
 ///
-/// If no frame begins so, or its body is longer than `body_bytes_max`.
+/// If the header is invalid, or the body is longer than `body_bytes_max`.
 pub fn cut(input: &[u8], body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, FrameError> {
     let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
     let [l0, l1, l2, l3, kind, flags, reserved @ ..] = *header;
@@ -147,7 +150,7 @@ pub fn cut(input: &[u8], body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, 
     Ok(rest.get(..length).map(|body| RawFrame { kind, body }))
 }
 
-/// Appends the header of a frame whose length is not known yet; answers where the frame begins.
+/// Appends the header of a frame of unknown length. Returns the index of the frame in `out`.
 fn begin(out: &mut Vec<u8>, kind: FrameKind) -> usize {
     let at = out.len();
     out.extend_from_slice(&[0, 0, 0, 0, kind as u8, 0, 0, 0]);

@@ -1,19 +1,20 @@
-//! Identifiers: of nodes and their lives, partitions, copies, terms, lanes and links.
+//! Identifiers of nodes, incarnations, partitions, copies, terms, op streams and links.
 //!
-//! Here: the small types, and how they print. Not here: who holds what (`map`), or how they travel
-//! (`message`).
+//! Here: the small types and their `Display`. Not here: the holders of partitions (`map`),
+//! encodings (`message`).
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A node for as long as its data directory lives. Given by the control plane, never used twice.
+/// A node, from the creation of its data directory to the loss of it. The control plane assigns the
+/// id and never uses it twice.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct NodeId(pub u32);
 
-/// One life of a node, from process start to process end. Greater means later.
+/// One run of a node's process. A greater number is a later run.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -26,51 +27,53 @@ pub struct Incarnation(pub u64);
 pub struct Partition(pub u16);
 
 impl Partition {
-    /// As an index into a table of all partitions.
+    /// The index into a table of all partitions.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// The fence of a partition: it grows when, and only when, the primary changes. 0: there never was
-/// a primary.
+/// The fence of a partition: the term grows when, and only when, the primary changes. 0 means that
+/// there never was a primary.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct Term(pub u32);
 
-/// One copy of a partition: a node, which life of it, and which of its assignments to this
-/// partition. A copy that was wiped and assigned again is another copy, so that what the old one
-/// acknowledged says nothing about the new one.
+/// One copy of a partition: a node, its incarnation, and the number of its assignment. A copy that
+/// was wiped and assigned again gets another id, so acknowledgements of the old copy do not count
+/// for the new one.
 #[derive(
     Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 pub struct CopyId {
-    /// Where it is.
+    /// The node that holds the copy.
     pub node: NodeId,
-    /// The life of the node that holds it.
+    /// The incarnation of that node.
     pub incarnation: Incarnation,
-    /// Counts the copies that this partition was ever given; from 1.
+    /// Counts the copies that this partition was ever assigned, from 1.
     pub assignment: u32,
 }
 
-/// The operations of one worker of one life of a node for one owner. With a number it names an operation;
-/// the operation keeps this name wherever it is sent again, even after another node has become the owner.
+/// The operations of one worker of one incarnation of a node, for one owner. `OpStreamId` and a
+/// number identify an operation. The operation keeps this identity when it is sent again, even to
+/// another owner.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OpStreamId {
-    /// The node that sends. 0 in a section whose records belong to no operation.
+    /// The sending node. 0 in a section of records without operations.
     pub node: NodeId,
-    /// The life of that node.
+    /// The incarnation of that node.
     pub incarnation: Incarnation,
-    /// The number of the worker in that node.
+    /// The index of the worker in that node.
     pub worker: u16,
-    /// The node that was asked first. Of operations that a node does itself: the node of the first link of
-    /// the partition's set.
+    /// The node that the operation was first sent to. For operations that a node does itself: the
+    /// node of the first link of the partition's set.
     pub owner: NodeId,
 }
 
-/// A row in the node's table of links: one (peer, life of the peer, k). It is used again only when no set names it.
+/// A row in the node's table of links: one (peer, incarnation of the peer, k). The row is used
+/// again only when no set refers to it.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkIndex(pub u16);
 

@@ -1,28 +1,29 @@
-//! Placement of keys, replication of their partitions, and the way of operations to their owners.
+//! Placement of keys, replication of partitions, and delivery of operations to their owners.
 //!
-//! Pure: no clock, no socket, no task, no randomness. Time, bytes and events come in, bytes and events go out.
-//! `ALGORITHM.md` says why each rule is needed.
+//! The crate is pure: it has no clock, no socket, no task and no randomness. Time, bytes and events
+//! are arguments; bytes and events are results. `ALGORITHM.md` gives the reason for each rule.
 //!
-//! What is agreed:
+//! The agreed state:
 //!
-//! * [`id`]: nodes, incarnations, partitions, copies, terms, lanes, links.
+//! * [`id`]: nodes, incarnations, partitions, copies, terms, op streams, links.
 //! * [`placement`]: key → partition → the nodes that should hold it.
-//! * [`map`]: who holds what, and the commands that change it; what Raft replicates.
-//! * [`message`]: control frames between nodes, and how every connection begins.
+//! * [`map`]: the state that Raft replicates: the holders of each partition, and the commands that
+//!   change them.
+//! * [`message`]: control frames between nodes, and the handshake of every connection.
 //!
-//! The data plane: how a change reaches the other copies of its partition, and how an operation reaches the node
-//! that owns its key:
+//! The data plane carries a change to the other copies of its partition, and an operation to the
+//! node that owns its key:
 //!
 //! * [`frames`]: the frames of a link between two nodes.
 //! * [`partition_header`]: the fields of a partition that every batch reads and changes.
-//! * [`replica_set`]: which links the records of a partition go over.
+//! * [`replica_set`]: the links that carry the records of a partition.
 //! * [`send_stream`], [`receive_stream`]: the numbered bytes of a link, at either end.
-//! * [`link`]: a connection that carries both, and its resumption after a loss.
-//! * [`dedup_log`]: results that are kept so that nothing is done twice.
-//! * [`op_stream`]: operations that other nodes were asked to do.
-//! * [`parked_reply`]: replies that wait until other copies hold what they tell.
+//! * [`link`]: a connection that carries both streams, and its resumption after a loss.
+//! * [`dedup_log`]: results that are kept so that no operation is done twice.
+//! * [`op_stream`]: operations that were sent to other nodes.
+//! * [`parked_reply`]: replies that wait until other copies hold the changes behind them.
 //! * [`replica`]: the rare events of one copy: takeover, handover, copying, refusal.
-//! * [`contact`]: how long a node may serve and read without its controller.
+//! * [`contact`]: the time that a node may serve and read without its controller.
 
 pub mod contact;
 pub mod dedup_log;

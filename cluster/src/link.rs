@@ -1,54 +1,56 @@
-//! A connection between two nodes: what is written to it and read from it, and how the next one goes on.
+//! A connection between two nodes: the bytes written and read, and resumption on the next
+//! connection.
 //!
-//! A link has a number that the node with the lower id counts up. A newer link ends the older: what the older one still
-//! holds is never read. A link counts from its proof on. The first frame each way is a `StreamAck`; before the peer's has
-//! come nothing else is sent.
+//! The node with the lower id numbers the connections. A newer connection ends the older one, and
+//! the remaining bytes of that one are never read. A connection counts from its proof on. The first
+//! frame in each direction is a `StreamAck`; until the peer's has arrived, nothing else is sent.
 
 use crate::frames::{FrameError, KeepAlive, RawFrame, StreamAck, StreamDone, cut};
 use crate::receive_stream::ReceiveStream;
 use crate::rules::{Bug, Rules};
 use crate::send_stream::SendStream;
 
-/// A buffer that has grown longer than this is not kept.
+/// A larger buffer is freed once it is empty.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// How far a connection is.
+/// The phase of a connection.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum LinkPhase {
-    /// There is none.
+    /// There is no connection.
     #[default]
     Down,
-    /// Our first word is said, the peer's has not come.
+    /// The first ack was sent, the peer's has not arrived.
     AwaitsWord,
-    /// Everything may be said.
+    /// All frames may be sent.
     Up,
 }
 
-/// What is written to a link. It lies in a lock, which is always taken last.
+/// The sending end of a link. A lock guards it, which is always taken last.
 #[derive(Debug, Default)]
 pub struct LinkSender {
-    /// The numbered frames.
+    /// The stream of numbered frames.
     pub stream: SendStream,
-    /// Frames that are lost with the connection.
+    /// Frames without numbers, which are lost with the connection.
     loose: Vec<u8>,
-    /// What is handed to the connection: whole frames, up to `written` of them.
+    /// Whole frames handed to the connection; the first `written` bytes are written.
     wire: Vec<u8>,
     written: usize,
     phase: LinkPhase,
     number: u64,
-    /// When something was last said.
+    /// When bytes were last sent, on the monotonic clock.
     sent_ns: u64,
     rules: Rules,
 }
 
-/// What is read from a link. Only the worker that reads the link has it.
+/// The receiving end of a link. Only the worker that reads the link has it.
 #[derive(Debug, Default)]
 pub struct LinkReceiver {
-    /// How far the peer's stream is here.
+    /// The position in the peer's stream.
     pub stream: ReceiveStream,
-    /// Bytes that came and are not gone through.
+    /// Received bytes that were not processed yet.
     pub inbound: ReceiveBuffer,
-    /// When the peer last said something that shows that it works: a word or answers.
+    /// When the peer last sent an ack or answers: proof that it works, not only that it is
+    /// connected.
     pub progress_ns: u64,
 }
 
@@ -60,7 +62,7 @@ pub struct ReceiveBuffer {
 }
 
 impl ReceiveBuffer {
-    /// Bytes came.
+    /// Appends received bytes.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.at == self.bytes.len() {
             self.clear();
@@ -71,21 +73,21 @@ impl ReceiveBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The first whole frame.
+    /// The first whole frame; none while it is incomplete.
     ///
     /// # Errors
     ///
-    /// If it is none: the link is to be ended.
+    /// If the bytes are no valid frame: the link must end.
     pub fn frame(&self, body_bytes_max: usize) -> Result<Option<RawFrame<'_>>, FrameError> {
         cut(&self.bytes[self.at..], body_bytes_max)
     }
 
-    /// So many bytes are gone through.
+    /// Removes `bytes` processed bytes.
     pub fn consume(&mut self, bytes: usize) {
         self.at += bytes;
     }
 
-    /// Whether nothing is left.
+    /// Whether no bytes are left.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.at == self.bytes.len()
@@ -100,8 +102,9 @@ impl ReceiveBuffer {
     }
 }
 
-/// A connection has proved who the peer is: it takes the place of the one before. False: it is not newer, and is to be
-/// closed. Nothing may be read from the older connection any more when this is called.
+/// Replaces the connection by a newer one, after its peer has proved its identity. Returns false if
+/// `number` is not newer: then the caller closes the new connection. The caller must have stopped
+/// reading the older connection.
 pub fn connect(number: u64, sender: &mut LinkSender, receiver: &mut LinkReceiver) -> bool {
     if number <= sender.number {
         return false;
@@ -120,7 +123,7 @@ pub fn connect(number: u64, sender: &mut LinkSender, receiver: &mut LinkReceiver
 }
 
 impl LinkSender {
-    /// A link that has never been connected.
+    /// A link that was never connected.
     #[must_use]
     pub fn new(stream: SendStream, rules: Rules) -> Self {
         Self { stream, rules, ..Self::default() }
@@ -132,13 +135,13 @@ impl LinkSender {
         self.number
     }
 
-    /// Whether anything but the first word may be said.
+    /// Whether frames other than the first ack may be sent.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.phase == LinkPhase::Up
     }
 
-    /// The connection is lost. Its frames that are not numbered are lost with it.
+    /// Ends the connection. Its unnumbered frames are lost.
     pub fn disconnect(&mut self) {
         self.phase = LinkPhase::Down;
         self.loose.clear();
@@ -146,18 +149,19 @@ impl LinkSender {
         self.written = 0;
     }
 
-    /// Where frames that are not numbered are appended; none while they could not be sent, so they are lost.
+    /// The buffer for unnumbered frames; none while the link is not up, when they would be lost.
     pub fn loose(&mut self) -> Option<&mut Vec<u8>> {
         self.is_up().then_some(&mut self.loose)
     }
 
-    /// A word came: the place in the stream is set behind what the peer holds, if it is the first of its connection. Then the
-    /// word's refusals are to be dealt with, then it is to be [acknowledged](SendStream::acknowledge). True: it was the
-    /// first, so what the peer was asked and has not answered is to be sent again.
+    /// Handles an ack. The first ack of a connection sets the stream's sending position behind the
+    /// bytes that the peer holds. The caller then processes the refusals of the ack, and then
+    /// [acknowledges](SendStream::acknowledge) it. Returns true for the first ack: then the caller
+    /// sends unanswered requests again.
     ///
     /// # Errors
     ///
-    /// If it does not fit the stream: the link is to be ended.
+    /// If the position is not in the stream: the link must end.
     pub fn on_ack(&mut self, ack: &StreamAck<'_>) -> Result<bool, FrameError> {
         if self.phase != LinkPhase::AwaitsWord {
             return Ok(false);
@@ -167,7 +171,8 @@ impl LinkSender {
         Ok(true)
     }
 
-    /// What is to be written now: first what was begun, then frames that are not numbered, then the stream.
+    /// The bytes to write now: the rest of the frames handed over before, then unnumbered frames,
+    /// then the stream.
     pub fn fill(&mut self, now_ns: u64) -> &[u8] {
         if self.written == self.wire.len() {
             self.wire.clear();
@@ -186,13 +191,13 @@ impl LinkSender {
         &self.wire[self.written..]
     }
 
-    /// So many of the bytes of [`LinkSender::fill`] were written.
+    /// Records that `bytes` of the bytes of [`LinkSender::fill`] were written.
     pub fn wrote(&mut self, bytes: usize) {
         self.written += bytes;
     }
 
-    /// Gives what [`LinkSender::fill`] answers away, to whoever writes it without holding the sender. `memory` takes its
-    /// place: a buffer that is not needed any more.
+    /// Moves the bytes of [`LinkSender::fill`] out, for a caller that writes them without the
+    /// sender's lock. `memory` is an unused buffer that takes their place.
     #[must_use]
     pub fn take(&mut self, now_ns: u64, mut memory: Vec<u8>) -> Vec<u8> {
         self.fill(now_ns);
@@ -202,13 +207,13 @@ impl LinkSender {
         wire
     }
 
-    /// When something was last said.
+    /// When bytes were last sent.
     #[must_use]
     pub fn sent_ns(&self) -> u64 {
         self.sent_ns
     }
 
-    /// Says something if nothing was said for `every_ns`.
+    /// Appends a `KeepAlive` if no bytes were sent for `every_ns`.
     pub fn keep_alive(&mut self, now_ns: u64, every_ns: u64, done: &[StreamDone]) {
         if self.is_up() && now_ns.saturating_sub(self.sent_ns) >= every_ns {
             KeepAlive::encode(now_ns, done, &mut self.loose);
@@ -234,14 +239,14 @@ mod tests {
             self.sender.stream.append_with(0, |out| check.encode(out));
         }
 
-        /// What was written and not yet read.
+        /// The bytes that were written and not yet read.
         fn write(&mut self) -> Vec<u8> {
             let bytes = self.sender.fill(0).to_vec();
             self.sender.wrote(bytes.len());
             bytes
         }
 
-        /// Reads, answers with a word, and returns the numbers that came.
+        /// Reads `bytes`, sends an ack, and returns the numbers of the frames received.
         fn read(&mut self, bytes: &[u8]) -> Vec<u32> {
             let mut heard = Vec::new();
             self.receiver.inbound.push(bytes);
@@ -286,7 +291,7 @@ mod tests {
                 left.send(said);
             }
             let bytes = left.write();
-            // A part of it arrives, often cut within a frame; sometimes the word goes back.
+            // A part of the bytes arrives, often cut within a frame; sometimes the ack returns.
             let arrived = &bytes[..bytes.len() * (number as usize % 5) / 4];
             heard.extend(right.read(arrived));
             if number % 3 == 0 {
@@ -304,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_word_is_said_before_the_peers_came() {
+    fn link_sends_only_an_ack_before_the_peers_ack() {
         let mut end = End::default();
         end.send(1);
         assert_eq!(end.write(), [], "there is no connection");

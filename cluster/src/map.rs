@@ -1,10 +1,10 @@
 //! The map: nodes, partitions, limits, settings. The state machine that Raft replicates.
 //!
-//! Here: what is in it, and what can be asked of it. Not here: what may change it (`command`,
-//! `apply`), how changes reach those who watch (`delta`), what should change (`controller`).
+//! Here: its contents, and queries on them. Not here: the rules for changing it (`command`,
+//! `apply`), the way of changes to watchers (`delta`), the choice of changes (`controller`).
 //!
-//! It is a function of the commands applied, in order: no clock, no randomness, no hash order. A
-//! command that is refused changes nothing.
+//! The map is a function of the applied commands, in order: no clock, no randomness, no hash order.
+//! A refused command changes nothing.
 
 mod apply;
 pub mod clocks;
@@ -22,22 +22,23 @@ use crate::placement::{COPIES_MAX, Member, NODES_MAX, PartitionOwners, Placement
 pub use command::{MapAnswer, MapCommand, MapRefusal, Transition};
 pub use delta::{Delta, Deltas, Since};
 
-/// Longest address or ring name of a node, in bytes. A DNS name has 253, a port six with its colon.
+/// The longest address or ring name of a node, in bytes: a DNS name has 253, a colon with a port
+/// six.
 pub const ADDRESS_BYTES_MAX: usize = 260;
-/// Longest name of a zone, a limit or a setting, in bytes.
+/// The longest name of a zone, a limit or a setting, in bytes.
 pub const NAME_BYTES_MAX: usize = 250;
-/// Longest body of a limit, in bytes.
+/// The longest body of a limit, in bytes.
 pub const BODY_BYTES_MAX: usize = 32_768;
-/// Most bytes of the bodies of all limits: the map is sent and kept as a whole.
+/// The most bytes of the bodies of all limits: the map is sent and stored as a whole.
 pub const LIMITS_BYTES_MAX: usize = 64 << 20;
-/// Most limits.
+/// The most limits.
 pub const LIMITS_MAX: usize = 10_000;
-/// Greatest weight of a node.
+/// The greatest weight of a node.
 pub const WEIGHT_MAX: u32 = 1 << 20;
-/// Greatest term: it is the upper part of a cas unique, 24 bits.
+/// The greatest term: a term is the upper part of a cas unique, 24 bits.
 pub const TERM_MAX: u32 = (1 << 24) - 1;
 
-/// Everything the cluster has agreed on.
+/// The state that the cluster has agreed on.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Map {
     ver: u64,
@@ -48,27 +49,27 @@ pub struct Map {
     partitions: Vec<PartitionEntry>,
 }
 
-/// What is fixed when a cluster is created, and the count of its nodes.
+/// The properties that are fixed when a cluster is created, and the last node id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapHeader {
-    /// Which cluster. Drawn by whoever creates it.
+    /// The id of the cluster, drawn by its founder.
     pub cluster: u128,
-    /// How keys find partitions, and partitions nodes.
+    /// The mapping from keys to partitions, and from partitions to nodes.
     pub placement: Placement,
-    /// The last node id that was given.
+    /// The last node id that was assigned.
     pub last_node: u32,
 }
 
-/// What an operator may change for the whole cluster.
+/// The settings that an operator may change for the whole cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// Wanted copies of each partition, the primary among them; 1 to [`COPIES_MAX`].
     pub replicas: u8,
-    /// After so long without any copy in reach a partition may begin anew; none: never.
+    /// A partition may begin anew once no copy was reachable for this long; none: never.
     pub lost_after_ms: Option<u64>,
-    /// What all nodes can do: new features wait for it.
+    /// The feature version that all nodes support: new features wait for it.
     pub version: u32,
-    /// Marks of the nodes, and what clusters of earlier builds were told besides.
+    /// Marks that nodes set, and settings that clusters of earlier builds stored besides.
     pub others: BTreeMap<String, String>,
 }
 
@@ -79,71 +80,72 @@ impl Default for Settings {
     }
 }
 
-/// How far a node belongs to the cluster.
+/// The state of a node's membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeState {
-    /// It is getting its copies.
+    /// The node is receiving its copies.
     Joining,
-    /// It has them.
+    /// The node has its copies.
     Active,
-    /// It is giving them away.
+    /// The node is giving its copies away.
     Draining,
-    /// The voters do not hear it. What it held may still be there.
+    /// The voters receive no heartbeats from the node. Its copies may still exist.
     Dead,
 }
 
-/// A node as it described itself.
+/// A node's description of itself.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeDescription {
-    /// Where clients reach it.
+    /// The address for clients.
     pub client_address: String,
-    /// Where nodes reach it.
+    /// The address for nodes.
     pub peer_address: String,
     /// Its name in clients' server lists.
     pub ring_name: String,
-    /// Its share relative to others, from 1 to [`WEIGHT_MAX`]; 0: a witness, which may vote and
-    /// holds nothing.
+    /// Its share relative to others, from 1 to [`WEIGHT_MAX`]. 0 means a witness, which may vote
+    /// and holds no copies.
     pub weight: u32,
-    /// Copies avoid sharing one; may be empty.
+    /// The node's zone. Copies of a partition avoid sharing one; may be empty.
     pub zone: String,
 }
 
-/// A node.
+/// A node of the cluster.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapNode {
-    /// Drawn once for its data directory: who registers again with it is the same node.
+    /// Drawn once for the data directory. A registration with the same uuid is the same node.
     pub node_uuid: u128,
-    /// Its present life.
+    /// The present incarnation.
     pub incarnation: Incarnation,
-    /// How far it belongs.
+    /// The state of its membership.
     pub state: NodeState,
-    /// What it says of itself.
+    /// The node's description of itself.
     pub description: NodeDescription,
 }
 
-/// A limit: a name and what the server makes of it.
+/// A limit. Only the server interprets its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapLimit {
     /// Grows with each change.
     pub version: u64,
-    /// Opaque here.
+    /// The limit, in the server's format.
     pub body: Vec<u8>,
 }
 
-/// Who holds a partition.
+/// The holders of a partition.
 #[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PartitionEntry {
     /// Changes when, and only when, the primary does.
     pub term: Term,
-    /// Changes with every change: what commands compare.
+    /// Changes with every change of the entry. Commands compare it.
     pub ver: u32,
     /// Changes when, and only when, counts were lost.
     pub era: u32,
-    /// How many copies there ever were.
+    /// The number of copies that were ever assigned.
     pub assigned: u32,
-    /// The copy that serves; none before the first.
+    /// The copy that serves; none before the first one.
     pub primary: Option<CopyId>,
-    /// The copies that hold everything acknowledged, the primary among them; up to [`COPIES_MAX`].
+    /// The copies that hold every acknowledged change, the primary among them; up to
+    /// [`COPIES_MAX`].
     pub in_sync: Vec<CopyId>,
     /// The copy that is being made.
     pub learner: Option<CopyId>,
@@ -171,7 +173,7 @@ impl Map {
         self.ver
     }
 
-    /// What was fixed when the cluster was created; none before.
+    /// The properties fixed at creation; none before.
     #[must_use]
     pub fn head(&self) -> Option<MapHeader> {
         self.head
@@ -201,13 +203,14 @@ impl Map {
         &self.partitions
     }
 
-    /// Who holds a partition.
+    /// The holders of a partition.
     #[must_use]
     pub fn entry(&self, partition: Partition) -> Option<&PartitionEntry> {
         self.partitions.get(partition.index())
     }
 
-    /// The node lives in the same life as when it got the copy, as far as the voters know.
+    /// Whether the copy's node is alive, to the voters' knowledge, in the incarnation that was
+    /// assigned the copy.
     #[must_use]
     pub fn is_living(&self, copy: CopyId) -> bool {
         self.nodes.get(&copy.node).is_some_and(|node| {
@@ -215,13 +218,13 @@ impl Map {
         })
     }
 
-    /// The copy cannot come back: its node was forgotten, or lives another life.
+    /// Whether the copy cannot come back: its node was forgotten, or has another incarnation.
     #[must_use]
     pub fn is_removed(&self, copy: CopyId) -> bool {
         self.nodes.get(&copy.node).is_none_or(|node| node.incarnation != copy.incarnation)
     }
 
-    /// The nodes that should hold something: neither leaving nor dead, and no witness.
+    /// The nodes that should hold copies: neither draining nor dead, and no witness.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         let holds = |node: &MapNode| {
@@ -240,19 +243,19 @@ impl Map {
             .collect()
     }
 
-    /// Who should hold each partition. It changes with [`members`](Self::members) and `replicas`
-    /// only, and takes milliseconds: keep it.
+    /// The nodes that should hold each partition. The result depends only on
+    /// [`members`](Self::members) and `replicas`. Computing it takes milliseconds, so keep it.
     #[must_use]
     pub fn targets(&self) -> Vec<PartitionOwners> {
         let Some(head) = self.head else { return Vec::new() };
         head.placement.targets(&self.members(), usize::from(self.settings.replicas))
     }
 
-    /// What holds after every command. For tests, and for what came from elsewhere.
+    /// Checks the invariants that hold after every command. For tests, and for maps from elsewhere.
     ///
     /// # Errors
     ///
-    /// What does not hold.
+    /// The violated invariant.
     pub fn check(&self) -> Result<(), &'static str> {
         let partitions = self.head.map_or(0, |head| head.placement.partitions());
         let claims = [
@@ -279,11 +282,11 @@ impl Map {
 }
 
 impl PartitionEntry {
-    /// What holds for an entry after every command.
+    /// Checks the invariants that hold for an entry after every command.
     ///
     /// # Errors
     ///
-    /// What does not hold.
+    /// The violated invariant.
     pub fn check(&self) -> Result<(), &'static str> {
         let mut nodes: Vec<NodeId> = self.copies().map(|copy| copy.node).collect();
         let copies = nodes.len();

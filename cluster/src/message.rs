@@ -1,16 +1,16 @@
-//! What nodes say to each other on a lane, encode next to decode.
+//! Control frames between nodes; encode stands beside decode.
 //!
-//! Here: frames, and all there are. Not here: how a lane begins (`handshake`), the fields of each frame
-//! (`control`, `tunnel`), what they mean (`control`, `server`), operations and records (they go over data links:
-//! `frames`), sockets (`server`).
+//! Here: all frames, and their header. Not here: the handshake (`handshake`), the fields of each
+//! frame (`control`, `tunnel`), their meaning (`control`, `server`), operations and records, which
+//! data links carry (`frames`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body
 //! ```
 //!
-//! Numbers in bodies are varints of seven bits a byte, low first, as short as possible; bytes are a
-//! length and themselves. There is one way to write a frame: what decodes encodes to the same bytes,
-//! [`Frame::Hello`] aside, which may carry what later versions add.
+//! Numbers in bodies are varints of seven bits a byte, low bits first, in their shortest form.
+//! Bytes are preceded by their length. There is one way to write a frame: a decoded frame encodes
+//! to the same bytes. Only [`Frame::Hello`] may carry additions of later versions.
 
 pub mod control;
 pub mod handshake;
@@ -26,19 +26,19 @@ use control::ControlCall;
 use handshake::{CloseReason, Hello, Proof};
 use tunnel::TunnelFrame;
 
-/// The oldest version of the lane protocol that we speak.
+/// The oldest version of the control link protocol that we speak.
 pub const VERSION_MIN: u16 = 1;
-/// The newest.
+/// The newest version that we speak.
 pub const VERSION_MAX: u16 = 1;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;
-/// Longest frame before the peer has shown who it is: a hello, with room for later versions.
+/// The longest frame before the peer has authenticated: a hello, with room for later versions.
 pub const HELLO_BYTES_MAX: usize = 512;
-/// What the server's configuration says about lanes.
+/// The configured bounds of control frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameBounds {
-    /// Longest frame, without the four bytes of its length.
+    /// The longest frame, without the four bytes of its length.
     pub frame_bytes_max: usize,
 }
 
@@ -49,72 +49,72 @@ impl Default for FrameBounds {
 }
 
 impl FrameBounds {
-    /// For a peer that has not shown who it is.
+    /// The bounds for a peer that has not authenticated.
     #[must_use]
     pub fn unauthenticated() -> Self {
         Self { frame_bytes_max: HELLO_BYTES_MAX }
     }
 }
 
-/// One thing said on a lane.
+/// A frame on a control link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame {
     /// The first frame of each side.
     Hello(Hello),
     /// The second frame of each side.
     Proof(Proof),
-    /// The last frame: why the lane ends.
+    /// The last frame: the reason for closing the link.
     Farewell(CloseReason),
-    /// From one control plane to another.
+    /// A request from one control plane to another.
     Call(ControlCall),
-    /// What it answers.
+    /// The answer to a [`Frame::Call`].
     Answer(ControlCall),
-    /// Asks for a [`Frame::Pong`] of the same number.
+    /// Requests a [`Frame::Pong`] with the same number.
     Ping(u64),
     /// Answers a [`Frame::Ping`].
     Pong(u64),
-    /// A piece of a connection of a data link; only within a [`Frame::Relay`].
+    /// A part of a data link's tunneled connection; only within a [`Frame::Relay`].
     Tunnel(TunnelFrame),
-    /// A frame that takes one node more on its way, because the link between its sender and its
-    /// receiver is broken. The node between passes it on as it is.
+    /// Carries a frame through a third node, because the link between its sender and its receiver
+    /// is broken. The node between forwards the frame unchanged.
     Relay {
         /// The node that sent the frame.
         from: NodeId,
         /// The node that the frame is for.
         to: NodeId,
-        /// The frame; never a greeting, a farewell or another relay.
+        /// The frame; never a hello, a proof, a farewell or another relay.
         frame: Box<Frame>,
     },
 }
 
-/// What the front of a buffer is.
+/// The result of decoding the front of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DecodedFrame {
-    /// A whole frame; its bytes are gone from the buffer.
+    /// A whole frame. Its bytes were removed from the buffer.
     Frame(Frame),
-    /// Not all here yet: decoding again is of no use before the buffer holds this many bytes.
+    /// The frame is incomplete: decode again once the buffer holds `needed` bytes.
     Incomplete {
-        /// How many bytes.
+        /// The number of bytes needed.
         needed: usize,
     },
 }
 
-/// Why a lane has to end: its bytes are no frames of ours.
+/// The bytes are no valid frame, so the link must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum MessageError {
-    /// Longer than allowed, or of no length at all.
+    /// The frame is longer than allowed, or its length is zero.
     #[error("a frame of {0} bytes")]
     Length(usize),
-    /// There is no such type.
+    /// The type is unknown.
     #[error("a frame of unknown type {0}")]
     Type(u8),
     /// A frame ends within a field.
     #[error("a frame is cut short")]
     Short,
-    /// Something follows the last field.
+    /// Bytes follow the last field.
     #[error("a frame has {0} bytes too many")]
     Long(usize),
-    /// A field has a value that it cannot have.
+    /// A field has an invalid value.
     #[error("{0} out of range")]
     Range(&'static str),
 }
@@ -130,7 +130,7 @@ const RELAY: u8 = 12;
 const TUNNEL: u8 = 13;
 
 impl Frame {
-    /// Whether a node may pass it on to another one.
+    /// Whether a node may relay this frame to another one.
     #[must_use]
     pub fn may_be_relayed(&self) -> bool {
         may_be_relayed(self.type_byte())
@@ -154,8 +154,8 @@ impl Frame {
     ///
     /// # Errors
     ///
-    /// [`MessageError::Length`] or [`MessageError::Range`] if no peer with these bounds would take it; then
-    /// nothing was appended.
+    /// [`MessageError::Length`] or [`MessageError::Range`] if a peer with these bounds would refuse
+    /// the frame. Then `out` is unchanged.
     pub fn encode(&self, bounds: FrameBounds, out: &mut BytesMut) -> Result<(), MessageError> {
         let start = out.len();
         out.put_u32_le(0);
@@ -193,11 +193,11 @@ impl Frame {
     }
 }
 
-/// Takes the frame at the front of `input`, or leaves it there while it is not whole.
+/// Removes and returns the frame at the front of `input`. An incomplete frame stays there.
 ///
 /// # Errors
 ///
-/// A [`MessageError`]: the lane has to end, for what follows cannot be trusted.
+/// A [`MessageError`]: the link must end, because the bytes that follow cannot be trusted.
 pub fn decode(input: &mut BytesMut, bounds: FrameBounds) -> Result<DecodedFrame, MessageError> {
     let Some(length) = input.first_chunk().map(|bytes| u32::from_le_bytes(*bytes) as usize) else {
         return Ok(DecodedFrame::Incomplete { needed: HEADER_BYTES });
@@ -240,12 +240,13 @@ fn body(kind: u8, reader: &mut FrameReader) -> Result<Frame, MessageError> {
     })
 }
 
-/// One relay is the most, so a frame within a frame has none in it.
+/// A frame passes at most one relay, so a relay never contains another relay.
 fn may_be_relayed(kind: u8) -> bool {
     !matches!(kind, HELLO | PROOF | FAREWELL | RELAY)
 }
 
-/// The bytes of one frame, for the handshake: both sides prove what exactly was said.
+/// The bytes of the first frame of `input`, for the handshake: the proof covers the hello frames as
+/// they were sent.
 #[must_use]
 pub fn frame_bytes(input: &[u8]) -> Option<Bytes> {
     let length = u32::from_le_bytes(*input.first_chunk()?) as usize;

@@ -1,8 +1,9 @@
-//! Operations that other nodes were asked to do, or that this node has done itself and not yet answered: their numbers, and
-//! what it takes to send them again until they are answered.
+//! Operations that were sent to other nodes, or that this node has done itself and not yet
+//! answered: their numbers, and the data for sending them again.
 //!
-//! An operation keeps its lane and its number however often it is sent, so it is done once. Of its sendings only the newest
-//! counts: an answer to an older one may tell what an owner saw that was none any more. One [`OpStreams`] for each worker.
+//! An operation keeps its op stream and number each time it is sent, so it is done once. Only its
+//! newest sending counts: an answer to an older one may come from a node that was no longer the
+//! owner. There is one [`OpStreams`] for each worker.
 
 mod options;
 mod stream;
@@ -18,40 +19,41 @@ use crate::id::{CopyId, Incarnation, NodeId, OpStreamId, Partition, Term};
 use crate::replica::{NodeTime, Refusal, Route};
 use crate::rules::Bug;
 
-/// Most operations of a lane that are not answered.
+/// The most unanswered operations of an op stream.
 pub const UNANSWERED_MAX: usize = 65_536;
-/// Most bytes of their lines.
+/// The most bytes of their lines.
 pub const LINES_BYTES_MAX: usize = 4 << 20;
-/// Most numbers between the first that is not answered and the newest.
+/// The most numbers between the first unanswered operation and the newest.
 pub const NUMBERS_MAX: usize = 131_072;
 
 const MS: u64 = 1_000_000;
 
-/// How an operation ended.
+/// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpOutcome<'a> {
-    /// It was done once; the reply.
+    /// The operation was done once; carries the reply.
     Done(&'a [u8]),
-    /// It was certainly not done.
+    /// The operation was certainly not done.
     NotApplied(Refusal),
-    /// It was done once or not at all.
+    /// The operation was done once or not at all.
     Unknown,
 }
 
-/// Where an ending belongs.
+/// The end of one operation, or of several with consecutive indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpEnd<'a> {
-    /// As it was [submitted](OpStreams::submit).
+    /// The token of the [submitted](OpStreams::submit) operation.
     pub token: u64,
-    /// As it was submitted.
+    /// The index of the first operation.
     pub index: u32,
-    /// How many operations with this token and following indexes ended so; their replies stand one behind the other.
+    /// The number of operations with this token and consecutive indexes that ended this way; their
+    /// replies are concatenated.
     pub count: u32,
-    /// The partition of the first of them.
+    /// The partition of the first operation.
     pub partition: Partition,
     /// The line of an operation that was not done, or may not have been; else empty.
     pub line: &'a [u8],
-    /// How.
+    /// The outcome.
     pub outcome: OpOutcome<'a>,
 }
 
@@ -62,40 +64,41 @@ struct Sending {
     first: u64,
 }
 
-/// An operation as it is submitted.
+/// An operation to submit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NewOp {
     /// The partition of its key.
     pub partition: Partition,
-    /// See `frames::sort`; without *again*.
+    /// Flags of the operation; see `frames::op_flags`. Without `AGAIN`.
     pub op_flags: u8,
-    /// Where its ending belongs: operations of one connection that follow each other have the same token.
+    /// The caller's key for the end of the operation. Consecutive operations of one connection have
+    /// the same token.
     pub token: u64,
-    /// Its place within the token's operations.
+    /// The index of the operation within the token's operations.
     pub index: u32,
-    /// It is tried for so long, nanoseconds, if that is more than `OpOptions` say.
+    /// The least time to keep trying, in nanoseconds, if it exceeds the times of `OpOptions`.
     pub for_ns: u64,
 }
 
-/// All lanes of a worker.
+/// All op streams of a worker.
 #[derive(Debug)]
 pub struct OpStreams {
     node: NodeId,
     incarnation: Incarnation,
     worker: u16,
     streams: Vec<OpStream>,
-    /// The newest sendings; the first has number `first_sending`.
+    /// The newest sendings; the first has the number `first_sending`.
     sendings: VecDeque<Sending>,
     first_sending: u64,
     writer: ForwardWriter,
-    /// Operations to be sent again: when, lane, number.
+    /// Operations to be sent again: due time, op stream, number.
     again: Vec<(u64, u16, u64)>,
     waiting: WaitingCounts,
     options: OpOptions,
 }
 
 impl OpStreams {
-    /// The lanes of a worker of this life of a node.
+    /// The op streams of a worker of this node and incarnation.
     #[must_use]
     pub fn new(node: NodeId, incarnation: Incarnation, worker: u16, options: OpOptions) -> Self {
         Self {
@@ -112,7 +115,7 @@ impl OpStreams {
         }
     }
 
-    /// The lane of operations for an owner.
+    /// The op stream for an owner, created if missing.
     pub fn stream_for(&mut self, owner: NodeId) -> u16 {
         let known = self.streams.iter().position(|ops| ops.id.owner == owner);
         let place = known.unwrap_or_else(|| {
@@ -123,46 +126,46 @@ impl OpStreams {
         place as u16
     }
 
-    /// The name of a lane.
+    /// The id of an op stream.
     #[must_use]
     pub fn id(&self, stream: u16) -> OpStreamId {
         self.streams[usize::from(stream)].id
     }
 
-    /// The first number of a lane that is not answered.
+    /// The first unanswered number of an op stream.
     #[must_use]
     pub fn done(&self, stream: u16) -> u64 {
         self.streams[usize::from(stream)].first
     }
 
-    /// What all lanes are done with, for an `Ack` or `KeepAlive`.
+    /// The done numbers of all op streams, for an `Ack` or `KeepAlive`.
     pub fn all_done(&self) -> impl Iterator<Item = StreamDone> + '_ {
         self.streams.iter().map(|ops| StreamDone { stream: ops.id, done: ops.first })
     }
 
-    /// Operations that are not answered.
+    /// The number of unanswered operations.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.streams.iter().map(|ops| ops.unanswered).sum()
     }
 
-    /// Whether operations on a partition were asked of its owner and are not answered. Whoever does another one at once overtakes
-    /// them.
+    /// Whether operations on a partition were sent to its owner and are not answered. Doing another
+    /// one at once would overtake them.
     #[must_use]
     #[inline]
     pub fn is_waiting(&self, partition: Partition) -> bool {
         self.waiting.is_any(partition)
     }
 
-    /// Whether a lane can take so many more operations without lines.
+    /// Whether an op stream has room for `count` more operations without lines.
     #[must_use]
     #[inline]
     pub fn has_room(&self, stream: u16, count: usize) -> bool {
         !self.streams[usize::from(stream)].is_full(count, 0)
     }
 
-    /// Takes the number of an operation that this node does itself. Its reply is to be parked, and the
-    /// number [answered](Self::answered) with it. None: the lane is full.
+    /// Takes the number of an operation that this node does itself. The caller parks its reply, and
+    /// marks the number [answered](Self::answered) with it. None if the op stream is full.
     #[inline]
     pub fn number(&mut self, stream: u16, submitted: &NewOp, now: NodeTime) -> Option<u64> {
         let ops = &mut self.streams[usize::from(stream)];
@@ -190,7 +193,8 @@ impl OpStreams {
         Some(number)
     }
 
-    /// An operation of this node's own was answered, or made no record and waits for nothing.
+    /// Marks an operation of this node as answered: its reply was sent, or the operation made no
+    /// record and waits for nothing.
     #[inline]
     pub fn answered(&mut self, stream: u16, number: u64) {
         let ops = &mut self.streams[usize::from(stream)];
@@ -199,8 +203,8 @@ impl OpStreams {
         }
     }
 
-    /// Adds an operation for the lane's owner; `raw` is its line. It is sent by the next [`send_new`](Self::send_new). False: the lane is
-    /// full.
+    /// Adds an operation for the op stream's owner; `raw` is its line. The next
+    /// [`send_new`](Self::send_new) sends it. Returns false if the op stream is full.
     #[inline]
     pub fn submit(&mut self, stream: u16, submitted: &NewOp, raw: &[u8], now: NodeTime) -> bool {
         let ops = &mut self.streams[usize::from(stream)];
@@ -229,8 +233,8 @@ impl OpStreams {
         true
     }
 
-    /// An operation of an opened piece is to be sent again under its number; false: it is answered already. It is sent by
-    /// the next [`send_again`](Self::send_again).
+    /// Schedules an operation of an opened batch to be sent again under its number. The next
+    /// [`send_again`](Self::send_again) sends it. Returns false if it is answered already.
     pub fn reopen(&mut self, stream: u16, number: u64, raw: &[u8], now: NodeTime) -> bool {
         let ops = &mut self.streams[usize::from(stream)];
         let Some(place) = ops.place(number) else { return false };
@@ -247,8 +251,9 @@ impl OpStreams {
         true
     }
 
-    /// Sends what was submitted to a lane and never sent: runs whose owner by `route` is the lane's are appended to `out`, if
-    /// there is one; all else waits for [`send_again`](Self::send_again).
+    /// Sends the operations of an op stream that were submitted and never sent. Runs that `route`
+    /// sends to the op stream's owner are appended to `out`, if given; all others wait for
+    /// [`send_again`](Self::send_again).
     pub fn send_new(
         &mut self,
         stream: u16,
@@ -301,7 +306,7 @@ impl OpStreams {
         self.streams[usize::from(stream)].new_from = end;
     }
 
-    /// Ends the frame in the writer.
+    /// Finishes the frame in the writer.
     fn finish(&mut self, stream: u16, first: u64, _now: NodeTime, out: Option<&mut Vec<u8>>) {
         let ops = &self.streams[usize::from(stream)];
         let sending = self.first_sending + self.sendings.len() as u64;
@@ -313,9 +318,10 @@ impl OpStreams {
         self.writer.finish(&head, out.unwrap_or(&mut nowhere));
     }
 
-    /// Sends again what is due: each operation in a frame of its own, by ascending numbers, to the newest route. `emit` is
-    /// given the primary and the frame; false: it cannot be reached now, and a new link brings it about again. Without a
-    /// route an operation waits.
+    /// Sends the due operations again: each in a frame of its own, by ascending numbers, to the
+    /// newest route. `emit` gets the primary and the frame. It returns false if the primary is
+    /// unreachable; the next link to it sends the operation again. An operation without a route
+    /// waits.
     pub fn send_again(
         &mut self,
         now: NodeTime,
@@ -369,7 +375,7 @@ impl OpStreams {
             frame.clear();
             self.finish(stream, number, now, Some(&mut frame));
             if !emit(route.primary, &frame) && is_first {
-                // It never left: it is still new to everybody.
+                // The first sending never left this node, so no other node has seen the operation.
                 self.unsent(stream, number);
             }
         }
@@ -382,14 +388,14 @@ impl OpStreams {
         }
     }
 
-    /// A new link to a node: everything that it was asked and has not answered is sent again, by the next
-    /// [`send_again`](Self::send_again).
+    /// Handles a new link to a node: schedules every unanswered operation sent to the node for the
+    /// next [`send_again`](Self::send_again).
     pub fn link_up(&mut self, node: NodeId, now: NodeTime) {
         self.wait_again(now, |pending| pending.node == node);
     }
 
-    /// The map has changed: what was sent in an older term than `route` says is sent again, by the next
-    /// [`send_again`](Self::send_again).
+    /// Handles a change of the map: schedules operations that were sent in an older term than
+    /// `route` returns for the next [`send_again`](Self::send_again).
     pub fn routes_changed(
         &mut self,
         now: NodeTime,
@@ -411,8 +417,8 @@ impl OpStreams {
         }
     }
 
-    /// Answers came. Those to older sendings are dropped; what was not done goes on to the right owner. `each` is told what
-    /// ended.
+    /// Handles answers. Answers to older sendings are dropped; refused operations are sent to the
+    /// right owner. Calls `each` for the operations that ended.
     pub fn on_answers(
         &mut self,
         answers: &Answers<'_>,
@@ -427,7 +433,7 @@ impl OpStreams {
         }
         let mut exceptions = answers.exceptions().peekable();
         let mut offset = 0;
-        // A run of replies of one token: the first of its operations, how many, and where their text begins.
+        // A run of replies of one token: its end so far, and the offset of its text.
         let mut run: Option<(OpEnd<'_>, usize)> = None;
         for (at, length) in answers.lengths().enumerate() {
             let at = answers.first + at as u16;
@@ -464,7 +470,7 @@ impl OpStreams {
         self.forget_sendings();
     }
 
-    /// The operation, if it is not answered and this is its newest sending.
+    /// The operation, if it is unanswered and `sending` is its newest sending.
     fn current(&self, stream: u16, number: u64, sending: u64) -> Option<Pending> {
         let ops = &self.streams[usize::from(stream)];
         let pending = ops.pending.get(ops.place(number)?)?;
@@ -507,14 +513,15 @@ impl OpStreams {
             self.answered(stream, number);
             return;
         }
-        // Another owner is known: at once. Else the one that was asked learns of it from the map a moment later.
+        // If another owner is known, send at once. Else wait: the refusing node may get the newer
+        // map in a moment.
         let is_known = route.is_some_and(|route| route.term > pending.term);
         let due_ns = now.mono_ns + if is_known { 0 } else { retry_ns };
         pending.state = OpState::Waits;
         self.again.push((due_ns, stream, number));
     }
 
-    /// Drops the oldest sendings that are the newest of none of their operations.
+    /// Drops the oldest sendings that are not the newest of any operation.
     fn forget_sendings(&mut self) {
         while let Some(sending) = self.sendings.front() {
             let ops = &self.streams[usize::from(sending.stream)];
@@ -533,8 +540,8 @@ impl OpStreams {
         }
     }
 
-    /// Ends what takes too long. `progress_ns` is when the worker's link to a node last made progress: a word or answers. Every
-    /// few tens of milliseconds.
+    /// Ends operations that take too long. `progress_ns` returns when the worker's link to a node
+    /// last made progress: an ack or answers. Called every few tens of milliseconds.
     pub fn tick(
         &mut self,
         now: NodeTime,
@@ -549,7 +556,7 @@ impl OpStreams {
                 let Some(place) = ops.place(number) else { continue };
                 let pending = ops.pending[place];
                 if now.mono_ns.saturating_sub(pending.since_ns) < deadline_ns {
-                    // Later ones are younger, but for those of opened pieces.
+                    // Later operations are younger, except those of opened batches.
                     if pending.state != OpState::Over {
                         break;
                     }

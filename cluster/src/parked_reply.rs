@@ -1,8 +1,9 @@
-//! Replies that wait until other copies hold what they tell.
+//! Parked replies: they wait until other copies hold the changes behind them.
 //!
-//! The replies of a batch wait as one piece, in the order of the positions that they need on each link. Normally a piece
-//! is released as a whole. It is *opened* when something happens to one of its partitions: then each of its operations waits
-//! for what it needs itself, and some are sent again. One [`ParkedReplies`] for each worker.
+//! The replies of a batch wait together as a parked batch, in the order of the positions that they
+//! need on each link. Normally a parked batch is released as a whole. An event of one of its
+//! partitions *opens* it: then each of its operations waits for its own needs, and some are sent
+//! again. There is one [`ParkedReplies`] for each worker.
 
 use std::collections::VecDeque;
 
@@ -12,38 +13,39 @@ use crate::replica::{OpenCause, Opening};
 use crate::replica_set::LINKS_MAX;
 use crate::rules::{Bug, Rules};
 
-/// A position that a piece needs on a link.
+/// A position that a parked batch needs on a link.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
     /// The link.
     pub link: LinkIndex,
-    /// Everything before is to be acknowledged.
+    /// Everything before this position must be acknowledged.
     pub position: u64,
 }
 
-/// Most positions that one piece needs: one for each link that the records of its batch went over.
+/// The most positions that a parked batch needs: one for each link that carried records of the
+/// batch.
 pub const NEEDS_MAX: usize = 8;
 
-/// An operation of a piece.
+/// An operation of a parked batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParkedOp {
     /// The partition of its key.
     pub partition: Partition,
-    /// The term in which it was done.
+    /// The term in which the operation was done.
     pub term: Term,
-    /// Which of the worker's lanes its number counts in; 0xffff if it has none.
+    /// The index of the worker's op stream that counts its number; 0xffff if it has none.
     pub stream: u16,
-    /// Its number.
+    /// Its number in the op stream.
     pub number: u64,
-    /// Which of the piece's needs are its own, as bits.
+    /// The operation's own needs, as bits into the needs of the batch.
     pub needs: u8,
-    /// For the server; see `frames::sort`.
+    /// Flags for the server; see `frames::op_flags`.
     pub op_flags: u8,
-    /// Where its reply ends in the text.
+    /// The index where its reply ends in the text.
     pub text_end: u32,
-    /// Where its line ends in the lines.
+    /// The index where its line ends in the lines.
     pub line_end: u32,
-    /// It was released or is sent again.
+    /// Whether it was released or sent again.
     is_over: bool,
 }
 
@@ -65,55 +67,55 @@ impl ParkedOp {
     }
 }
 
-/// The replies of a batch. It keeps its memory when it is used again.
+/// The replies of a batch. The memory is reused.
 #[derive(Debug, Default)]
 pub struct ParkedBatch {
-    /// Where the replies belong, for the server.
+    /// The server's key for the recipients of the replies.
     pub token: u64,
-    /// When its operations were done, on the monotonic clock.
+    /// When the operations were done, on the monotonic clock.
     since_ns: u64,
     ops: Vec<ParkedOp>,
     needs: [Need; NEEDS_MAX],
     needs_count: u8,
-    /// Needs that are not met, as bits.
+    /// The unmet needs, as bits.
     left: u8,
     is_opened: bool,
-    /// Operations that are neither released nor sent again.
+    /// The number of operations neither released nor sent again.
     ops_left: u32,
     text: Vec<u8>,
     lines: Vec<u8>,
-    /// Which use of its place this is; 0: none.
+    /// Identifies this use of its index in `ParkedReplies`; 0 for none.
     id: u64,
 }
 
 impl ParkedBatch {
-    /// Its operations.
+    /// The operations.
     #[must_use]
     pub fn ops(&self) -> &[ParkedOp] {
         &self.ops
     }
 
-    /// All replies, one behind the other.
+    /// All replies, concatenated.
     #[must_use]
     pub fn text(&self) -> &[u8] {
         &self.text
     }
 
-    /// The reply of one operation.
+    /// The reply of the operation at index `place`.
     #[must_use]
     pub fn text_of(&self, place: usize) -> &[u8] {
         let from = place.checked_sub(1).map_or(0, |before| self.ops[before].text_end);
         &self.text[from as usize..self.ops[place].text_end as usize]
     }
 
-    /// The line of one operation.
+    /// The line of the operation at index `place`.
     #[must_use]
     pub fn line_of(&self, place: usize) -> &[u8] {
         let from = place.checked_sub(1).map_or(0, |before| self.ops[before].line_end);
         &self.lines[from as usize..self.ops[place].line_end as usize]
     }
 
-    /// Adds a need; answers its bit.
+    /// Adds a need. Returns its bit.
     pub fn need(&mut self, need: Need) -> u8 {
         let count = usize::from(self.needs_count);
         if let Some(place) = self.needs[..count].iter().position(|known| known.link == need.link) {
@@ -121,7 +123,7 @@ impl ParkedBatch {
             return 1 << place;
         }
         if count == NEEDS_MAX {
-            // The batch has more links than a piece: the caller begins another piece before this.
+            // The caller must begin another parked batch before the needs exceed the maximum.
             debug_assert!(false, "a piece has {NEEDS_MAX} needs at most");
             return 0;
         }
@@ -130,13 +132,13 @@ impl ParkedBatch {
         1 << count
     }
 
-    /// Whether it has room for the needs of one more operation.
+    /// Whether there is room for the needs of one more operation.
     #[must_use]
     pub fn has_room(&self) -> bool {
         usize::from(self.needs_count) + LINKS_MAX <= NEEDS_MAX
     }
 
-    /// Whether it has to wait for nothing.
+    /// Whether the batch need not wait.
     #[must_use]
     pub fn needs_nothing(&self) -> bool {
         self.needs_count == 0
@@ -150,7 +152,7 @@ impl ParkedBatch {
         self.ops.push(ParkedOp { text_end, line_end, ..op });
     }
 
-    /// What is needed on a link.
+    /// The bit and the position of the need on a link.
     fn position_on(&self, link: LinkIndex) -> Option<(u8, u64)> {
         let needs = &self.needs[..usize::from(self.needs_count)];
         let place = needs.iter().position(|need| need.link == link)?;
@@ -177,15 +179,15 @@ impl ParkedBatch {
     }
 }
 
-/// What becomes of a piece, or of one of its operations.
+/// A released batch or operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Released<'a> {
-    /// All replies may be told.
+    /// All replies may be sent.
     Whole(&'a ParkedBatch),
-    /// The reply of the operation at this place may be told; its piece was opened.
+    /// The reply of the operation at this index may be sent; its batch was opened.
     One(&'a ParkedBatch, usize),
-    /// The operation at this place is to be sent again, under its number, to the newest route. The reply that is here is
-    /// not to be told. A read may be done anew.
+    /// The operation at this index must be sent again, under its number, to the newest route. Its
+    /// reply here must not be sent. A read may be repeated instead.
     Again(&'a ParkedBatch, usize),
 }
 
@@ -196,53 +198,53 @@ struct ParkedWaiter {
     id: u64,
 }
 
-/// All pieces of a worker.
+/// All parked batches of a worker.
 #[derive(Debug, Default)]
 pub struct ParkedReplies {
     batches: Vec<ParkedBatch>,
     free: Vec<u32>,
-    /// For each link the pieces that wait for it, in order.
+    /// The parked batches that wait for each link, in order.
     queues: Vec<(LinkIndex, VecDeque<ParkedWaiter>)>,
     waiting: usize,
-    /// Pieces that were opened since the last release.
+    /// Batches that were opened since the last release.
     opened: Vec<u32>,
-    /// Counts the pieces.
+    /// Counts the batches parked.
     parked: u64,
     rules: Rules,
 }
 
 impl ParkedReplies {
-    /// No pieces.
+    /// An empty collection.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self { rules, ..Self::default() }
     }
 
-    /// How many pieces wait.
+    /// The number of waiting batches.
     #[must_use]
     pub fn len(&self) -> usize {
         self.waiting
     }
 
-    /// Whether none waits.
+    /// Whether no batch waits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.waiting == 0
     }
 
-    /// Whether something waits for a link's stream up to this position.
+    /// Whether a batch waits for a link's stream up to `acked`.
     #[must_use]
     pub fn is_due(&self, link: LinkIndex, acked: u64) -> bool {
         let queue = self.queues.iter().find(|(known, _)| *known == link);
         queue.and_then(|(_, queue)| queue.front()).is_some_and(|first| first.position <= acked)
     }
 
-    /// The links that pieces wait for.
+    /// The links that batches wait for.
     pub fn links(&self) -> impl Iterator<Item = LinkIndex> + '_ {
         self.queues.iter().filter(|(_, queue)| !queue.is_empty()).map(|(link, _)| *link)
     }
 
-    /// An empty piece of operations that are done at `now_ns`, to be filled and then [parked](Self::park).
+    /// An empty batch for operations done at `now_ns`, to be filled and then [parked](Self::park).
     pub fn begin(&mut self, token: u64, now_ns: u64) -> ParkedBatch {
         let place = self.free.last().map(|&place| place as usize);
         let mut batch =
@@ -252,7 +254,8 @@ impl ParkedReplies {
         batch
     }
 
-    /// Lets a piece wait for its needs; at least one. Each operation's `needs` are set.
+    /// Parks a batch until its needs are met. The batch has at least one need, and the `needs` of
+    /// each operation are set.
     pub fn park(&mut self, mut batch: ParkedBatch) {
         debug_assert!(batch.needs_count > 0, "what needs nothing is told at once");
         if self.rules.lack(Bug::PieceNeedsOneLink) {
@@ -270,7 +273,8 @@ impl ParkedReplies {
         batch.id = id;
         for need in &batch.needs[..usize::from(batch.needs_count)] {
             let queue = queue_of(&mut self.queues, need.link);
-            // A piece never waits for less than the one before it: a queue is in order without a search.
+            // A batch never waits for less than the one before it, so the queue is in order without
+            // a search.
             let position = queue.back().map_or(0, |last| last.position).max(need.position);
             queue.push_back(ParkedWaiter { position, place, id });
         }
@@ -278,8 +282,8 @@ impl ParkedReplies {
         self.waiting += 1;
     }
 
-    /// A link's stream is acknowledged up to `acked`, and the inbox was emptied after that was read: calls `each` for
-    /// whatever waited for nothing else.
+    /// Calls `each` for everything that only waited for the stream of `link` up to `acked`. The
+    /// caller must have emptied its inbox after it read `acked`.
     #[inline]
     pub fn release(&mut self, link: LinkIndex, acked: u64, mut each: impl FnMut(Released<'_>)) {
         let Some(at) = self.queues.iter().position(|(known, _)| *known == link) else { return };
@@ -300,8 +304,8 @@ impl ParkedReplies {
         }
     }
 
-    /// Something happened to a partition: opens the pieces that have operations of it. Calls `each` for those that are to be
-    /// sent again. Nothing is released before the whole inbox was emptied, for another opening may lie behind this one: see
+    /// Opens the batches that have operations of a partition. Calls `each` for the operations that
+    /// must be sent again. Releases nothing, because another opening may follow in the inbox: see
     /// [`ParkedReplies::release_opened`].
     pub fn open(&mut self, opening: &Opening, mut each: impl FnMut(Released<'_>)) {
         let is_deposal = matches!(opening.cause, OpenCause::Deposed { .. });
@@ -321,7 +325,8 @@ impl ParkedReplies {
         }
     }
 
-    /// Releases the operations that need nothing more since their pieces were opened. Called once the inbox is empty.
+    /// Releases the operations that need nothing more since their batches were opened. Called once
+    /// the inbox is empty.
     pub fn release_opened(&mut self, mut each: impl FnMut(Released<'_>)) {
         while let Some(place) = self.opened.pop() {
             let batch = &mut self.batches[place as usize];
@@ -332,8 +337,9 @@ impl ParkedReplies {
         }
     }
 
-    /// Gives up the pieces that `is_late` tells are late, by when their operations were done and a link that they wait for: calls
-    /// `each` for each of their operations. Whether one of them counts is not known then.
+    /// Gives up batches that wait too long. `is_late` decides from the time at which the operations
+    /// were done and a link that the batch waits for. Calls `each` for each of their operations,
+    /// which have an unknown outcome then.
     pub fn expire(
         &mut self,
         mut is_late: impl FnMut(u64, LinkIndex) -> bool,
@@ -350,12 +356,13 @@ impl ParkedReplies {
         }
     }
 
-    /// No set names this link any more: nothing waits for it.
+    /// Drops the queue of a link that no set contains any more.
     pub fn forget(&mut self, link: LinkIndex) {
         self.queues.retain(|(known, _)| *known != link);
     }
 
-    /// Everything that waits is given up: calls `each` for each operation. The node has lost its contact and its clients.
+    /// Gives up all parked batches, and calls `each` for each operation. Used when the node has
+    /// lost its contact, and drops its clients.
     pub fn drain(&mut self, mut each: impl FnMut(&ParkedBatch, usize)) {
         for batch in &mut self.batches {
             if batch.ops_left == 0 {
@@ -391,7 +398,7 @@ fn queue_of(
     &mut queues[place].1
 }
 
-/// Opens a piece if the cause concerns one of its operations.
+/// Opens a batch if the cause concerns one of its operations.
 fn open_batch(
     batch: &mut ParkedBatch,
     opening: &Opening,
@@ -439,7 +446,7 @@ fn open_batch(
     }
 }
 
-/// Releases the operations of an opened piece that need nothing more.
+/// Releases the operations of an opened batch that need nothing more.
 fn release_ready(batch: &mut ParkedBatch, each: &mut impl FnMut(Released<'_>)) {
     for place in 0..batch.ops.len() {
         let op = &mut batch.ops[place];
@@ -475,7 +482,8 @@ mod tests {
         }
     }
 
-    /// A piece of operations of these partitions, each of which needs these links at `position`.
+    /// Parks a batch of operations: each of a partition, and each needs the given links at
+    /// `position`.
     fn park(parked: &mut ParkedReplies, token: u64, position: u64, ops: &[(u16, &[LinkIndex])]) {
         let mut batch = parked.begin(token, 0);
         for (partition, links) in ops {
@@ -489,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn piece_is_released_when_each_link_has_its_position() {
+    fn batch_is_released_when_each_link_has_its_position() {
         let (mut parked, mut seen) = (ParkedReplies::default(), Vec::new());
         park(&mut parked, 1, 10, &[(0, &[ONE]), (1, &[TWO])]);
         park(&mut parked, 2, 20, &[(0, &[ONE])]);

@@ -1,6 +1,7 @@
 //! The hot line of a partition: the fields that every batch reads and changes.
 //!
-//! Here: the line, and who may read and change it. Not here: when a partition is in which state (`replica`).
+//! Here: the fields, and the locks needed to read and change them. Not here: the choice of a
+//! partition's state (`replica`).
 
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -8,50 +9,51 @@ use crate::id::Term;
 use crate::replica::{ApplyPosition, NodeTime};
 use crate::replica_set::{LINKS_MAX, SetIndex};
 
-/// What batches may do with a partition.
+/// The work that batches may do on a partition.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HeaderState {
-    /// There is no copy here, or it takes no records.
+    /// None: the node has no copy, or the copy takes no records.
     #[default]
     None = 0,
-    /// The next record of the header's term is installed.
+    /// Installing the next record of the header's term.
     Follows = 1,
-    /// Operations of the header's term are done.
+    /// Doing operations of the header's term.
     Serves = 2,
-    /// The `Replica` is asked.
+    /// None without the `Replica`: it decides on each operation.
     Slow = 3,
 }
 
 /// The fields of a partition that every batch reads, in one cache line.
 ///
-/// It always holds the partition's last number and time: the `Replica` keeps no copy of them.
+/// The header always holds the partition's last lsn and time: the `Replica` keeps no copy of them.
 ///
-/// The first of a partition's shards guards its header: whoever reads it to act on it, or changes it, holds the
-/// lock of that shard, a batch as well as work on the `Replica`. A thread that works on the `Replica` without the lock
-/// [closes](PartitionHeader::close) the header first and [opens](PartitionHeader::open) it when it is done. The
-/// fields are atomics only so that threads can share them; none orders another.
+/// The first of a partition's shards guards its header. A thread that changes the header, or reads
+/// it to act on it, holds the lock of that shard; this applies to batches and to work on the
+/// `Replica`. A thread that works on the `Replica` without the lock
+/// [closes](PartitionHeader::close) the header first and [opens](PartitionHeader::open) it when it
+/// is done. The fields are atomics only so that threads can share them; none orders another.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub struct PartitionHeader {
-    /// The last record.
+    /// The lsn of the last record.
     lsn: AtomicU64,
     /// The partition's time less the monotonic clock of the primary's node; wraps.
     ahead_ns: AtomicU64,
-    /// The newest time that was used, nanoseconds since 1970; never goes back.
+    /// The newest time that was used, in nanoseconds since 1970; never goes back.
     pt_ns: AtomicU64,
-    /// Where the partition's last record ends in the stream of each link of its set.
+    /// The position where the partition's last record ends, in the stream of each link of its set.
     positions: [AtomicU64; LINKS_MAX],
     /// The newest term that was seen.
     term: AtomicU32,
     set: AtomicU16,
-    /// Counts the times that this node's copy was wiped; wraps.
+    /// Counts how often this node's copy was wiped; wraps.
     generation: AtomicU16,
     state: AtomicU8,
 }
 
 impl PartitionHeader {
-    /// What batches may do.
+    /// The work that batches may do.
     #[must_use]
     #[inline]
     pub fn state(&self) -> HeaderState {
@@ -63,21 +65,21 @@ impl PartitionHeader {
         }
     }
 
-    /// The newest term that was seen: the one that is served or followed, if one is.
+    /// The newest term that was seen. If the partition is served or followed, this is its term.
     #[must_use]
     #[inline]
     pub fn term(&self) -> Term {
         Term(self.term.load(Ordering::Relaxed))
     }
 
-    /// The last record.
+    /// The lsn of the last record.
     #[must_use]
     #[inline]
     pub fn lsn(&self) -> u64 {
         self.lsn.load(Ordering::Relaxed)
     }
 
-    /// The newest time that was used, nanoseconds since 1970.
+    /// The newest time that was used, in nanoseconds since 1970.
     #[must_use]
     #[inline]
     pub fn pt_ns(&self) -> u64 {
@@ -91,44 +93,47 @@ impl PartitionHeader {
         self.ahead_ns.load(Ordering::Relaxed)
     }
 
-    /// The links that records go over.
+    /// The row of the set of links that carry records.
     #[must_use]
     #[inline]
     pub fn set(&self) -> SetIndex {
         SetIndex(self.set.load(Ordering::Relaxed))
     }
 
-    /// Which life of the copy this is. Results of another life count for nothing.
+    /// The generation of the copy. Results of another generation do not count.
     #[must_use]
     #[inline]
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed)
     }
 
-    /// Where the last record ends in the stream of the set's link `slot`; 0 where there was none.
+    /// The position where the last record ends in the stream of the set's link `slot`; 0 if there
+    /// is none.
     #[must_use]
     #[inline]
     pub fn position(&self, slot: usize) -> u64 {
         self.positions[slot].load(Ordering::Relaxed)
     }
 
-    /// Notes where a record ends in the stream of the set's link `slot`.
+    /// Sets the position where a record ends in the stream of the set's link `slot`.
     #[inline]
     pub fn set_position(&self, slot: usize, position: u64) {
         self.positions[slot].store(position, Ordering::Relaxed);
     }
 
-    /// Time, term and number of the next operation; none if the partition is not served from the header. The
-    /// time is never before one that was used, even if `now` is: each thread reads its clock once a round.
+    /// Time, term and lsn for the next operation; none if the header does not serve the partition.
+    /// The time is never before one that was used, even if `now` is: each thread reads its clock
+    /// once a round.
     ///
-    /// The number is taken by [`PartitionHeader::take`], once the operation has changed something.
+    /// [`PartitionHeader::take`] takes the lsn, once the operation has changed something.
     #[must_use]
     #[inline]
     pub fn next(&self, now: NodeTime) -> Option<ApplyPosition> {
         (self.state() == HeaderState::Serves).then(|| self.next_closed(now))
     }
 
-    /// As [`PartitionHeader::next`], for the thread that has closed the header of a partition that is served.
+    /// [`PartitionHeader::next`] for the thread that has closed the header of a partition that is
+    /// served.
     #[must_use]
     #[inline]
     pub fn next_closed(&self, now: NodeTime) -> ApplyPosition {
@@ -137,44 +142,44 @@ impl PartitionHeader {
         ApplyPosition { pt_ns, term: self.term(), lsn: self.lsn() + 1 }
     }
 
-    /// The operation that was given this place has changed something.
+    /// Takes the lsn of `at`: the operation with this position has changed something.
     #[inline]
     pub fn take(&self, at: ApplyPosition) {
         debug_assert_eq!(at.lsn, self.lsn() + 1, "the shard is held from `next` on");
         self.lsn.store(at.lsn, Ordering::Relaxed);
     }
 
-    /// The time that a record is to carry, if it does not follow from the frame's time.
+    /// The time that a record must carry; none if it follows from the frame's time.
     #[must_use]
     #[inline]
     pub fn time_beside(&self, frame_ns: u64, at: ApplyPosition) -> Option<u64> {
         (frame_ns.wrapping_add(self.ahead_ns()) != at.pt_ns).then_some(at.pt_ns)
     }
 
-    /// Whether a copy takes this record: it follows the term, and the record is its next.
+    /// Whether a copy takes this record: the copy follows the term, and the record is its next.
     #[must_use]
     #[inline]
     pub fn accepts(&self, term: Term, lsn: u64) -> bool {
         self.state() == HeaderState::Follows && self.term() == term && self.lsn() + 1 == lsn
     }
 
-    /// The time of a record in a frame of that time.
+    /// The time of a record in a frame with time `frame_ns`.
     #[must_use]
     #[inline]
     pub fn time_of(&self, frame_ns: u64, carried_ns: Option<u64>) -> u64 {
         carried_ns.unwrap_or_else(|| frame_ns.wrapping_add(self.ahead_ns()))
     }
 
-    /// A record was installed.
+    /// Records that a record was installed.
     #[inline]
     pub fn installed(&self, lsn: u64, pt_ns: u64) {
         self.lsn.store(lsn, Ordering::Relaxed);
         self.pt_ns.store(pt_ns.max(self.pt_ns()), Ordering::Relaxed);
     }
 
-    /// Closes the header: no batch that begins afterwards is served from it. `pass` waits until those that began
-    /// before are over, by taking the lock of each shard of the partition once; it does nothing where
-    /// the caller holds the first of them. Returns the state before.
+    /// Closes the header: no batch that begins afterwards is served from it. `pass` waits for
+    /// batches that began before, by taking the lock of each shard of the partition once; it does
+    /// nothing if the caller holds the first of them. Returns the state before.
     pub fn close(&self, pass: impl FnOnce()) -> HeaderState {
         let state = self.state();
         self.state.store(HeaderState::Slow as u8, Ordering::Relaxed);
@@ -184,7 +189,7 @@ impl PartitionHeader {
         state
     }
 
-    /// Opens the header: batches may do what the state says.
+    /// Opens the header: batches may do the work of `state`.
     pub fn open(&self, state: HeaderState) {
         self.state.store(state as u8, Ordering::Release);
     }
@@ -234,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_taken_while_it_serves() {
+    fn header_gives_lsns_while_it_serves() {
         let header = serving();
         let first = ApplyPosition { pt_ns: 1100, term: Term(3), lsn: 8 };
         assert_eq!(header.next(at(100)), Some(first));

@@ -1,11 +1,11 @@
-//! Key → partition, and which nodes should hold each partition.
+//! Key → partition, and the nodes that should hold each partition.
 //!
-//! Here: the two placements behind one door, and the table of targets. Not here: the circle itself
-//! (`ketama`), the alternative (`rendezvous`), who holds a partition *now* (`map`).
+//! Here: one interface to both schemes, and the table of targets. Not here: the circle itself
+//! (`ketama`), the alternative (`rendezvous`), the present holders of a partition (`map`).
 //!
-//! A partition's target primary is the owner of the middle of its range, its backups are the owners
-//! of that place once the nodes before them are gone. So a join moves partitions to the new node
-//! only, and what a crash leaves first in line is what the circle without the dead node says: a
+//! A partition's target primary is the owner of the middle of its range. Its backups are the owners
+//! of that point once the nodes before them are removed. So a join moves partitions to the new node
+//! only, and after a crash the first backup is the owner on the circle without the dead node: a
 //! client that ejects the dead node and a cluster that promotes the backup agree.
 
 pub mod ketama;
@@ -20,43 +20,45 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::id::{NodeId, Partition};
 use ketama::Circle;
 
-/// Most copies of a partition: a primary and two backups.
+/// The most copies of a partition: a primary and two backups.
 pub const COPIES_MAX: usize = 3;
-/// Most nodes of a cluster. Ours: four times what has been looked at.
+/// The most nodes of a cluster: four times the largest cluster tested.
 pub const NODES_MAX: usize = 4096;
-/// Most partitions are two to the power of this: a partition is sixteen bits everywhere.
+/// The most partitions are two to the power of this: a partition number has sixteen bits in every
+/// format.
 pub const PARTITION_BITS_MAX: u8 = 16;
 
-/// How keys find their node. Fixed when a cluster is created.
+/// The algorithm that maps keys to nodes. Fixed when a cluster is created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Scheme {
-    /// As libmemcached's weighted ketama: such a client talks to the owner directly.
+    /// libmemcached's weighted ketama: a client that uses it connects to the owner directly.
     Ketama,
-    /// For clients that cannot do ketama: a cheaper hash, and equal shares.
+    /// For clients without ketama: a cheaper hash, and equal shares.
     Xxh3,
 }
 
-/// Key → partition.
+/// Maps keys to partitions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
     scheme: Scheme,
     partition_bits: u8,
 }
 
-/// A node as placement sees it.
+/// A node, as placement needs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Who it is.
+    /// The id of the node.
     pub node: NodeId,
-    /// Its name in clients' server lists: `host`, or `host:port` when the port is not 11211.
+    /// The node's name in clients' server lists: `host`, or `host:port` when the port is not 11211.
     pub ring_name: String,
-    /// Its share relative to others; at least 1.
+    /// The node's share relative to others; at least 1.
     pub weight: u32,
-    /// Copies of a partition avoid sharing one of these. Empty: in a zone of its own.
+    /// The node's zone. Copies of a partition avoid sharing one. Empty: the node is a zone of its
+    /// own.
     pub zone: String,
 }
 
-/// The nodes for one partition: the primary, then backups.
+/// The nodes of one partition: the primary, then the backups.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionOwners {
     nodes: [NodeId; COPIES_MAX],
@@ -64,7 +66,7 @@ pub struct PartitionOwners {
 }
 
 impl PartitionOwners {
-    /// The target primary; none where there are no nodes.
+    /// The target primary; none if there are no nodes.
     #[must_use]
     pub fn primary(&self) -> Option<NodeId> {
         self.first().copied()
@@ -92,19 +94,19 @@ impl Placement {
         (partition_bits <= PARTITION_BITS_MAX).then_some(Self { scheme, partition_bits })
     }
 
-    /// How keys find their node.
+    /// The algorithm that maps keys to nodes.
     #[must_use]
     pub fn scheme(self) -> Scheme {
         self.scheme
     }
 
-    /// How many partitions there are.
+    /// The number of partitions.
     #[must_use]
     pub fn partitions(self) -> usize {
         1 << self.partition_bits
     }
 
-    /// A key's place.
+    /// The hash of a key: its position on the circle.
     #[must_use]
     pub fn hash(self, key: &[u8]) -> u32 {
         match self.scheme {
@@ -113,15 +115,15 @@ impl Placement {
         }
     }
 
-    /// The partition of a key. For ketama this costs an MD5: ask only to forward, or for a key
-    /// that is not known to be here.
+    /// The partition of a key. With ketama this computes an MD5, so call it only to forward, or for
+    /// a key that is not known to be local.
     #[must_use]
     pub fn partition(self, key: &[u8]) -> Partition {
         self.partition_of_hash(self.hash(key))
     }
 
-    /// The partitions of several keys, as many as `numbers`. For ketama each costs a third of
-    /// [`Placement::partition`] where there are four.
+    /// Writes the partition of each of `keys` to `numbers`, up to the length of `numbers`. With
+    /// ketama four keys at once cost about a third of [`Placement::partition`] each.
     pub fn partitions_of(self, keys: &[&[u8]], numbers: &mut [u64]) {
         let mut numbers = numbers.iter_mut();
         let each = |hash| {
@@ -135,7 +137,7 @@ impl Placement {
         }
     }
 
-    /// The partition of a place: its top bits.
+    /// The partition of a hash: its top bits.
     #[must_use]
     pub fn partition_of_hash(self, hash: u32) -> Partition {
         Partition((u64::from(hash) >> (32 - self.partition_bits)) as u16)
@@ -148,8 +150,8 @@ impl Placement {
         (doubled << (31 - self.partition_bits)) as u32
     }
 
-    /// The target holders of every partition: `copies` nodes each, or as many as there are, in as
-    /// many zones as possible. The order of `members` decides ties only.
+    /// The target holders of every partition: `copies` nodes each, or all nodes if there are fewer,
+    /// in as many zones as possible. The order of `members` decides ties only.
     #[must_use]
     pub fn targets(self, members: &[Member], copies: usize) -> Vec<PartitionOwners> {
         let copies = copies.clamp(1, COPIES_MAX);
@@ -180,7 +182,7 @@ impl Placement {
     }
 }
 
-/// The zone of each member as a number.
+/// The zone of each member, as a number.
 struct Zones {
     of: Vec<u16>,
 }
@@ -192,7 +194,7 @@ impl Zones {
         names.dedup();
         let number = |(at, member): (usize, &Member)| match names.binary_search(&&*member.zone) {
             Ok(zone) if !member.zone.is_empty() => zone as u16,
-            // No name: a zone of its own, behind the named ones.
+            // An unnamed zone is a zone of its own; its number follows the named ones.
             _ => (names.len() + at) as u16,
         };
         Self { of: members.iter().enumerate().map(number).collect() }
@@ -204,8 +206,8 @@ impl Zones {
     }
 }
 
-/// The first `copies` of those that `next` names when the ones before are gone, each in a zone of
-/// its own where any is left. `next(gone, may)` is the first member that is not gone and may.
+/// Chooses up to `copies` members, each in a zone of its own while there is another zone.
+/// `next(gone, may)` returns the first member that is not in `gone` and passes `may`.
 fn choose(
     members: &[Member],
     zones: &Zones,
@@ -224,19 +226,20 @@ fn choose(
     holders
 }
 
-/// What a change of the target table moves.
+/// The changes between two target tables.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Movement {
     /// Partitions with another primary than before.
     pub primaries: usize,
-    /// Of these, how many go to a node that held a copy before: no copying.
+    /// The subset of `primaries` that move to a node that held a copy before; these need no
+    /// copying.
     pub promoted: usize,
-    /// Copies on nodes that had none of the partition before.
+    /// Copies on nodes that held no copy of the partition before.
     pub copies: usize,
 }
 
 impl Movement {
-    /// From one table of targets to another.
+    /// Compares two tables of targets.
     #[must_use]
     pub fn between(before: &[PartitionOwners], after: &[PartitionOwners]) -> Self {
         let mut movement = Self::default();

@@ -1,4 +1,4 @@
-//! The receiving end of a link's stream: up to where it was gone through, and what of it was refused.
+//! The receiving end of a link's stream: the processed position, and the refusals.
 
 use crate::frames::{StreamAckWriter, StreamDone, StreamRefusal};
 use crate::id::Partition;
@@ -10,61 +10,63 @@ struct Standing {
     is_reported: bool,
 }
 
-/// What the receiver of a stream owes its sender. One for each link; only the worker that reads the link has it.
+/// The receiver's position in a stream, and the refusals to report. One for each link; only the
+/// worker that reads the link has it.
 #[derive(Debug, Default)]
 pub struct ReceiveStream {
-    /// All frames before this position were gone through.
+    /// All frames before this position were processed.
     held: u64,
-    /// What was refused and is refused still: at most one for each partition.
+    /// The refusals in force: at most one for each partition.
     standing: Vec<Standing>,
-    /// Numbered frames came since the last word.
+    /// Whether numbered frames arrived since the last ack.
     owes_ack: bool,
-    /// The newest time that the peer has said, on its monotonic clock.
+    /// The newest reading of the peer's monotonic clock.
     time_ns: u64,
     rules: Rules,
 }
 
 impl ReceiveStream {
-    /// The receiver of a stream that begins.
+    /// The receiver of a new stream.
     #[must_use]
     pub fn new(rules: Rules) -> Self {
         Self { rules, ..Self::default() }
     }
 
-    /// All frames before this position were gone through.
+    /// All frames before this position were processed.
     #[must_use]
     pub fn held(&self) -> u64 {
         self.held
     }
 
-    /// Where a numbered frame of so many bytes ends, if it is the next one.
+    /// The position where the next numbered frame ends, if it has `bytes` bytes.
     #[must_use]
     #[inline]
     pub fn end_of(&self, bytes: usize) -> u64 {
         self.held + bytes as u64
     }
 
-    /// The next numbered frame was gone through: all of it was taken or refused.
+    /// Records that the next numbered frame was processed: all of it was taken or refused.
     #[inline]
     pub fn advance(&mut self, bytes: usize) {
         self.held += bytes as u64;
         self.owes_ack = true;
     }
 
-    /// The peer's monotonic clock was here.
+    /// Records a reading of the peer's monotonic clock.
     #[inline]
     pub fn record_time(&mut self, time_ns: u64) {
         self.time_ns = self.time_ns.max(time_ns);
     }
 
-    /// The newest time that the peer has said, on its monotonic clock.
+    /// The newest reading of the peer's monotonic clock.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         self.time_ns
     }
 
-    /// A copy did not take something. `is_origin`: it was an `Adopt` or a first `Chunk`, with which the sender begins to
-    /// count anew. Of the others only the first is said, for what follows it in its term is refused as well.
+    /// Records a refusal. `is_origin` means that the refused frame is an `Adopt` or a first
+    /// `Chunk`, at which the sender begins to count anew. Of other frames only the first refusal is
+    /// reported, because everything that follows it in its term is refused too.
     pub fn refuse(&mut self, refused: StreamRefusal, is_origin: bool) {
         self.owes_ack = true;
         let new = Standing { refused, is_reported: false };
@@ -73,7 +75,7 @@ impl ReceiveStream {
             Some(standing) => {
                 let old = standing.refused;
                 if is_origin || old.term != refused.term || old.copy_term != refused.copy_term {
-                    // Of one origin the first refused position stays.
+                    // Within one origin the first refused position is kept.
                     let is_same = !is_origin && old.term == refused.term;
                     let end = if is_same { old.end } else { refused.end };
                     *standing = Standing { refused: StreamRefusal { end, ..refused }, ..new };
@@ -83,18 +85,18 @@ impl ReceiveStream {
         }
     }
 
-    /// An `Adopt` or a first `Chunk` of this stream was taken.
+    /// Ends a partition's refusal: an `Adopt` or a first `Chunk` of this stream was taken.
     pub fn taken(&mut self, partition: Partition) {
         self.standing.retain(|standing| standing.refused.partition != partition);
     }
 
-    /// How many refusals stand.
+    /// The number of refusals in force.
     #[must_use]
     pub fn refusals(&self) -> usize {
         self.standing.len()
     }
 
-    /// A new connection: its first word says all refusals that stand.
+    /// Begins a new connection. Its first ack reports all refusals in force.
     pub fn begin_link(&mut self) {
         self.owes_ack = true;
         if self.rules.lack(Bug::RefusalLostWithLink) {
@@ -103,14 +105,15 @@ impl ReceiveStream {
         self.standing.iter_mut().for_each(|standing| standing.is_reported = false);
     }
 
-    /// Whether there is anything to say.
+    /// Whether an ack is due.
     #[must_use]
     #[inline]
     pub fn owes_ack(&self) -> bool {
         self.owes_ack
     }
 
-    /// Appends a word for all that came so far, at the end of each read and first on each connection.
+    /// Appends an ack of everything processed, at the end of each read and first on each
+    /// connection.
     #[inline]
     pub fn ack(&mut self, done: &[StreamDone], out: &mut Vec<u8>) {
         if self.rules.lack(Bug::WordBeforeRefusal)
@@ -155,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_is_said_once_a_link_until_it_ends() {
+    fn refusal_is_reported_once_per_connection() {
         let mut stream = ReceiveStream::default();
         stream.advance(10);
         stream.refuse(refused(1, 2, 20), false);
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_beginning_replaces_what_was_refused_before() {
+    fn refused_origin_replaces_an_earlier_refusal() {
         let mut stream = ReceiveStream::default();
         stream.refuse(refused(1, 2, 20), false);
         said(&mut stream);

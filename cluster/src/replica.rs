@@ -1,8 +1,9 @@
-//! The rare events of one copy of a partition: that it is made, follows, takes over, hands over, or is refused.
+//! The rare events of one copy of a partition: assignment, copying, following, takeover, handover,
+//! refusal.
 //!
-//! Here: the copy on one node as a function of frames, map entries and time. Operations and records do not come here: batches
-//! do them by the header (`partition_header`), which this keeps in the right state. Not here: what keys are
-//! ([`StateMachine`]), who decides which node holds a copy (`map`).
+//! Here: the copy on one node as a function of frames, map entries and time. Batches do operations
+//! and records by the header (`partition_header`), whose state this module maintains. Not here: the
+//! meaning of keys ([`StateMachine`]), the choice of nodes (`map`).
 //!
 //! ```text
 //!           assigned            complete, in the map            named by the map
@@ -36,57 +37,61 @@ use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::replica_set::SetIndex;
 use crate::rules::Bug;
 
-/// What every copy has, whatever its role is.
+/// The common state of every copy, whatever its role.
 struct Core {
     partition: Partition,
     options: Arc<ReplicaOptions>,
-    /// The newest that is known of the map.
+    /// The newest known entry of the map.
     entry: PartitionEntry,
     me: CopyId,
-    /// The record `began` is of this term, and so are none behind it: those are of the header's term.
+    /// The term of the record `began` and of those before it. Later records are of the header's
+    /// term.
     last_term: Term,
-    /// The last record when the header's term was first seen.
+    /// The lsn of the last record when the header's term was first seen.
     began: u64,
-    /// Whose monotonic clock the header's `ahead_ns` refers to; none: the partition's time is not known.
+    /// The copy that `ahead_ns` refers to: the header's offset is against the monotonic clock of
+    /// its node. None if the partition's time is not known.
     clock_of: Option<CopyId>,
 }
 
 enum RoleState<O> {
-    /// It is not in the map.
+    /// The map does not assign a copy to this node.
     None,
     Learner(Learner),
     Backup {
-        /// The primary of the header's term has the same history: its records are installed.
+        /// Whether the primary of the header's term has the same history. If so, its records are
+        /// installed.
         is_adopted: bool,
     },
     Primary(Primary<O>),
 }
 
-/// What a copy is, for metrics and for checks.
+/// The role of a copy, for metrics and checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Nothing.
+    /// There is no copy.
     None,
-    /// It is being made.
+    /// The copy is being made.
     Learner,
-    /// It follows a primary.
+    /// The copy follows a primary.
     Backup,
-    /// It serves.
+    /// The copy serves, or is about to.
     Primary,
 }
 
-/// The time of a partition, in the form in which a copy knows it.
+/// A partition's time, in the form that the copy knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CopyTime {
-    /// The copy has no data yet, and knows no time.
+    /// The copy has no data yet, so no time.
     Unknown,
-    /// At a copy that follows: as late as its primary has said, nanoseconds since 1970.
+    /// For a copy that follows: the latest time received from the primary, in nanoseconds since
+    /// 1970.
     At(u64),
-    /// At the primary: the time less the node's monotonic clock, nanoseconds; wraps.
+    /// For the primary: the time less the node's monotonic clock, in nanoseconds; wraps.
     Ahead(u64),
 }
 
-/// The place for a copy of one partition on one life of a node. `O` is an operation that is held.
+/// The state of one partition's copy on one incarnation of a node. `O` is a held operation.
 pub struct Replica<O> {
     node: NodeId,
     incarnation: Incarnation,
@@ -95,7 +100,7 @@ pub struct Replica<O> {
 }
 
 impl Core {
-    /// The last record held.
+    /// The position of the last record held.
     fn last(&self, header: &PartitionHeader) -> Position {
         let lsn = header.lsn();
         let term = if lsn > self.began { header.term() } else { self.last_term };
@@ -119,7 +124,7 @@ impl Core {
         }
     }
 
-    /// The life of the copy and the term it is in.
+    /// The copy's generation and term.
     fn copy_generation(&self, header: &PartitionHeader) -> CopyGeneration {
         CopyGeneration {
             partition: self.partition,
@@ -130,8 +135,8 @@ impl Core {
 }
 
 impl<O> Replica<O> {
-    /// The place for a copy; there is none yet. All copies of a node share their `options`, of which
-    /// `lost_after_ns` is none of theirs.
+    /// The state before any copy is assigned. All copies of a node share `options`; this module
+    /// does not use `lost_after_ns`.
     #[must_use]
     pub fn new(
         partition: Partition,
@@ -151,19 +156,19 @@ impl<O> Replica<O> {
         Self { node, incarnation, core, role: RoleState::None }
     }
 
-    /// The newest entry of the map that is known here.
+    /// The newest known entry of the map.
     #[must_use]
     pub fn entry(&self) -> &PartitionEntry {
         &self.core.entry
     }
 
-    /// Where operations go, as far as is known here.
+    /// The route for operations by that entry.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
         self.core.entry.route()
     }
 
-    /// What this copy is.
+    /// The role of this copy.
     #[must_use]
     pub fn role(&self) -> Role {
         match self.role {
@@ -195,13 +200,13 @@ impl<O> Replica<O> {
         }
     }
 
-    /// The last record held.
+    /// The position of the last record held.
     #[must_use]
     pub fn position(&self, header: &PartitionHeader) -> Position {
         self.core.last(header)
     }
 
-    /// How many operations are held.
+    /// The number of held operations.
     #[must_use]
     pub fn held(&self) -> usize {
         match &self.role {
@@ -210,8 +215,8 @@ impl<O> Replica<O> {
         }
     }
 
-    /// Whether something of this copy is under way, so that it is to be ticked every few tens of milliseconds, and to
-    /// be [advanced](Self::advance) when something is acknowledged.
+    /// Whether an activity of this copy is under way. If so, call [`Self::tick`] every few tens of
+    /// milliseconds, and [`Self::advance`] after each acknowledgement.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         match &self.role {
@@ -221,7 +226,7 @@ impl<O> Replica<O> {
         }
     }
 
-    /// What batches may do.
+    /// The work that batches may do.
     fn state(&self, header: &PartitionHeader) -> HeaderState {
         match &self.role {
             RoleState::Primary(primary) if primary.serves(&self.core) => HeaderState::Serves,
@@ -232,7 +237,8 @@ impl<O> Replica<O> {
         }
     }
 
-    /// Releases what is held if the partition is served, and opens the header. Every call ends with it.
+    /// Releases held operations if the partition is served, and opens the header. Every call ends
+    /// with this.
     fn finish<M, N>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
         let state = self.state(ctx.header);
         if state == HeaderState::Serves
@@ -243,7 +249,7 @@ impl<O> Replica<O> {
         ctx.header.open(state);
     }
 
-    /// Takes note of the map. An entry that is not newer than the one known is ignored.
+    /// Handles an entry of the map. An entry that is not newer than the known one is ignored.
     pub fn learn<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -277,7 +283,8 @@ impl<O> Replica<O> {
             self.role = RoleState::Backup { is_adopted: false };
         }
         if term < ctx.header.term() {
-            // The map is behind what a frame said already; a newer entry is on its way.
+            // A frame has already reported a newer term than the map's; a newer entry is on its
+            // way.
             return;
         }
         if primary == Some(me) {
@@ -287,7 +294,8 @@ impl<O> Replica<O> {
             }
         } else if is_in_sync {
             if let RoleState::Learner(learner) = &self.role {
-                // The map calls it complete, for its primary said so. If its term is over it waits to be adopted.
+                // The primary reported that the copy is complete. If its term is over, the copy
+                // waits to be adopted.
                 self.role = RoleState::Backup { is_adopted: learner.follows(term) };
             }
         } else if !matches!(&self.role, RoleState::Learner(learner) if learner.is_of(term)) {
@@ -296,7 +304,7 @@ impl<O> Replica<O> {
         }
     }
 
-    /// Whether an operation of `term` may be done, if the header does not serve it.
+    /// Decides on an operation of `term` that the header does not serve.
     #[must_use]
     pub fn admit(&self, header: &PartitionHeader, term: Term) -> Admission {
         let is_of_term =
@@ -315,14 +323,14 @@ impl<O> Replica<O> {
         }
     }
 
-    /// Holds an operation that is to be held, until `deadline_ns` on the monotonic clock at most.
+    /// Holds an operation until `deadline_ns` on the monotonic clock, at most for `hold_ns`.
     pub fn hold(&mut self, now: NodeTime, op: O, deadline_ns: u64) {
         if let RoleState::Primary(primary) = &mut self.role {
             primary.hold(op, deadline_ns.min(now.mono_ns + self.core.options.hold_ns));
         }
     }
 
-    /// A copy did not take something of the stream of `link`.
+    /// Handles a copy's refusal of a frame in the stream of `link`.
     pub fn refused<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -338,7 +346,7 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// A learner asks for a piece.
+    /// Handles a learner's request for a chunk.
     pub fn pulled<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -353,7 +361,7 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// Something was acknowledged, or a node was connected for the first time: does what follows from it.
+    /// Does the steps that an acknowledgement, or the first connection to a node, makes possible.
     pub fn advance<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
         match &mut self.role {
             RoleState::Primary(primary) => primary.advance(&mut self.core, ctx),
@@ -363,8 +371,8 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// Time passes: ends of holds, requests, copies that are silent. Every few tens of milliseconds while it
-    /// [is busy](Self::is_busy) or a link of its set is silent.
+    /// Handles the passage of time: ends of holds, proposals, silent copies. Called every few tens
+    /// of milliseconds while the copy [is busy](Self::is_busy) or a link of its set is silent.
     pub fn tick<M: StateMachine, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>) {
         match &mut self.role {
             RoleState::Primary(primary) => primary.tick(&mut self.core, ctx),
@@ -374,7 +382,7 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// A term that is new here: whatever this copy was in the old one, it is that no more.
+    /// Enters a newer term: the copy gives up its role of the older one.
     fn see_term<M, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>, term: Term) {
         let last = self.core.last(ctx.header);
         self.step_down(ctx, term);
@@ -388,7 +396,7 @@ impl<O> Replica<O> {
         }
     }
 
-    /// Whoever waits is to ask the new primary.
+    /// Refers waiting operations to the new primary, and releases the set.
     fn step_down<M, N: Environment>(&mut self, ctx: &mut CallContext<'_, M, N, O>, below: Term) {
         if let RoleState::Primary(primary) = &mut self.role {
             let partition = self.core.partition;

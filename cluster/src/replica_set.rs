@@ -1,4 +1,5 @@
-//! Sets of copies: which links the records of a partition go over, and which of them an answer waits for.
+//! Sets of copies: the links that carry the records of a partition, and those that an answer waits
+//! for.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::id::LinkIndex;
 use crate::placement::COPIES_MAX;
 
-/// Most links of a set: a partition has at most [`COPIES_MAX`] copies in sync, the primary among them, and a
-/// learner only where there are fewer; one more for what the map may yet allow.
+/// The most links of a set. A partition has at most [`COPIES_MAX`] copies, the primary and a
+/// learner included, so two links would do; the third is a reserve for later maps.
 pub const LINKS_MAX: usize = COPIES_MAX;
 
-/// A row in the table of sets. 0: the empty set.
+/// A row in the table of sets. 0 is the empty set.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SetIndex(pub u16);
 
-/// The links that records go over; the mandatory ones come first.
+/// The links that carry records; the mandatory ones come first.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct ReplicaSet {
     links: [LinkIndex; LINKS_MAX],
@@ -24,7 +25,8 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// A set: first the links that an answer waits for, then the others. Together [`LINKS_MAX`] at most.
+    /// A set of links: `mandatory` ones, which an answer waits for, then `others`. Together at most
+    /// [`LINKS_MAX`].
     #[must_use]
     pub fn new(mandatory: &[LinkIndex], others: &[LinkIndex]) -> Self {
         let mut set = Self::default();
@@ -50,7 +52,7 @@ impl ReplicaSet {
         &self.links[..usize::from(self.mandatory)]
     }
 
-    /// Whether no link is in it.
+    /// Whether the set has no links.
     #[must_use]
     #[inline]
     pub fn is_empty(&self) -> bool {
@@ -73,12 +75,13 @@ impl ReplicaSet {
     }
 }
 
-/// The rows of all sets, read without a lock.
+/// The rows of all sets, readable without a lock.
 #[derive(Debug, Clone)]
 pub struct ReplicaSetTable(Arc<[AtomicU64]>);
 
 impl ReplicaSetTable {
-    /// A row. The caller holds the shard of a partition whose header names it, so it is not used for another set.
+    /// The set in a row. The caller must hold the shard of a partition that refers to the row by
+    /// its header, so that the row is not used for another set.
     #[must_use]
     #[inline]
     pub fn get(&self, index: SetIndex) -> ReplicaSet {
@@ -86,18 +89,19 @@ impl ReplicaSetTable {
     }
 }
 
-/// Gives rows to sets, and takes them back when no partition names them any more.
+/// Assigns rows to sets, and frees rows that no partition refers to.
 #[derive(Debug)]
 pub struct ReplicaSets {
     table: ReplicaSetTable,
-    /// How many partitions name each row; the empty set's row is not counted.
+    /// The number of partitions that refer to each row; the empty set's row is not counted.
     uses: Vec<u32>,
     rows: BTreeMap<u64, SetIndex>,
     free: Vec<SetIndex>,
 }
 
 impl ReplicaSets {
-    /// A table with room for `rows` sets, 65,536 at most; beyond it [`ReplicaSets::acquire`] gives none.
+    /// A table with room for `rows` sets, at most 65,536. If it is full, [`ReplicaSets::acquire`]
+    /// returns none.
     #[must_use]
     pub fn new(rows: usize) -> Self {
         let rows = rows.clamp(1, 1 << 16);
@@ -116,13 +120,14 @@ impl ReplicaSets {
         self.table.clone()
     }
 
-    /// A set.
+    /// The set in a row.
     #[must_use]
     pub fn get(&self, index: SetIndex) -> ReplicaSet {
         self.table.get(index)
     }
 
-    /// The row of a set, for one more partition. None: the table is full.
+    /// Returns the row of a set, and counts one more partition that refers to it. None if the table
+    /// is full.
     pub fn acquire(&mut self, set: ReplicaSet) -> Option<SetIndex> {
         if set.is_empty() {
             return Some(SetIndex(0));
@@ -145,7 +150,7 @@ impl ReplicaSets {
         Some(index)
     }
 
-    /// A partition names this row no more.
+    /// Counts one partition less that refers to the row.
     pub fn release(&mut self, index: SetIndex) {
         if index == SetIndex(0) {
             return;
@@ -158,7 +163,7 @@ impl ReplicaSets {
         }
     }
 
-    /// Whether any set names this link. If none does, the row of the link may be used again.
+    /// Whether any set contains this link. If none does, the row of the link may be used again.
     #[must_use]
     pub fn names(&self, link: LinkIndex) -> bool {
         self.rows.keys().any(|&packed| ReplicaSet::unpack(packed).links().contains(&link))
@@ -170,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_is_used_again_once_nobody_names_it() {
+    fn row_is_used_again_once_no_partition_refers_to_it() {
         let mut sets = ReplicaSets::new(3);
         let (one, two, three) = (LinkIndex(1), LinkIndex(2), LinkIndex(40_000));
         let first = ReplicaSet::new(&[one], &[two]);

@@ -1,6 +1,6 @@
-//! Rules that the model leaves out, one at a time, to prove that it would find them missing.
+//! The rules that the model can leave out, one at a time, to prove that it detects each omission.
 
-/// The rules that are in force: all of them, outside of the model.
+/// The rules in force: all of them, except in the model.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "bugs")]
@@ -14,61 +14,61 @@ pub struct Rules {
     expect(unreachable_pub, dead_code, reason = "only the model names one")
 )]
 pub enum Bug {
-    /// Refusals follow the next word instead of preceding the position in the same one.
+    /// Refusals follow in the next ack instead of preceding the position in the same one.
     WordBeforeRefusal,
-    /// Refusals that stand are not said again on a new link.
+    /// Refusals in force are not reported again on a new link.
     RefusalLostWithLink,
-    /// A removed copy's pieces are released as a whole.
+    /// A removed copy's parked batches are released as a whole.
     RemovalFreesWholePiece,
-    /// What the older link still holds is read after the newer one began.
+    /// Bytes of the older link are read after the newer one began.
     OlderLinkReadOn,
     /// A resumed stream begins one frame late.
     ResumeOneBehind,
-    /// A piece waits for its first link only.
+    /// A parked batch waits for its first link only.
     PieceNeedsOneLink,
-    /// Reads are answered before what they saw is held by all.
+    /// Reads are answered before all mandatory copies hold the changes that they saw.
     ReadNotParked,
     /// A learner gets no records until it is mandatory.
     SetAfterMandatory,
     /// An operation that is sent again gets a new number.
     NumberNotKeptOnResend,
-    /// A log drops results before their lane is done with them.
+    /// A log drops results before their op stream is done with them.
     LogDroppedEarly,
     /// Results of a copy that was wiped still count.
     LogSurvivesWipe,
-    /// A deposed primary releases what waited.
+    /// A deposed primary releases its parked batches.
     DeposalReleases,
     /// Answers to older sendings count.
     AnswerOfAnySending,
-    /// Results of what changed nothing count in later terms.
+    /// Results of operations that changed nothing count in later terms.
     UnchangedSurvivesDeposal,
     /// A refusal ends with an `Adopt` in any stream.
     AdoptInAnyStreamClears,
-    /// A result that was found is answered at once.
+    /// A result from the log is answered at once.
     FoundAnsweredAtOnce,
-    /// Operations of lanes that the map does not know are done.
+    /// Operations of op streams that are not in the map are done.
     UnseenLaneIsNew,
     /// A new primary serves before the other copies have adopted its term.
     ServesBeforeAdopted,
-    /// The log of a lane goes with the stream that filled it.
+    /// The logs of a node's op streams are dropped when it connects again.
     LogDiesWithStream,
-    /// An operation that is held is looked up when it arrives, not when it is done.
+    /// A held operation is looked up when it arrives, not when it is done.
     LookedUpOnArrival,
     /// Operations below the highest done number are done.
     DoneNotRefused,
     /// A worker empties its inbox before it reads the acknowledged positions.
     AckedBeforeInbox,
-    /// Results are not part of a copy.
+    /// A copy does not include results.
     ChunkWithoutLog,
-    /// Pieces of a deposed primary stay parked as they are.
+    /// Batches of a deposed primary stay parked unchanged.
     DeposalOpensNothing,
     /// A resend is done again.
     NoDedupe,
-    /// Records of a term that is over are accepted.
+    /// Records of an older term are accepted.
     AcceptOldTerms,
     /// A learner is made in-sync before its acknowledgement is mandatory.
     LateMandatory,
-    /// A learner is made in-sync while it lacks what was answered without it.
+    /// A learner is made in-sync while it lacks changes that were answered without it.
     LearnerBehind,
     /// A primary hands over before its copies hold everything.
     TransferUndrained,
@@ -76,13 +76,13 @@ pub enum Bug {
     ServeInTransfer,
     /// A copy takes over with its node's clock.
     ClockOfNode,
-    /// A store looks at the items of a partition by its node's clock.
+    /// A store expires the items of a partition by its node's clock.
     SweepByWall,
-    /// Reads need neither lease nor round.
+    /// Reads need neither a lease nor a term check.
     ReadsUnconfirmed,
-    /// A primary serves however long it has not heard the controller.
+    /// A primary serves without any contact to the controller.
     ServeWhenLost,
-    /// An attempt of an older term is done.
+    /// An operation stamped with an older term is done.
     AcceptOldAttempts,
     /// Early answers run ahead of the backups without a bound.
     OwnerUnbounded,

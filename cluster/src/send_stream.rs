@@ -1,7 +1,8 @@
-//! The sending end of a link's stream: bytes that the peer has not acknowledged, and their positions.
+//! The sending end of a link's stream: bytes that the peer has not acknowledged, and their
+//! positions.
 //!
-//! Positions count the bytes of numbered frames from the beginning of the stream, which is where both nodes' lives
-//! first met. They outlive connections.
+//! Positions count the bytes of numbered frames since the first connection of the two incarnations.
+//! They outlive connections.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,19 +11,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::frames::FrameError;
 use crate::rules::{Bug, Rules};
 
-/// Most bytes that are not acknowledged.
+/// The most unacknowledged bytes.
 pub const UNACKED_BYTES_MAX: usize = 4 << 20;
-/// Two marks of time are at least so far apart.
+/// The least time between two marks.
 const MARK_NS: u64 = 250_000;
-/// Acknowledged bytes are moved out once they are so many.
+/// Acknowledged bytes are moved out of the buffer from this size on.
 const SLACK_BYTES: usize = 64 << 10;
 
-/// The position up to which everything is acknowledged, for threads that do not hold the stream.
+/// The acknowledged position, for threads that do not hold the stream.
 #[derive(Debug, Clone, Default)]
 pub struct Acked(Arc<AtomicU64>);
 
 impl Acked {
-    /// The position.
+    /// The acknowledged position.
     #[must_use]
     #[inline]
     pub fn get(&self) -> u64 {
@@ -30,20 +31,20 @@ impl Acked {
     }
 }
 
-/// Bytes that are not acknowledged. One for each link, in a lock that is always taken last.
+/// The unacknowledged bytes of a link, guarded by a lock that is always taken last.
 #[derive(Debug)]
 pub struct SendStream {
-    /// Some acknowledged bytes, then all that are not.
+    /// Some acknowledged bytes, then all unacknowledged ones.
     bytes: Vec<u8>,
-    /// Acknowledged bytes at the front of `bytes`.
+    /// The number of acknowledged bytes at the front of `bytes`.
     head: usize,
-    /// Everything before is acknowledged: the position of `bytes[head]`.
+    /// The acknowledged position: the position of `bytes[head]`.
     base: u64,
-    /// Everything before was handed to the connection.
+    /// The position up to which bytes were handed to the connection.
     sent: u64,
-    /// Positions and the times at which they were appended, some of them.
+    /// Some positions, with the times at which they were appended.
     marks: VecDeque<(u64, u64)>,
-    /// When something was last acknowledged.
+    /// When the peer last acknowledged bytes.
     progress_ns: u64,
     acked: Acked,
     bytes_max: usize,
@@ -57,7 +58,7 @@ impl Default for SendStream {
 }
 
 impl SendStream {
-    /// An empty stream that is full with `bytes_max` bytes.
+    /// An empty stream. `bytes_max` unacknowledged bytes make it full.
     #[must_use]
     pub fn new(bytes_max: usize, rules: Rules) -> Self {
         Self {
@@ -73,52 +74,52 @@ impl SendStream {
         }
     }
 
-    /// The acknowledged position, to be read without the stream.
+    /// The acknowledged position, readable without the stream.
     #[must_use]
     pub fn acked(&self) -> &Acked {
         &self.acked
     }
 
-    /// Where the next frame begins.
+    /// The position where the next frame begins.
     #[must_use]
     #[inline]
     pub fn end(&self) -> u64 {
         self.base + self.unacked() as u64
     }
 
-    /// Bytes that are not acknowledged.
+    /// The number of unacknowledged bytes.
     #[must_use]
     #[inline]
     pub fn unacked(&self) -> usize {
         self.bytes.len() - self.head
     }
 
-    /// With so many bytes that are not acknowledged it is full.
+    /// The number of unacknowledged bytes at which the stream is full.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
     }
 
-    /// Operations that need the stream are answered *busy*.
+    /// Whether the stream is full. Then operations that need it are refused as *busy*.
     #[must_use]
     #[inline]
     pub fn is_full(&self) -> bool {
         self.unacked() >= self.bytes_max
     }
 
-    /// Pieces of copies wait.
+    /// Whether a quarter of the stream is in use. Then the primary sends no further chunks.
     #[must_use]
     pub fn is_over_quarter(&self) -> bool {
         self.unacked() >= self.bytes_max / 4
     }
 
-    /// Appends a whole frame; answers where it ends.
+    /// Appends a whole frame. Returns the position where it ends.
     #[inline]
     pub fn append(&mut self, frame: &[u8], now_ns: u64) -> u64 {
         self.append_with(now_ns, |out| out.extend_from_slice(frame))
     }
 
-    /// Appends the whole frames that `write` writes; answers where the last one ends.
+    /// Appends the whole frames that `write` writes. Returns the position where the last one ends.
     #[inline]
     pub fn append_with(&mut self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let is_due = |&(_, ns): &(u64, u64)| now_ns.saturating_sub(ns) >= MARK_NS;
@@ -129,24 +130,25 @@ impl SendStream {
         self.end()
     }
 
-    /// What is to be sent next: whole frames.
+    /// The bytes to send next: whole frames.
     #[must_use]
     pub fn unsent(&self) -> &[u8] {
         let place = (self.sent - self.base) as usize;
         &self.bytes[self.head + place..]
     }
 
-    /// So many of the unsent bytes were handed to the connection.
+    /// Records that `bytes` unsent bytes were handed to the connection.
     pub fn sent(&mut self, bytes: usize) {
         self.sent = (self.sent + bytes as u64).min(self.end());
     }
 
-    /// A new connection: the peer holds everything before `held`. What follows is sent again. This is to be called
-    /// before the refusals of the same word are dealt with, for that may append.
+    /// Resumes the stream on a new connection: the peer holds everything before `held`, and the
+    /// rest is sent again. Call it before processing the refusals of the same ack, for that may
+    /// append.
     ///
     /// # Errors
     ///
-    /// If the stream has no such position: the peer means another one.
+    /// If the stream has no such position: the peer refers to another stream.
     pub fn resume(&mut self, held: u64) -> Result<(), FrameError> {
         if held < self.base || held > self.end() {
             return Err(FrameError::Position);
@@ -160,12 +162,12 @@ impl SendStream {
         Ok(())
     }
 
-    /// The peer went through everything before `held`. This is to be called when all refusals that the same word has
-    /// were dealt with.
+    /// Records that the peer has processed everything before `held`. Call it after processing all
+    /// refusals of the same ack.
     ///
     /// # Errors
     ///
-    /// If so much was never sent, or less than before is acknowledged.
+    /// If `held` lies beyond the sent bytes, or before the acknowledged position.
     pub fn acknowledge(&mut self, held: u64, now_ns: u64) -> Result<(), FrameError> {
         if held < self.base || held > self.end() {
             return Err(FrameError::Position);
@@ -192,13 +194,13 @@ impl SendStream {
         Ok(())
     }
 
-    /// How long ago the oldest byte that is not acknowledged was appended; 0 if there is none.
+    /// The age of the oldest unacknowledged byte; 0 if there is none.
     #[must_use]
     pub fn age_ns(&self, now_ns: u64) -> u64 {
         self.marks.front().map_or(0, |&(_, ns)| now_ns.saturating_sub(ns))
     }
 
-    /// For how long nothing was acknowledged though something should be.
+    /// The time without an acknowledgement while bytes were outstanding.
     #[must_use]
     pub fn silence_ns(&self, now_ns: u64) -> u64 {
         self.age_ns(now_ns).min(now_ns.saturating_sub(self.progress_ns))
@@ -270,7 +272,7 @@ mod tests {
                         stream.acknowledge(heard.len() as u64, 0).expect("it was sent");
                     }
                     _ => {
-                        // The connection is lost with what is under way.
+                        // The connection is lost with the bytes in flight.
                         let count = count.min(under_way.len());
                         heard.extend(under_way.drain(..count));
                         under_way.clear();

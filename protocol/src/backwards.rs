@@ -1,9 +1,9 @@
-//! A piece of an answer, written from its end: numbers come from their last digit on, and the whole piece is
-//! copied once.
+//! A piece of a reply, written from its end to its start: the last digit of a number comes first,
+//! and the whole piece is copied once.
 //!
-//! Not here: what answers say (`native`, `reply`).
+//! Here: the buffer and its numbers. Not here: the contents of replies (`native`, `reply`).
 
-/// Room for `N` bytes.
+/// A buffer of `N` bytes, filled from its end.
 pub(crate) struct Backwards<const N: usize> {
     bytes: [u8; N],
     start: usize,
@@ -15,7 +15,7 @@ impl<const N: usize> Backwards<N> {
         Self { bytes: [0; N], start: N }
     }
 
-    /// Puts `bytes` before what is written.
+    /// Puts `bytes` before the bytes that are already written.
     #[inline]
     pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         let start = self.start - bytes.len();
@@ -23,7 +23,7 @@ impl<const N: usize> Backwards<N> {
         self.start = start;
     }
 
-    /// Puts a blank and `value`, in decimal, before what is written.
+    /// Puts a blank and `value`, in decimal, before the bytes that are already written.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a verdict has four: a third fewer instructions")]
     pub(crate) fn blank_and_number(&mut self, mut value: u64) {
@@ -37,13 +37,13 @@ impl<const N: usize> Backwards<N> {
         }
     }
 
-    /// As [`Self::blank_and_number`], of a number with a sign.
+    /// Like [`Self::blank_and_number`], but for a signed number.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "as of a number without one")]
     pub(crate) fn blank_and_signed(&mut self, value: i64) {
         self.blank_and_number(value.unsigned_abs());
         if value < 0 {
-            // In place of the blank.
+            // The minus sign takes the blank's place.
             self.start += 1;
             self.bytes(b" -");
         }

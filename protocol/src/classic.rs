@@ -1,9 +1,8 @@
 //! The classic verbs: `get` to `quit`, one line each, with a data block behind the storage verbs.
 //!
-//! Here: the line parser, and beside it the words of the answers. Not here: the meta verbs, the
-//! native verbs.
-//! Source: memcached's `doc/protocol.txt`; where it is silent, what memcached was measured to do
-//! (argument errors as the newest release words them).
+//! Here: the line parser, and beside it the encoder of the replies. Not here: the meta verbs, the
+//! native verbs. Source: memcached's `doc/protocol.txt`; where it is silent, measurements of
+//! memcached (argument errors as the newest release words them).
 
 use crate::cluster_admin;
 use crate::decode::{Block, DecodeError, Decoded, Line};
@@ -18,10 +17,11 @@ use crate::request::{
     StatsTopic, Words,
 };
 
-/// Largest data block length that is a length at all: `INT_MAX` less its CRLF, as in memcached.
+/// The greatest valid length of a data block: `INT_MAX` less its CRLF, as in memcached.
 const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
 
-/// A line of one blank at most, with a bare line end: malformed, not unknown.
+/// Length in bytes of a line with one blank at most and a bare line end: malformed, not an unknown
+/// verb.
 const SHORT_LINE_BYTES: usize = 2;
 
 /// Decodes a line that begins with `verb`; `rest` is the line behind it.
@@ -78,18 +78,19 @@ fn admin<'a>(line: Line<'a>, verb: &'a [u8], rest: &'a [u8]) -> Result<Decoded<'
     line.done(Request::Admin { admin, quiet })
 }
 
-/// The question by which `ElastiCache`'s clients find the nodes; memcached has no `config` at all.
+/// Whether the line is `config get cluster`, by which `ElastiCache`'s clients find the nodes;
+/// memcached has no `config`.
 fn is_config_get_cluster(rest: &[u8]) -> bool {
     Words(rest).eq([&b"get"[..], b"cluster"])
 }
 
-/// An unknown verb. A request of HTTP is hung up on, as memcached does.
+/// Refuses an unknown verb. An HTTP request closes the connection, as in memcached.
 fn unknown(line: Line<'_>, verb: &[u8]) -> DecodeError {
     let last = Words(line.text).last().unwrap_or_default();
     let error = match verb.len() {
         _ if last.starts_with(b"HTTP/") && verb != last => ProtocolError::Close,
         0 if line.bytes <= SHORT_LINE_BYTES => ProtocolError::BadFormat,
-        // Lines too short to be a command count as malformed in the newest release.
+        // The newest release of memcached reports lines too short to be a command as malformed.
         0 | 1 if line.text.first() != Some(&b' ') => ProtocolError::BadFormat,
         _ => ProtocolError::UnknownCommand,
     };
@@ -101,7 +102,7 @@ fn ends_quietly(rest: &[u8]) -> bool {
     without_noreply(rest).is_some()
 }
 
-/// What stands before `noreply` where that is the last word.
+/// The bytes before `noreply`, if that is the last word.
 pub(crate) fn without_noreply(rest: &[u8]) -> Option<&[u8]> {
     let blanks = rest.iter().rev().take_while(|byte| **byte == b' ').count();
     rest[..rest.len() - blanks]
@@ -143,7 +144,7 @@ fn touch_and_retrieve<'a>(
     line.done(Request::Retrieve { keys, with_cas, touch: Some(touch) })
 }
 
-/// A command on one key answered in the classic words.
+/// Builds a command on one key that is answered in the classic form.
 fn command<'a>(key: Key<'a>, operation: Operation<'a>, quiet: bool) -> Request<'a> {
     Request::Command { command: Command { key, operation }, form: Form::Text { quiet } }
 }
@@ -167,7 +168,7 @@ fn arithmetic<'a>(
 fn delete<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
     let mut words = Words(rest);
     let key = words.next().ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
-    // Old clients send `delete k 0`; the newest memcached ignores whatever stands there.
+    // Old clients send `delete k 0`; the newest memcached ignores any word there.
     let quiet = ends_quietly(words.rest());
     let key = Key::plain(key).ok_or_else(|| line.refuse(ProtocolError::BadFormat, quiet))?;
     line.done(command(key, Operation::Delete(Delete::default()), quiet))
@@ -204,7 +205,8 @@ fn compare_and_store<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, 
         return Err(line.refuse(ProtocolError::BadFormat, false));
     };
     let quiet = ends_quietly(words.rest());
-    // Without a unique the line is refused, but its length holds: the block goes with it.
+    // A line without a cas unique is refused, but its length is valid: the block is dropped with
+    // it.
     let compare_cas = Some(words.next().unwrap_or_default());
     let set = StoreLine { key, flags, when, length, mode: SetMode::Set, compare_cas, quiet };
     set.decode(line)
@@ -223,7 +225,8 @@ struct StoreLine<'a> {
 
 impl<'a> StoreLine<'a> {
     fn decode(&self, line: Line<'a>) -> Result<Decoded<'a>, DecodeError> {
-        // Without a length nobody knows where the block ends, so the client must hear of it.
+        // Without a length the end of the block is unknown, so the refusal is sent even under
+        // `noreply`.
         let length = block_length(self.length)
             .ok_or_else(|| line.refuse(ProtocolError::BadFormat, false))?;
         let bad = |error| line.refuse_with(length, error, self.quiet);
@@ -252,7 +255,7 @@ impl<'a> StoreLine<'a> {
     }
 }
 
-/// The length of a data block; `None` for what is no length.
+/// Parses the length of a data block; `None` if `word` is no valid length.
 pub(crate) fn block_length(word: &[u8]) -> Option<usize> {
     let word = word.strip_prefix(b"+").unwrap_or(word);
     strict_u64(word).filter(|length| *length <= LENGTH_MAX).map(|length| length as usize)
@@ -306,7 +309,7 @@ fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, Dec
     })
 }
 
-/// Appends the answer to a command on one key, in the classic words.
+/// Appends the reply to a command on one key, in the classic form.
 pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
     let line: &[u8] = match outcome {
         Outcome::Number(item) | Outcome::Refused(item) => match item.value {

@@ -1,8 +1,8 @@
-//! What an operator tells the whole cluster: `cluster drain`, `cluster forget`, `cluster set`,
+//! The operator's commands to the whole cluster: `cluster drain`, `cluster forget`, `cluster set`,
 //! `cluster limits`, `cluster unlimit`, and `cluster limit` with a block behind it.
 //!
-//! Here: the line parser. Not here: which node a word names and whether the cluster obeys (`server`),
-//! `config get cluster` and `stats cluster`, which only ask (`classic`).
+//! Here: the line parser. Not here: resolving a node's name and carrying out the command
+//! (`server`), the read-only `config get cluster` and `stats cluster` (`classic`).
 
 use crate::bounds::LIMIT_BYTES_MAX;
 use crate::classic::block_length;
@@ -10,7 +10,7 @@ use crate::decode::{Block, DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
 use crate::request::{Admin, ClusterVerb, Request, Words};
 
-/// Longest name of a setting, in bytes: as the cluster's map has it.
+/// Longest name of a setting in bytes; the cluster's map has the same bound.
 const NAME_BYTES_MAX: usize = 250;
 
 const USAGE: &str = "there are cluster drain <node>, cluster forget <node>, \
@@ -30,8 +30,8 @@ fn wrong(why: &'static str) -> ProtocolError {
     ProtocolError::Native { verb: "cluster", why }
 }
 
-/// Reads the words behind `cluster`, and the block of the one verb that has one. Never silent: the word
-/// `noreply` here would be one too many.
+/// Decodes the words behind `cluster`, and the block of `cluster limit`. The reply is never
+/// suppressed: `noreply` counts as a surplus word.
 pub(crate) fn decode<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, DecodeError> {
     let asked = |verb| Request::Admin { admin: Admin::Cluster(verb), quiet: false };
     let mut words = Words(rest);
@@ -39,7 +39,8 @@ pub(crate) fn decode<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<Decoded<'a>, 
         return line.done(asked(verb(line, rest)?));
     }
     let (name, length) = (words.next().unwrap_or_default(), words.next());
-    // A block of unknown length may hold anything, commands too: the connection ends before it.
+    // A block of unknown length may contain commands, so the connection closes before the block is
+    // read.
     let length = match length.map(block_length) {
         Some(Some(length)) => length,
         unread => {
@@ -110,7 +111,7 @@ mod tests {
         let cluster = |verb| Ok((Admin::Cluster(verb), false));
         assert_eq!(admin("cluster drain n3\r\n"), cluster(ClusterVerb::Drain(b"n3")));
         assert_eq!(admin("cluster  drain 3 \n"), cluster(ClusterVerb::Drain(b"3")));
-        // A node may be called so; the answer is given all the same.
+        // `noreply` is a valid node name, and the reply is sent all the same.
         assert_eq!(admin("cluster drain noreply\r\n"), cluster(ClusterVerb::Drain(b"noreply")));
         assert_eq!(
             admin("cluster forget [::1]:11300\r\n"),
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_wrong_hears_how_it_is_written() {
+    fn a_wrong_line_gets_its_usage() {
         let long = format!("cluster set {} 1\r\n", "n".repeat(NAME_BYTES_MAX + 1));
         for (line, why) in [
             ("cluster\r\n", USAGE),

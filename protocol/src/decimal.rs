@@ -1,9 +1,10 @@
-//! Numbers in decimal, at the end of an answer.
+//! Numbers in decimal, appended to a reply.
 //!
-//! Not here: those that are written from their end (`backwards`), reading them (`number`).
+//! Here: writing them forwards. Not here: numbers that are written from their end (`backwards`),
+//! parsing them (`number`).
 
-/// Appends `value` in decimal. Of up to three digits it is quickest, for a few bytes of a known length need
-/// no call to copy them.
+/// Appends `value` in decimal. Numbers of up to three digits are the fastest: their few bytes have
+/// a length known at compile time and need no call to copy them.
 pub(crate) fn write_number(out: &mut Vec<u8>, value: u64) {
     let digit = digits(value);
     match value {
@@ -14,7 +15,7 @@ pub(crate) fn write_number(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// As [`write_number`], for a number that has more digits than three.
+/// Like [`write_number`], for a number that has more than three digits.
 pub(crate) fn write_long_number(out: &mut Vec<u8>, value: u64) {
     match EightDigits::of(value) {
         Some(digits) => digits.write(out),
@@ -22,42 +23,45 @@ pub(crate) fn write_long_number(out: &mut Vec<u8>, value: u64) {
     }
 }
 
-/// Tells the digit of `value` at a place, 1 being the last.
+/// Returns a function that maps a place (1, 10, 100, ...) to the digit of `value` at that place, in
+/// ASCII.
 pub(crate) fn digits(value: u64) -> impl Fn(u64) -> u8 {
     move |place| b'0' + (value / place % 10) as u8
 }
 
 /// A number of up to eight digits.
 struct EightDigits {
-    /// The digits; what follows them means nothing.
+    /// The digits from the first byte on; the bytes behind them are meaningless.
     text: [u8; 8],
-    /// How many they are.
+    /// The number of digits.
     count: usize,
 }
 
 impl EightDigits {
-    /// The digits of `value`; `None` if they are more than eight.
+    /// Returns the digits of `value`; `None` if there are more than eight.
     ///
-    /// A number is split into its halves, side by side in one word, and these into theirs, until each is
-    /// a digit: no branch depends on how many there are, which no processor could foretell.
+    /// The number is split into two halves, side by side in one word, and each half again, until
+    /// each part is one digit. No branch depends on the number of digits, which the processor
+    /// cannot predict.
     #[inline]
     fn of(value: u64) -> Option<Self> {
         if value >= 100_000_000 {
             return None;
         }
-        // To multiply by 10,486 and shift is to divide by 100, up to 10,000; likewise 103, by 10, up to 100.
+        // Multiplying by 10,486 and shifting divides by 100, up to 10,000; multiplying by 103
+        // divides by 10, up to 100.
         let fours = (value / 10_000) | ((value % 10_000) << 32);
         let tops = ((fours * 10_486) >> 20) & 0x7f_0000_007f;
         let twos = tops | ((fours - 100 * tops) << 16);
         let tops = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
         let ones = tops | ((twos - 10 * tops) << 8);
-        // The first digit lies in the lowest byte. 0 has a digit too.
+        // The first digit lies in the lowest byte. The added bit lets 0 keep one digit.
         let zeros = (ones | (1 << 56)).trailing_zeros() / 8;
         let text = (ones | u64::from_le_bytes([b'0'; 8])) >> (8 * zeros);
         Some(Self { text: text.to_le_bytes(), count: 8 - zeros as usize })
     }
 
-    /// Appends them.
+    /// Appends the digits to `out`.
     #[inline]
     fn write(&self, out: &mut Vec<u8>) {
         let end = out.len() + self.count;

@@ -1,7 +1,8 @@
-//! The front of a buffer → a request, or the wish for more bytes, or a refusal.
+//! The entry to decoding: the front of a buffer becomes a request, a demand for more bytes, or a
+//! refusal.
 //!
-//! Here: where a request ends, and what each kind of fault costs. Not here: the verbs themselves
-//! (`classic`, `meta`), the buffer (`server`).
+//! Here: where a request ends, and how many bytes each kind of fault consumes. Not here: the verbs
+//! themselves (`classic`, `meta`), the buffer (`server`).
 
 use memchr::memchr;
 use nom::IResult;
@@ -14,62 +15,62 @@ use crate::error::ProtocolError;
 use crate::request::Request;
 use crate::{classic, meta};
 
-/// No verb with a key is longer, its blank included.
+/// Upper bound on the length in bytes of a verb that takes a key, its blank included.
 const VERB_BYTES_MAX: usize = 16;
 
-/// What the front of a buffer is.
+/// The result of decoding the front of a buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decoded<'a> {
-    /// A whole request. `consumed` bytes belong to it; they may reach past the buffer when a
-    /// value is refused for its size: the rest is dropped as it comes.
+    /// A whole request. `consumed` may reach past the buffer if a value is refused for its size;
+    /// the caller then drops the rest as it arrives.
     Request {
         /// The request.
         request: Request<'a>,
-        /// How many bytes to drop before the next one.
+        /// The number of bytes to drop before the next request.
         consumed: usize,
     },
-    /// Not all here yet.
+    /// The request is incomplete.
     Incomplete {
-        /// So many bytes hold no line end that counts; pass it to the next [`decode`].
+        /// The number of bytes known to contain no line end; pass it to the next [`decode`].
         scanned: usize,
-        /// Decoding again is of no use before the buffer holds this many bytes.
+        /// The buffer length in bytes below which decoding again is pointless.
         needed: usize,
     },
 }
 
-/// A refused request: what to answer and how to go on.
+/// A refused request: the error to send and how to continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeError {
-    /// What the client hears.
+    /// The error that is sent to the client.
     pub error: ProtocolError,
-    /// How many bytes to drop; they may reach past the buffer, as in [`Decoded::Request`].
+    /// The number of bytes to drop; they may reach past the buffer, as in [`Decoded::Request`].
     pub consumed: usize,
-    /// `noreply` was asked: say nothing.
+    /// The request has `noreply`: send nothing.
     pub quiet: bool,
-    /// Hang up after the answer: a data block follows and nothing tells where it ends.
+    /// Close the connection after the reply: a data block of unknown length follows.
     pub closes: bool,
 }
 
-/// One line of input and what follows it.
+/// One line of input and the bytes behind it.
 #[derive(Clone, Copy)]
 pub(crate) struct Line<'a> {
-    /// Without line end.
+    /// The line without its line end.
     pub(crate) text: &'a [u8],
     /// The buffer after the line end.
     pub(crate) after: &'a [u8],
-    /// With line end.
+    /// The length of the line in bytes, with its line end.
     pub(crate) bytes: usize,
     pub(crate) bounds: Bounds,
 }
 
 /// Decodes the request at the front of `input`.
 ///
-/// `scanned` is 0, or what the last [`Decoded::Incomplete`] for this very front said.
+/// `scanned` is 0, or the value that the last [`Decoded::Incomplete`] for the same front returned.
 ///
 /// # Errors
 ///
-/// A [`DecodeError`] for bytes that are no request: the connection goes on after `consumed` bytes,
-/// except for [`ProtocolError::Close`].
+/// A [`DecodeError`] if the bytes are no valid request: the connection continues after `consumed`
+/// bytes, except for [`ProtocolError::Close`] and where `closes` is set.
 pub fn decode(input: &[u8], scanned: usize, bounds: Bounds) -> Result<Decoded<'_>, DecodeError> {
     let Some(at) = memchr(b'\n', &input[scanned.min(input.len())..]) else {
         return unfinished(input);
@@ -91,7 +92,8 @@ pub fn decode(input: &[u8], scanned: usize, bounds: Bounds) -> Result<Decoded<'_
     }
 }
 
-/// A line whose end has not come: memcached waits for 2048 bytes, and longer only for keys.
+/// Handles a line without its end: memcached waits for up to 2048 bytes, and for more only if the
+/// line lists keys.
 fn unfinished(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     let many_keys = input.starts_with(b"get ") || input.starts_with(b"gets ");
     let most = if many_keys { GET_LINE_BYTES_MAX } else { LINE_BYTES_MAX };
@@ -102,17 +104,17 @@ fn unfinished(input: &[u8]) -> Result<Decoded<'_>, DecodeError> {
     Ok(Decoded::Incomplete { scanned: input.len(), needed: input.len() + 1 })
 }
 
-/// A data block behind a line.
+/// The data block behind a line.
 pub(crate) enum Block<'a> {
     Whole(&'a [u8]),
-    /// Answer with this: more bytes are needed.
+    /// More bytes are needed; return this result.
     Incomplete(Decoded<'a>),
-    /// The two bytes behind it are not CRLF.
+    /// The two bytes behind the block are not CRLF.
     Bad,
 }
 
 impl<'a> Line<'a> {
-    /// The block of `length` bytes behind this line.
+    /// Returns the block of `length` bytes behind this line.
     pub(crate) fn block(&self, length: usize) -> Block<'a> {
         let Some(block) = self.after.get(..length + 2) else {
             let needed = self.bytes + length + 2;
@@ -124,13 +126,13 @@ impl<'a> Line<'a> {
         }
     }
 
-    /// The line is the whole request.
+    /// Accepts the line as the whole request.
     #[expect(clippy::unnecessary_wraps, reason = "the last word of functions that may refuse")]
     pub(crate) fn done(&self, request: Request<'a>) -> Result<Decoded<'a>, DecodeError> {
         Ok(Decoded::Request { request, consumed: self.bytes })
     }
 
-    /// The line and a block of `length` bytes are the request.
+    /// Accepts the line and a block of `length` bytes as the request.
     #[expect(clippy::unnecessary_wraps, reason = "the last word of functions that may refuse")]
     pub(crate) fn done_with(
         &self,
@@ -140,12 +142,12 @@ impl<'a> Line<'a> {
         Ok(Decoded::Request { request, consumed: self.bytes + length + 2 })
     }
 
-    /// The line is refused and nothing else.
+    /// Refuses the line alone.
     pub(crate) fn refuse(&self, error: ProtocolError, quiet: bool) -> DecodeError {
         DecodeError { error, consumed: self.bytes, quiet, closes: false }
     }
 
-    /// The line is refused together with its block of `length` bytes.
+    /// Refuses the line together with its block of `length` bytes.
     pub(crate) fn refuse_with(
         &self,
         length: usize,
@@ -156,8 +158,8 @@ impl<'a> Line<'a> {
     }
 }
 
-/// The key that the request at the front of `input` is likely about: its second word. A hint for
-/// what memory to fetch, no more; the request may be cut short or be no request at all.
+/// Returns the probable key of the request at the front of `input`: its second word. The result is
+/// only a hint for prefetching memory; the request may be incomplete or invalid.
 #[must_use]
 pub fn likely_key(input: &[u8]) -> Option<&[u8]> {
     let start = memchr(b' ', &input[..input.len().min(VERB_BYTES_MAX)])? + 1;
@@ -166,7 +168,7 @@ pub fn likely_key(input: &[u8]) -> Option<&[u8]> {
     Some(&key[..end])
 }
 
-/// The next word: blanks are skipped, any other byte belongs to it.
+/// Parses the next word: leading blanks are skipped, any other byte belongs to the word.
 pub(crate) fn word(input: &[u8]) -> IResult<&[u8], &[u8]> {
     preceded(take_while(|byte| byte == b' '), take_while1(|byte| byte != b' ')).parse(input)
 }

@@ -1,9 +1,9 @@
-//! The commonest lines, read in one pass: what [`decode`](crate::decode()) says of them, for a third of
-//! what it costs.
+//! The fast path of decoding: reads the commonest lines in one pass, with the same result as
+//! [`decode`](crate::decode()).
 //!
-//! Here: `get` of one key, `incr`, `decr`, `set` and `take` under a written policy or that of the key, each without
-//! options, in the spelling that clients use. Not here: anything else, and any fault: that is
-//! [`decode`](crate::decode())'s to read.
+//! Here: `get` of one key, `incr`, `decr`, `set` and `take` under an inline or the configured
+//! policy, each without options, in the spelling that clients use. Not here: any other line and any
+//! fault, which are left to [`decode`](crate::decode()).
 
 #![expect(
     clippy::inline_always,
@@ -20,10 +20,11 @@ use crate::request::{
     Set, SetMode, Take,
 };
 
-/// One of the commonest requests. All keys are valid ones.
+/// One of the commonest requests. Every key is valid.
 ///
-/// It is made of whole words, so that it is kept in registers until it is stored: a batch has many, and what is
-/// written in pieces and read at once as a whole is waited for.
+/// The enum consists of whole 64-bit words, so that the compiler keeps it in registers until it is
+/// stored: a value written in parts and then read as a whole stalls the processor, and a batch
+/// holds many of these values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum FastRequest<'a> {
@@ -34,40 +35,40 @@ pub enum FastRequest<'a> {
     },
     /// `incr <key> <delta>`, `decr <key> <delta>`.
     Count {
-        /// The counter.
+        /// The key of the counter.
         key: &'a [u8],
-        /// Up or down by so much.
+        /// The amount to add or subtract.
         delta: u64,
-        /// Down.
+        /// Whether to subtract.
         decrement: bool,
     },
     /// `set <key> <flags> <exptime> <length>` and its block.
     Set {
-        /// The item.
+        /// The key of the item.
         key: &'a [u8],
         /// The client's 32 bits.
         client_flags: u32,
-        /// As written.
+        /// The exptime as the client wrote it.
         exptime: Exptime,
-        /// No longer than an item may be.
+        /// The value; its length is within the bounds.
         value: &'a [u8],
     },
     /// `take <key> <cost> <policy>`.
     Take {
         /// The limited key.
         key: &'a [u8],
-        /// Units, 0 to [`COUNT_MAX`].
+        /// The cost in units, 0 to [`COUNT_MAX`].
         cost: u64,
-        /// [`CONFIGURED_POLICY`], or a policy token, not parsed.
+        /// [`CONFIGURED_POLICY`], or an unparsed policy token.
         policy: &'a [u8],
     },
 }
 
-/// The policy of the limit that the key is bound to.
+/// The policy argument that stands for the policy of the limit that matches the key.
 pub const CONFIGURED_POLICY: &[u8] = b"-";
 
 impl<'a> FastRequest<'a> {
-    /// The key it is about.
+    /// Returns the key of the request.
     #[must_use]
     pub fn key(&self) -> &'a [u8] {
         let (Self::Get { key }
@@ -77,11 +78,11 @@ impl<'a> FastRequest<'a> {
         key
     }
 
-    /// What [`decode`](crate::decode()) makes of the same line.
+    /// Returns the [`Request`] that [`decode`](crate::decode()) returns for the same line.
     ///
     /// # Panics
     ///
-    /// If the key is not a valid one, which no [`decode_fast`] tells.
+    /// If the key is invalid, which no result of [`decode_fast`] has.
     #[must_use]
     pub fn request(&self) -> Request<'a> {
         let key = Key::plain(self.key()).expect("a key was read");
@@ -126,14 +127,14 @@ const TAKE: u32 = u32::from_le_bytes(*b"take");
 const GET: u32 = u32::from_le_bytes(*b"get ");
 const SET: u32 = u32::from_le_bytes(*b"set ");
 
-/// Reads the request at the front of `input` and tells how long it is; `None` if it is not whole, not
-/// one of the commonest, or faulty.
+/// Decodes the request at the front of `input` and returns it with its length in bytes; `None` if
+/// it is incomplete, faulty or not one of the commonest.
 #[inline(always)]
 #[must_use]
 pub fn decode_fast(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
     let (verb, rest) = input.split_first_chunk::<4>()?;
     let mut rest = Scanner(rest);
-    // Compared whole, not letter by letter.
+    // One comparison of the whole verb instead of one per letter.
     let verb = u32::from_le_bytes(*verb);
     let fast = match verb {
         INCR | DECR => {
@@ -175,10 +176,10 @@ pub fn decode_fast(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usi
     Some((fast, input.len() - rest.0.len()))
 }
 
-/// More digits could be more than 64 bits.
+/// Most digits of a number: 20 digits could exceed 64 bits.
 const DIGITS_MAX: usize = 19;
 
-/// What is not read yet.
+/// The bytes that are not read yet.
 struct Scanner<'a>(&'a [u8]);
 
 impl<'a> Scanner<'a> {
@@ -202,7 +203,7 @@ impl<'a> Scanner<'a> {
         Some(())
     }
 
-    /// A word of 1 to 250 bytes above the blank: no more than a key may have, and any such word is one.
+    /// Reads a word of 1 to 250 bytes above the blank: every such word is a valid key.
     #[inline(always)]
     fn word(&mut self) -> Option<&'a [u8]> {
         let end = word_end(&self.0[..self.0.len().min(KEY_BYTES_MAX + 1)]);
@@ -215,10 +216,10 @@ impl<'a> Scanner<'a> {
         Some(word)
     }
 
-    /// A blank and a number of digits alone.
+    /// Reads a blank and an unsigned number.
     #[inline(always)]
     fn number(&mut self) -> Option<u64> {
-        // Most have one digit.
+        // Most numbers have one digit.
         match self.0 {
             [b' ', digit @ b'0'..=b'9', b' ' | b'\r', ..] => {
                 self.0 = &self.0[2..];
@@ -248,14 +249,15 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where the first byte is that is no higher than a blank.
+/// The index of the first byte that is not above the blank.
 #[inline(always)]
 fn word_end(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let (eights, rest) = bytes.as_chunks::<8>();
     for (number, eight) in eights.iter().enumerate() {
         let word = u64::from_le_bytes(*eight);
-        // The top bit of each byte below 0x21. A borrow can set it wrongly, but only behind such a byte.
+        // Sets the top bit of each byte below 0x21. A borrow can set a wrong bit, but only behind
+        // such a byte.
         let low = word.wrapping_sub(ONES * 0x21) & !word & (ONES << 7);
         if low != 0 {
             return Some(number * 8 + low.trailing_zeros() as usize / 8);
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
     use crate::{Decoded, decode};
 
-    /// What is quick is what `decode` reads.
+    /// Checks that a line which `decode_fast` accepts decodes to the same request in `decode`.
     fn assert_same(input: &[u8], bounds: Bounds) -> bool {
         let Some((fast, consumed)) = decode_fast(input, bounds) else { return false };
         let told = input.escape_ascii().to_string();
@@ -281,7 +283,7 @@ mod tests {
         };
         assert_eq!(consumed, bytes, "{told}");
         match (fast.request(), request) {
-            // The words of a retrieval begin with its blanks.
+            // The `words` of a retrieval begin with its blanks, so only the keys are compared.
             (
                 Request::Retrieve { keys, with_cas: false, touch: None },
                 Request::Retrieve { keys: words, with_cas: false, touch: None },
@@ -292,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_send_is_quick() {
+    fn common_lines_take_the_fast_path() {
         let long = "k".repeat(250);
         for line in [
             "get k\r\n".to_owned(),
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn all_else_is_left_alone() {
+    fn other_lines_are_left_to_decode() {
         let long = "k".repeat(251);
         for line in [
             "get k l\r\n".to_owned(),
@@ -341,7 +343,7 @@ mod tests {
         }
     }
 
-    /// Lines that are quick, or would be but for a byte or two.
+    /// Lines that `decode_fast` accepts, or would accept but for a byte or two.
     fn nearly_fast() -> impl Strategy<Value = Vec<u8>> {
         let verb = prop::sample::select(vec!["get", "gets", "incr", "decr", "set", "take", "mg"]);
         let key = prop_oneof!["[a-z:]{0,30}", "[!-~]{240,255}", "[\\x00-\\x7f]{1,9}"];
@@ -365,7 +367,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_quick_is_what_decode_reads(line in nearly_fast(), more in any::<[u8; 3]>()) {
+        fn fast_requests_equal_those_of_decode(line in nearly_fast(), more in any::<[u8; 3]>()) {
             let bounds = Bounds::default();
             assert_same(&line, bounds);
             let followed = [&line[..], &more].concat();

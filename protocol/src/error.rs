@@ -1,10 +1,10 @@
-//! Why bytes were refused, and what the client hears: memcached's own words, and for the native
-//! verbs ours.
+//! Protocol errors and the text that the client receives: memcached's own, and ours for the native
+//! verbs.
 //!
-//! Not here: how many bytes the refusal consumes (`decode::DecodeError`), and outcomes of well-formed
-//! commands (`reply`).
+//! Here: the error and its text. Not here: the number of bytes that a refusal consumes
+//! (`decode::DecodeError`), and outcomes of well-formed commands (`reply`).
 
-/// Why a line was refused. `Display` is the reply line without its line end.
+/// The reason for refusing a line. `Display` is the reply line without its line end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// No such verb.
@@ -31,10 +31,10 @@ pub enum ProtocolError {
     /// A meta flag given twice.
     #[error("CLIENT_ERROR duplicate flag")]
     DuplicateFlag,
-    /// Any fault in the flags of `ma`: memcached does not say which.
+    /// Any fault in the flags of `ma`: memcached does not distinguish them.
     #[error("CLIENT_ERROR invalid or duplicate flag")]
     BadArithmeticFlag,
-    /// A meta flag whose number does not parse.
+    /// The number of a meta flag does not parse.
     #[error("CLIENT_ERROR bad token in command line format")]
     BadToken,
     /// The delta (`D`) of a meta command other than `ma`.
@@ -66,25 +66,25 @@ pub enum ProtocolError {
     Native {
         /// The verb.
         verb: &'static str,
-        /// What is wrong, and what would be right.
+        /// The fault, and the correct form.
         why: &'static str,
     },
-    /// `slabs reassign`: there are no slabs.
+    /// `slabs reassign`: this server has no slabs.
     #[error("CLIENT_ERROR slab reassignment disabled")]
     NoSlabs,
-    /// `lru_crawler sleep` with more.
+    /// `lru_crawler sleep` with more than a second.
     #[error("CLIENT_ERROR sleep must be one second or less")]
     LongSleep,
-    /// `lru_crawler crawl` with another class.
+    /// `lru_crawler crawl` with an invalid slab class.
     #[error("BADCLASS invalid class id")]
     BadClass,
-    /// `lru tune` with more.
+    /// `lru tune` with hot and warm shares above 80 percent together.
     #[error("ERROR hot and warm pcts must not exceed 80")]
     BadPercents,
-    /// `lru tune` with less.
+    /// `lru tune` with a factor of 0 or less.
     #[error("ERROR hot/warm age factors must be greater than 0")]
     BadFactors,
-    /// memcached hangs up here without a word: a line without end, an HTTP request.
+    /// An endless line or an HTTP request: memcached closes the connection without a reply.
     #[error("")]
     Close,
 }

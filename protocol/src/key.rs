@@ -1,6 +1,7 @@
 //! The key of an item: 1 to 250 bytes without blank or line end.
 //!
-//! Checked once, when a line is decoded, and trusted from then on. Not here: how keys are hashed.
+//! Here: the check, made once when a line is decoded, and the writing of keys. Not here: the hash
+//! of a key (`engine`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -18,15 +19,15 @@ enum Repr<'a> {
 }
 
 impl<'a> Key<'a> {
-    /// A key as it stands on the line; `None` when it is empty or longer than 250 bytes.
+    /// Returns the key that a line contains; `None` if `word` is empty or longer than 250 bytes.
     ///
-    /// The caller has split the line at blanks, so neither blank nor line end is in `word`.
+    /// The caller has split the line at blanks, so `word` contains neither blank nor line end.
     #[must_use]
     pub fn plain(word: &'a [u8]) -> Option<Self> {
         (1..=KEY_BYTES_MAX).contains(&word.len()).then_some(Self(Repr::Plain(word)))
     }
 
-    /// A key written in base64; `None` when it does not decode to 1 to 250 bytes.
+    /// Decodes a key from base64; `None` if it does not decode to 1 to 250 bytes.
     #[must_use]
     pub fn base64(word: &[u8]) -> Option<Key<'static>> {
         let bytes = STANDARD.decode(word).ok()?;
@@ -45,8 +46,8 @@ impl<'a> Key<'a> {
     }
 }
 
-/// Appends `key` to an answer's line: in base64 where `base64` says so, and where the key, with
-/// blanks or line ends in it, would not stay one word. True if it was written in base64.
+/// Appends `key` to a reply line: in base64 if `base64` is set or if the key contains a blank or
+/// line end and would not stay one word. Returns true if it was written in base64.
 pub(crate) fn write_key(out: &mut Vec<u8>, key: &[u8], base64: bool) -> bool {
     let base64 = base64 || !is_one_word(key);
     if base64 {
@@ -59,8 +60,8 @@ pub(crate) fn write_key(out: &mut Vec<u8>, key: &[u8], base64: bool) -> bool {
 
 const HEX_DIGITS: &[u8; 16] = b"0123456789ABCDEF";
 
-/// Appends `key` to a line of a dump. One that would not stay one word is written with `%` and two
-/// digits for each blank, control byte and `%`, as memcached's `metadump` writes it.
+/// Appends `key` to a line of a dump. A key that would not stay one word is written with `%` and
+/// two hex digits for each blank, control byte and `%`, as in memcached's `metadump`.
 pub fn write_escaped_key(out: &mut Vec<u8>, key: &[u8]) {
     if is_one_word(key) {
         return out.extend_from_slice(key);
@@ -76,7 +77,8 @@ pub fn write_escaped_key(out: &mut Vec<u8>, key: &[u8]) {
     }
 }
 
-/// Whether `key` has neither blanks nor line ends: most keys that came in base64 have none either.
+/// Whether `key` has neither blanks nor line ends. Most keys that arrive in base64 have none
+/// either.
 fn is_one_word(key: &[u8]) -> bool {
     key.iter().all(|byte| !matches!(byte, b' ' | b'\r' | b'\n'))
 }

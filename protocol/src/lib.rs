@@ -1,13 +1,15 @@
-//! memcached's text protocol and our own verbs as pure functions: bytes to requests, outcomes to
+//! memcached's text protocol and the native verbs as pure functions: bytes to requests, outcomes to
 //! bytes.
 //!
-//! Here: the classic, the meta and the native verbs, their errors, the policy token, and every bound
-//! on what a client may send. Not here: what a command does to an item (`engine`), sockets and clocks (`server`).
+//! Here: the classic, the meta and the native verbs, their errors, the policy token, and every
+//! bound on the input of a client. Not here: the effect of a command on an item (`engine`), sockets
+//! and clocks (`server`).
 //!
 //! ```
 //! use tollgate_protocol::{Bounds, Decoded, Outcome, Request, decode, encode};
 //!
-//! let Ok(Decoded::Request { request, consumed }) = decode(b"incr hits 5\r\n", 0, Bounds::default())
+//! let line = b"incr hits 5\r\n";
+//! let Ok(Decoded::Request { request, consumed }) = decode(line, 0, Bounds::default())
 //! else { panic!("a whole line is a whole request") };
 //! assert_eq!(consumed, 13);
 //! let Request::Command { command, form } = request else { panic!("incr names one key") };

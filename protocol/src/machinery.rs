@@ -1,7 +1,8 @@
-//! Commands to slabs and LRU, which are not here: read as memcached reads them, so that a script that
-//! tunes them goes on, and one that is wrong is told.
+//! Commands that tune slabs and LRU, which this server does not have. They are checked as memcached
+//! checks them, so that a valid script continues and an invalid one gets its error.
 //!
-//! Bounds and words: memcached 1.6.18, each tried. Not here: `metadump`, which only asks.
+//! Here: the checks; bounds and texts are measured on memcached 1.6.18. Not here: the output of
+//! `metadump`, which is only recognised here.
 
 use crate::decode::{DecodeError, Line};
 use crate::error::ProtocolError;
@@ -10,12 +11,12 @@ use crate::request::{Admin, Words};
 
 /// Most microseconds of `lru_crawler sleep`.
 const SLEEP_US_MAX: u64 = 1_000_000;
-/// The highest class of slabs.
+/// The highest slab class.
 const CLASS_MAX: u64 = 63;
 /// Most percent of memory that the hot and warm queues may have together.
 const PERCENT_MAX: u64 = 80;
 
-/// Reads the words behind `slabs`, `lru` or `lru_crawler`.
+/// Decodes the words behind `slabs`, `lru` or `lru_crawler`.
 pub(crate) fn decode<'a>(
     line: Line<'a>,
     verb: &[u8],
@@ -70,7 +71,7 @@ fn tune(words: [Option<&[u8]>; 4]) -> Result<(), ProtocolError> {
     Ok(())
 }
 
-/// `lru_crawler crawl <classes by comma>|all`.
+/// Checks `lru_crawler crawl <classes by comma>|all`.
 fn crawl(classes: &[u8]) -> Result<(), ProtocolError> {
     let is_class = |word| strict_u64(word).is_some_and(|class| (1..=CLASS_MAX).contains(&class));
     let is_good = classes == b"all" || classes.split(|byte| *byte == b',').all(is_class);

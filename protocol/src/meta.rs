@@ -1,8 +1,8 @@
 //! The meta verbs: `mg`, `ms`, `md`, `ma`, `mn`, `me`, and their flags.
 //!
-//! Here: the line parser, and beside it the encoder, which answers flags in the order they were
-//! asked. Not here: the classic verbs, and what a flag does to an item (`engine`).
-//! Source: memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
+//! Here: the line parser, and beside it the encoder, which returns flags in the order of the
+//! request. Not here: the classic verbs, and the effect of a flag on an item (`engine`). Source:
+//! memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
 
 use crate::bounds::OPAQUE_BYTES_MAX;
 use crate::classic::block_length;
@@ -48,7 +48,7 @@ pub(crate) fn decode<'a>(
     }
 }
 
-/// `me <key> [b]`. A key that is not base64 after all is looked up as it stands.
+/// `me <key> [b]`. A key that is not valid base64 is looked up as it stands.
 fn inspect<'a>(
     line: Line<'a>,
     key_word: &'a [u8],
@@ -63,7 +63,7 @@ fn inspect<'a>(
     line.done(Request::Command { command, form })
 }
 
-/// `ms <key> <length> <flags>*` and a block. A fault in the flags costs the block too.
+/// `ms <key> <length> <flags>*` and a block. A fault in the flags consumes the block too.
 fn set<'a>(
     line: Line<'a>,
     key_word: &'a [u8],
@@ -89,19 +89,19 @@ fn set<'a>(
     line.done_with(length, Request::Command { command: Command { key, operation }, form })
 }
 
-/// The key and the flags of a line, and how to answer it.
+/// Parses the key and the flags of a line and returns them with the form of the reply.
 fn head<'a>(
     key_word: &'a [u8],
     rest: &'a [u8],
     verb: u8,
 ) -> Result<(Key<'a>, Flags<'a>, Form<'a>), ProtocolError> {
-    // The bound holds for the key as it stands, in base64 too.
+    // The bound also holds for the key as it stands, base64 included.
     let plain = Key::plain(key_word);
-    // memcached words any fault in the flags of `ma` alike.
+    // memcached reports every fault in the flags of `ma` with the same text.
     let blur = |error| match error {
         ProtocolError::OpaqueTooLong => error,
         _ if verb == b'a' => ProtocolError::BadArithmeticFlag,
-        // The tokenizer of `md` stops at what no flag can begin with.
+        // The tokenizer of `md` stops at a byte that no flag begins with.
         ProtocolError::BadFlag if verb == b'd' && !begin_like_flags(rest) => {
             ProtocolError::BadFormat
         }
@@ -119,12 +119,12 @@ fn head<'a>(
     Ok((key, flags, form))
 }
 
-/// Whether each word begins with a byte that memcached's tokenizer takes for a flag's.
+/// Whether each word begins with a byte that memcached's tokenizer accepts as a flag.
 fn begin_like_flags(rest: &[u8]) -> bool {
     Words(rest).all(|word| matches!(word[0], b'A'..=b'z' | b'0'..=b'9'))
 }
 
-/// The flags of one line, checked.
+/// The validated flags of one line.
 #[derive(Default)]
 struct Flags<'a> {
     base64: bool,
@@ -142,7 +142,8 @@ struct Flags<'a> {
     new_cas: Option<u64>,
     delta: Option<u64>,
     initial: Option<u64>,
-    /// The word behind `M`; its meaning depends on the verb. Zero length stands as `Some(0)`.
+    /// The mode letter behind `M`; its meaning depends on the verb. A token of any other length is
+    /// `Some(0)`.
     mode: Option<u8>,
     policy: Option<&'a [u8]>,
 }
@@ -214,8 +215,8 @@ impl<'a> Flags<'a> {
         }
     }
 
-    /// The exptime of an item that the command makes: of `N` and `T` the last one holds, as
-    /// memcached works through them in order.
+    /// The exptime of an item that the command creates: the last one of `N` and `T`, because
+    /// memcached processes them in order.
     fn vivify(&self) -> Option<Exptime> {
         let last = if self.ttl_is_last { self.ttl } else { None };
         self.vivify.map(|exptime| last.unwrap_or(exptime))
@@ -268,7 +269,7 @@ impl<'a> Flags<'a> {
             vivify: self.vivify(),
             initial: self.initial.unwrap_or(0),
             exptime: self.ttl,
-            // Unlike `md` and `ms`, memcached's `ma` takes 0 for not given.
+            // Unlike `md` and `ms`, memcached's `ma` treats 0 as absent.
             compare_cas: self.compare_cas.filter(|unique| *unique != 0),
             new_cas: self.new_cas,
             base64: self.base64,
@@ -276,7 +277,7 @@ impl<'a> Flags<'a> {
     }
 }
 
-/// Appends the answer to a meta command.
+/// Appends the reply to a meta command.
 pub(crate) fn encode(
     out: &mut Vec<u8>,
     command: &Command<'_>,
@@ -302,17 +303,18 @@ pub(crate) fn encode(
     }
 }
 
-/// What `q` leaves out: the ordinary answer of each verb, never an error (MEMCACHED.md, 1.4).
+/// Whether `q` suppresses the reply: the ordinary outcome of each verb, never an error (memcached,
+/// `doc/protocol.txt`, Meta Commands).
 fn silent(command: &Command<'_>, quiet: bool, outcome: &Outcome<'_>) -> bool {
     quiet
         && match command.operation {
             Operation::Get(_) => matches!(outcome, Outcome::Miss),
-            // A refusal is never silent: it is what the caller asked for.
+            // A refused take is never silent: it is the information that the caller requested.
             _ => matches!(outcome, Outcome::Stored(_) | Outcome::Deleted | Outcome::Number(_)),
         }
 }
 
-/// The two things an answer is made from besides the outcome.
+/// The inputs of a reply besides the outcome.
 struct ReplyContext<'a> {
     command: &'a Command<'a>,
     form: &'a Form<'a>,
@@ -324,7 +326,7 @@ impl ReplyContext<'_> {
         Words(flags).map(split as fn(&[u8]) -> (u8, &[u8]))
     }
 
-    /// `HD` or `VA`, the flags asked for, and the value where `v` asked for it.
+    /// Appends `HD` or `VA`, the requested flags, and the value if `v` is among them.
     fn item(&self, out: &mut Vec<u8>, item: &ItemView<'_>) {
         let with_value = !item.value_unwanted && self.flags().any(|(flag, _)| flag == b'v');
         if with_value {
@@ -335,8 +337,8 @@ impl ReplyContext<'_> {
         }
         let is_get = matches!(self.command.operation, Operation::Get(_));
         let counts = matches!(self.command.operation, Operation::Arithmetic(_));
-        // memcached works through the flags of `mg` and `ma` in order: a `t` before the `T` sees the
-        // old ttl, and before `N` that of an item just made, which is none.
+        // memcached processes the flags of `mg` and `ma` in order: a `t` before the `T` returns the
+        // former ttl, and a `t` before `N` that of an item just created, which is none.
         let mut ttl = match (is_get || counts, item.is_new) {
             (true, true) => None,
             (true, false) => item.former_ttl_seconds,
@@ -376,7 +378,7 @@ impl ReplyContext<'_> {
         }
     }
 
-    /// A code without an item's figures, except the cas unique and size that `ms` tells.
+    /// Appends a code without an item's flags, except the cas unique and size that `ms` returns.
     fn code(&self, out: &mut Vec<u8>, code: &[u8], stored: Option<&ItemView<'_>>) {
         let is_set = matches!(self.command.operation, Operation::Set(_));
         out.extend_from_slice(code);
@@ -392,12 +394,12 @@ impl ReplyContext<'_> {
         out.extend_from_slice(b"\r\n");
     }
 
-    /// Whether the key came in base64.
+    /// Whether the key arrived in base64.
     fn is_base64(&self) -> bool {
         matches!(self.form, Form::Meta { base64: true, .. })
     }
 
-    /// The key, and behind it ` b` when it is kept in base64, or cannot be written in another way.
+    /// Appends the key, and ` b` behind it if it is written in base64.
     fn key(&self, out: &mut Vec<u8>, base64: bool) {
         out.extend_from_slice(b" k");
         if write_key(out, self.command.key.as_bytes(), base64) {

@@ -1,8 +1,7 @@
-//! The native verbs: `take` and its kin, one line each, for callers that want a full verdict.
+//! The native verbs: `take` and its kin, one line each, for callers that need a full verdict.
 //!
-//! Here: the line parser, and beside it the encoder. Not here: what a policy token says (`policy`):
-//! it is passed on as it stands.
-//! Source: the project's protocol design, "Native verbs".
+//! Here: the line parser, and beside it the encoder. Not here: the parser of the policy token
+//! (`policy`): the token is passed on as it stands. Source: `docs/reference/verbs-native.md`.
 
 use crate::backwards::Backwards;
 use crate::bounds::{ID_BYTES_MAX, KEY_BYTES_MAX, TAKE_KEYS_MAX};
@@ -24,7 +23,7 @@ const BAD_CAS: &str = "cas must be an unsigned 64-bit number";
 const BAD_ID: &str = "id must be 1 to 64 bytes";
 const BAD_HOLD: &str = "hold must be a duration such as 30s, at most 366d";
 
-/// Decodes a line that begins with `verb`, one of ours; `rest` is the line behind it.
+/// Decodes a line that begins with `verb`, a native verb; `rest` is the line behind it.
 pub(crate) fn decode<'a>(
     line: Line<'a>,
     verb: &[u8],
@@ -48,7 +47,7 @@ pub(crate) fn decode<'a>(
     line.done(request.map_err(|error| line.refuse(error, quiet))?)
 }
 
-/// What a verb says when an argument is missing, and when an option is none of its own.
+/// The error texts of a verb: one for a missing argument, one for an invalid option.
 struct Usage {
     arguments: &'static str,
     options: &'static str,
@@ -115,8 +114,8 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     Ok(command(key, Native::Take(take), quiet))
 }
 
-/// `takem <cost> <key> <key> … [option]*`. The first word that looks like an option, of `take` too,
-/// ends the keys, but the first key is a key whatever it looks like.
+/// `takem <cost> <key> <key> … [option]*`. The keys end at the first word spelt like an option of
+/// `take`, but the first key is always a key.
 fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolError> {
     let cost = line.count(BAD_COST)?;
     let whole = line.words.rest();
@@ -150,7 +149,7 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
 }
 
 /// Whether a word is spelt as an option of `take`. `takem` has two of them and refuses the others:
-/// as keys they would be charged, and the option would be without effect.
+/// read as keys they would be charged, and the option would have no effect.
 fn is_option_of_take(word: &[u8]) -> bool {
     let named = [&b"id="[..], b"hold=", b"wait=", b"cas="];
     matches!(word, b"peek" | b"part" | b"cas") || named.iter().any(|name| word.starts_with(name))
@@ -288,7 +287,7 @@ fn slide(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolEr
 
 const BAD_KEY: &str = "key must be 1 to 250 bytes";
 
-/// A command on one key answered in our own lines.
+/// Builds a command on one key that is answered by a native line.
 fn command<'a>(key: Key<'a>, native: Native<'a>, quiet: bool) -> Request<'a> {
     let command = Command { key, operation: Operation::Native(native) };
     Request::Command { command, form: Form::Native { quiet } }
@@ -302,7 +301,7 @@ fn signed(word: &[u8]) -> Option<i64> {
     bounded_i64(word, COUNT_MAX)
 }
 
-/// The words behind a verb.
+/// The unread words behind a verb.
 struct Arguments<'a> {
     verb: &'static str,
     words: Words<'a>,
@@ -346,7 +345,7 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    /// The next option: its name, and its value where it has one.
+    /// Reads the next option: its name, and its value if it has one.
     fn option(&mut self) -> Option<(&'a [u8], Option<&'a [u8]>)> {
         let word = self.words.next()?;
         Some(match word.iter().position(|byte| *byte == b'=') {
@@ -355,7 +354,7 @@ impl<'a> Arguments<'a> {
         })
     }
 
-    /// There are no options.
+    /// Checks that no words follow.
     fn end(&mut self) -> Result<(), ProtocolError> {
         match self.words.next() {
             None => Ok(()),
@@ -375,7 +374,7 @@ impl<'a> Arguments<'a> {
         fits.then_some(token).ok_or(self.bad(BAD_ID))
     }
 
-    /// A duration of at least a nanosecond.
+    /// Parses a duration of at least a nanosecond.
     fn nanos(&self, word: &[u8], why: &'static str) -> Result<u64, ProtocolError> {
         duration_nanos(word).filter(|nanos| *nanos > 0).ok_or(self.bad(why))
     }
@@ -389,7 +388,7 @@ impl<'a> Arguments<'a> {
     }
 }
 
-/// Appends the answer to a native verb.
+/// Appends the reply to a native verb.
 pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
     match outcome {
         Outcome::Verdict(line) => encode_verdict(out, line),
@@ -417,10 +416,10 @@ pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome
     }
 }
 
-/// The longest word, four numbers, the blanks before them, and the end of the line.
+/// The longest word, four numbers, the blanks before them, and the line end.
 const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 
-/// Appends a verdict line, as `take` and `takem` are answered.
+/// Appends a verdict line, the reply to `take` and `takem`.
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     let VerdictLine { word, limit, remaining, retry_ms, reset_ms, .. } = *line;
     let has_pairs = line.has_pairs();
@@ -430,7 +429,7 @@ pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     }
 }
 
-/// As [`encode_verdict`], of a line that has no more than the verdict and its four numbers: most have not.
+/// [`encode_verdict`] for the common case: no `key=value` pairs.
 #[inline]
 pub fn encode_plain_verdict(
     out: &mut Vec<u8>,
@@ -442,7 +441,7 @@ pub fn encode_plain_verdict(
     encode_verdict_front(out, word, (limit, remaining), retry_ms, reset_ms, true);
 }
 
-/// Appends the verdict and its four numbers, and the end of the line if it `ends` there.
+/// Appends the verdict word and its four numbers, and the line end if `ends` is set.
 #[inline(never)]
 fn encode_verdict_front(
     out: &mut Vec<u8>,

@@ -1,8 +1,8 @@
-//! Numbers as memcached reads them: strict words, and the lenient reading of a stored value.
+//! Numbers as memcached parses them: strict words, and the lenient reading of a stored value.
 //!
-//! Not here: arithmetic on them (`engine`).
+//! Here: parsing. Not here: arithmetic on the numbers (`engine`).
 
-/// An unsigned decimal made of digits alone. Leading zeros are fine, a sign is not.
+/// Parses an unsigned decimal made of digits alone. Leading zeros are valid, a sign is not.
 #[must_use]
 pub(crate) fn strict_u64(word: &[u8]) -> Option<u64> {
     if word.is_empty() {
@@ -15,28 +15,28 @@ pub(crate) fn strict_u64(word: &[u8]) -> Option<u64> {
     })
 }
 
-/// A decimal with an optional minus sign, within 32 bits: the tokens of meta flags.
+/// Parses a decimal with an optional minus sign, within 32 bits: the tokens of meta flags.
 #[must_use]
 pub(crate) fn strict_i32(word: &[u8]) -> Option<i32> {
     i32::try_from(signed(word)?).ok()
 }
 
-/// `strtol` as the storage verbs use it for the exptime: an optional sign, and a number past 32
-/// bits loses its high part instead of being refused (measured; MEMCACHED.md, section 4).
+/// Parses an exptime as the storage verbs do with `strtol`: an optional sign, and a number past 32
+/// bits loses its high part instead of being refused (measured on memcached).
 #[must_use]
 pub(crate) fn truncated_i32(word: &[u8]) -> Option<i32> {
     let word = word.strip_prefix(b"+").unwrap_or(word);
     signed(word).map(|value| value as i32)
 }
 
-/// `strtoul` as the storage verbs use it for the client flags: an optional `+`, cut to 32 bits.
+/// Parses client flags as the storage verbs do with `strtoul`: an optional `+`, cut to 32 bits.
 #[must_use]
 pub(crate) fn truncated_u32(word: &[u8]) -> Option<u32> {
     let word = word.strip_prefix(b"+").unwrap_or(word);
     strict_u64(word).map(|value| value as u32)
 }
 
-/// A decimal with an optional minus sign, at most `most` away from 0.
+/// Parses a decimal with an optional minus sign and an absolute value of at most `most`.
 #[must_use]
 pub(crate) fn bounded_i64(word: &[u8], most: u64) -> Option<i64> {
     signed(word).filter(|value| value.unsigned_abs() <= most)
@@ -49,8 +49,8 @@ fn signed(word: &[u8]) -> Option<i64> {
     }
 }
 
-/// The number in `text` when `text` is exactly how that number is printed: such a value may be
-/// kept as a number, because printing it again gives the same bytes.
+/// Parses `text` if it is exactly the printed form of a number: such a value may be stored as a
+/// number, because printing it again returns the same bytes.
 #[must_use]
 pub fn canonical_u64(text: &[u8]) -> Option<u64> {
     match text {
@@ -60,10 +60,10 @@ pub fn canonical_u64(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// The number that `incr` and `decr` see in a stored value: blanks and a `+` before it, leading
-/// zeros and anything after a following blank or NUL are accepted, as `strtoull` does. Text that
-/// begins with a blank and holds no number is 0: `strtoull` then points at that blank, which
-/// memcached takes for the end of a number (measured).
+/// Parses the number that `incr` and `decr` see in a stored value. Like `strtoull`, it accepts
+/// blanks and a `+` before the number, leading zeros, and anything after a following blank or NUL.
+/// Text that begins with a blank and contains no number is 0: `strtoull` then points at that blank,
+/// which memcached accepts as the end of a number (measured).
 #[must_use]
 pub fn lenient_u64(text: &[u8]) -> Option<u64> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_prints_the_same_is_canonical() {
+    fn only_printed_numbers_are_canonical() {
         assert_eq!(canonical_u64(b"0"), Some(0));
         assert_eq!(canonical_u64(b"18446744073709551615"), Some(u64::MAX));
         for other in [&b"00"[..], b"007", b"", b" 5", b"+5", b"18446744073709551616", b"5 "] {

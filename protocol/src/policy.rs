@@ -1,9 +1,8 @@
 //! The policy token: which algorithm limits a key, at which rate, with which options.
 //!
 //! Here: the types, and their one spelling for the limits file, the native verbs and the flag `P`
-//! (`parse` reads it, `print` writes it).
-//! Not here: the arithmetic (`engine`), which key has which policy (`server`).
-//! Source: the project's protocol design, "The policy token".
+//! (`parse` reads it, `print` writes it). Not here: the arithmetic (`engine`), which key has which
+//! policy (`server`). Source: `docs/reference/policies.md`.
 
 mod parse;
 mod print;
@@ -14,7 +13,8 @@ mod token;
 pub use parse::PolicyError;
 pub(crate) use parse::duration_nanos;
 
-/// Largest count, cost, capacity or usage: 2^53 − 1, so that every client language reads it right.
+/// Largest count, cost, capacity or usage: 2^53 − 1, the largest integer that every client language
+/// represents exactly.
 pub const COUNT_MAX: u64 = (1 << 53) - 1;
 
 /// Longest period of a rate that is not a calendar window, in nanoseconds: 366 days.
@@ -23,28 +23,29 @@ pub const PERIOD_NANOS_MAX: u64 = 366 * 24 * 3600 * 1_000_000_000;
 /// Most slices of a sliding window besides the oldest.
 pub const SLICES_MAX: u8 = 120;
 
-/// Most entries of a log. A policy whose log could be full below its count without saying so with
-/// `entries=` is none.
+/// Most entries of a log. A policy whose count is greater is invalid unless `entries=` bounds its
+/// log.
 pub const LOG_ENTRIES_MAX: u64 = 1 << 16;
 
-/// How long a hold of `concurrency:` lasts in nanoseconds where nothing else is said: a minute.
+/// Nanoseconds after which a hold of `concurrency:` ends, unless the policy says otherwise: a
+/// minute.
 const HOLD_NANOS: u64 = 60 * 1_000_000_000;
 
-/// How much slower a cold bucket is where nothing else is said; Guava's figure.
+/// Default factor by which a cold bucket is slower; Guava's figure.
 const WARM_FACTOR: u32 = 3;
 
-/// How a key is limited.
+/// A policy: an algorithm with its parameters, and the options that every algorithm has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Policy {
-    /// What decides.
+    /// The algorithm and its parameters.
     pub algorithm: Algorithm,
-    /// Refused attempts count too.
+    /// Whether refused attempts count too.
     pub over: bool,
-    /// Decide and report, never refuse.
+    /// Whether the policy only decides and reports, and never refuses.
     pub shadow: bool,
 }
 
-/// So many units in so long: an exact pair, `1/7s` is not rounded.
+/// A number of units per period, kept as an exact pair: `1/7s` is not rounded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
     /// Units, 1 to [`COUNT_MAX`].
@@ -56,28 +57,28 @@ pub struct Rate {
 /// The algorithm and its parameters, all within their bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Algorithm {
-    /// `unlimited`: everything passes, nothing is kept.
+    /// `unlimited`: every attempt passes, no state is stored.
     Unlimited,
-    /// `block`: nothing passes, nothing is kept.
+    /// `block`: no attempt passes, no state is stored.
     Block,
     /// `bucket:`: a token bucket.
     Bucket {
-        /// Refill.
+        /// The refill.
         rate: Rate,
-        /// Most tokens held; by default the rate's count.
+        /// Most tokens in the bucket; by default the rate's count.
         capacity: u64,
-        /// Tokens of a key never seen; by default the capacity. At most the capacity.
+        /// Tokens of a new key; by default the capacity. At most the capacity.
         init: u64,
-        /// How far below zero one take may go while nothing is owed.
+        /// The debt in tokens that one take may leave, if there is no debt before it.
         debt: u64,
-        /// Warm-up, if any.
+        /// The warm-up, if any.
         warm: Option<Warm>,
-        /// Refill in whole periods only.
+        /// Whether tokens are refilled in whole periods only.
         interval: bool,
     },
     /// `gcra:`: redis-cell's arithmetic; a bucket of capacity `burst + 1`.
     Gcra {
-        /// Count per period.
+        /// Units per period.
         rate: Rate,
         /// redis-cell's `max_burst`; by default the rate's count less one.
         burst: u64,
@@ -86,9 +87,10 @@ pub enum Algorithm {
     Leaky {
         /// The leak.
         rate: Rate,
-        /// How much it holds; by default the rate's count.
+        /// Most units in the bucket; by default the rate's count.
         capacity: u64,
-        /// Longest wait in nanoseconds that is answered with a place in the queue.
+        /// Longest wait in nanoseconds for which an attempt gets a place in the queue; `None` for a
+        /// meter.
         wait: Option<u64>,
     },
     /// `fixed:`: a fixed window.
@@ -104,18 +106,18 @@ pub enum Algorithm {
         rate: Rate,
         /// Slices of the window besides the oldest, 1 to 120; 1 is the two-window count.
         slices: u8,
-        /// What the oldest slice counts for.
+        /// The weight of the oldest slice.
         oldest: Oldest,
     },
     /// `log:`: a sliding log, exact.
     Log {
         /// Units per window.
         rate: Rate,
-        /// Most entries kept; by default the rate's count. Those that can be used up, the rate's count at
-        /// most, are no more than [`LOG_ENTRIES_MAX`].
+        /// Most entries in the log; by default the rate's count. At most the rate's count of them
+        /// can be in use, and that number is at most [`LOG_ENTRIES_MAX`].
         entries: u64,
     },
-    /// `concurrency:`: so many holders at once.
+    /// `concurrency:`: up to `max` units held at once.
     Concurrency {
         /// Most units held at once.
         max: u64,
@@ -125,8 +127,9 @@ pub enum Algorithm {
 }
 
 impl Policy {
-    /// Whether a caller's `wait=` above 0 means something under this policy: a queue waits, and of
-    /// `unlimited` and `block`, which stand in for any policy, none is needed.
+    /// Whether a caller's `wait=` above 0 has a meaning under this policy. It has one for a queue.
+    /// `unlimited` and `block` may replace any policy, so they accept it too, though they need no
+    /// wait.
     #[must_use]
     pub fn accepts_wait(&self) -> bool {
         matches!(
@@ -136,27 +139,27 @@ impl Policy {
     }
 }
 
-/// Warm-up of a bucket, as Guava's `SmoothWarmingUp` and Sentinel have it.
+/// The warm-up of a bucket, as in Guava's `SmoothWarmingUp` and Sentinel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Warm {
-    /// Nanoseconds to warm up in.
+    /// The duration of the warm-up in nanoseconds.
     pub duration: u64,
-    /// How much slower a cold bucket is; by default 3. At least 2.
+    /// The factor by which a cold bucket is slower; by default 3, at least 2.
     pub factor: u32,
 }
 
 /// A window of `fixed:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Window {
-    /// Opened by the first admitted call; nanoseconds long.
+    /// A window that the first admitted attempt opens; its length in nanoseconds.
     First(u64),
-    /// Aligned to the calendar.
+    /// A window aligned to the calendar.
     Calendar {
-        /// How long, and so where it begins.
+        /// The length of the window, which also determines its start.
         unit: CalendarUnit,
         /// Seconds east of Greenwich.
         offset: i32,
-        /// Where in the window each key's own begins.
+        /// The shift of each key's own window.
         phase: Phase,
     },
 }
@@ -164,30 +167,30 @@ pub enum Window {
 /// The length of a calendar window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
-    /// So many nanoseconds, counted from the Unix epoch (weeks from the Monday before it).
+    /// Nanoseconds, counted from the Unix epoch (weeks from the Monday before it).
     Nanos(u64),
-    /// So many months, counted from January 1970.
+    /// Months, counted from January 1970.
     Months(u32),
-    /// So many years, counted from 1970.
+    /// Years, counted from 1970.
     Years(u32),
 }
 
-/// A shift of calendar windows, so that not all keys begin anew at once.
+/// A shift of calendar windows, so that not all keys begin a new window at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Phase {
-    /// So many nanoseconds for all keys; 0 by default.
+    /// The same shift in nanoseconds for all keys; 0 by default.
     Nanos(u64),
-    /// `auto`: by the key's hash.
+    /// `auto`: a shift derived from the key's hash.
     Auto,
 }
 
-/// What the oldest slice of a sliding window counts for.
+/// The weight of the oldest slice of a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Oldest {
-    /// The part of it still inside the window.
+    /// The fraction of it that is still inside the window.
     Weighted,
-    /// All of it: `strict`.
+    /// The whole slice: `strict`.
     Whole,
-    /// Nothing: `flat`.
+    /// No weight: `flat`.
     Dropped,
 }

@@ -1,60 +1,61 @@
-//! What the engine answers, and its bytes.
+//! The outcomes of the engine, and their bytes.
 //!
-//! Here: outcomes, the parts of an item a client may see, and the choice between the two families
-//! of answers. Not here: the words themselves (`classic`, `meta`), lines that concern no key
-//! (`server`).
+//! Here: outcomes, the parts of an item that a client may see, and the choice between the families
+//! of replies. Not here: the texts themselves (`classic`, `meta`, `native`), lines that concern no
+//! key (`server`).
 
 use crate::decimal::{digits, write_long_number, write_number};
 use crate::key::write_key;
 use crate::request::{Command, Form};
 use crate::{classic, meta, native};
 
-/// What a command on one key came to. Values are borrowed from the store.
+/// The outcome of a command on one key. Values are borrowed from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome<'a> {
     /// A retrieval found the item.
     Hit(ItemView<'a>),
-    /// A retrieval found nothing and left an empty item (`mg` with `N`): answered like a hit.
+    /// A retrieval found nothing and left an empty item (`mg` with `N`): the reply is that of a
+    /// hit.
     Vivified(ItemView<'a>),
     /// A retrieval found nothing.
     Miss,
-    /// Stored; the item as it is now.
+    /// Stored; the item after the change.
     Stored(ItemView<'a>),
-    /// Counted; the item as it is now.
+    /// Counted; the item after the change.
     Number(ItemView<'a>),
-    /// Not counted: a limit is in the way. The number is what it would have come to, above the
-    /// limit, which is how a plain client hears of it.
+    /// Not counted: a limit refuses the increment. The number is the value that the increment would
+    /// have reached, above the limit: a plain client recognises the refusal by it.
     Refused(ItemView<'a>),
-    /// A command that has no meaning on a key that a limit holds.
+    /// The command has no meaning on a limited key.
     NotAllowed,
     /// The mode's condition does not hold, or an append would grow past the bound.
     NotStored,
     /// The item has another cas unique.
     Exists,
-    /// There is no such item.
+    /// The item does not exist.
     NotFound,
     /// Deleted, marked stale, or emptied.
     Deleted,
     /// The exptime is set.
     Touched,
-    /// `incr` or `decr` of something that is no number.
+    /// `incr` or `decr` of a value that is not a number.
     NonNumeric,
-    /// Over the item size bound.
+    /// The value exceeds the bound on an item's size.
     TooLarge,
     /// The memory cap is reached and nothing may be evicted.
     OutOfMemory,
     /// A decision of a limit: `take`, `takem`, `refund`.
     Verdict(VerdictLine),
-    /// A hold is ended: `settle`.
+    /// A hold has ended: `settle`.
     Settled {
         /// The limit.
         limit: u64,
-        /// Units left; below 0 what is used beyond the limit.
+        /// Units left; negative by the units used beyond the limit.
         remaining: i64,
-        /// Milliseconds until full again.
+        /// Milliseconds until the limit is full again.
         reset_ms: u64,
     },
-    /// A hold goes on for so many milliseconds: `renew`.
+    /// A hold is extended; the milliseconds left to it: `renew`.
     Renewed(u64),
     /// Quota to spend locally: `lease`.
     Leased(LeaseLine),
@@ -71,43 +72,43 @@ pub enum VerdictWord {
     Allow,
     /// Nothing was taken.
     Deny,
-    /// All of the cost was taken, and the caller is to wait before going on.
+    /// All of the cost was taken, and the caller must wait before it continues.
     Wait,
     /// A part of the cost was taken.
     Part,
-    /// Nothing was tried: the cas unique is another one.
+    /// Nothing was tried: the cas unique differs.
     Exists,
 }
 
-/// A decision of a limit; the pairs are told where they apply.
+/// The decision of a limit; the optional fields become `key=value` pairs if they are set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct VerdictLine {
-    /// How it was decided.
+    /// The verdict.
     pub word: VerdictWord,
     /// The limit.
     pub limit: u64,
-    /// Units left; below 0 what is used beyond the limit.
+    /// Units left; negative by the units used beyond the limit.
     pub remaining: i64,
-    /// Milliseconds to wait, rounded up; `None`, told as −1, for never.
+    /// Milliseconds to wait, rounded up; `None`, written as −1, for never.
     pub retry_ms: Option<u64>,
-    /// Milliseconds until full again, rounded up.
+    /// Milliseconds until the limit is full again, rounded up.
     pub reset_ms: u64,
-    /// The cas unique, where it was asked for.
+    /// The cas unique, if the request asked for it.
     pub cas: Option<u64>,
-    /// The hold that was made.
+    /// The number of the hold that was made.
     pub lease: Option<u64>,
-    /// Units taken, where that is only a part.
+    /// Units taken, if that is only a part.
     pub granted: Option<u64>,
-    /// Which key of a `takem` refused, from 0.
+    /// The index of the `takem` key that refused, from 0.
     pub at: Option<usize>,
-    /// The policy only reports.
+    /// Whether the policy only reports.
     pub shadow: bool,
-    /// Decided without the owner of the key.
+    /// Whether the decision was made without the owner of the key.
     pub degraded: bool,
 }
 
 impl VerdictLine {
-    /// Whether more is told than the verdict and its four numbers.
+    /// Whether the line has `key=value` pairs beside the verdict and its four numbers.
     pub(crate) fn has_pairs(&self) -> bool {
         let Self { cas, lease, granted, at, shadow, degraded, .. } = *self;
         cas.is_some() || lease.is_some() || granted.is_some() || at.is_some() || shadow || degraded
@@ -119,52 +120,52 @@ impl VerdictLine {
 pub struct LeaseLine {
     /// Units granted.
     pub granted: u64,
-    /// Milliseconds they may be spent in.
+    /// Milliseconds in which the client may spend them.
     pub ttl_ms: u64,
-    /// Milliseconds until the client should ask again.
+    /// Milliseconds after which the client should renew the lease.
     pub refresh_ms: u64,
-    /// Units left to others.
+    /// Units left for other clients.
     pub remaining: u64,
     /// The number of the lease.
     pub lease: u64,
-    /// Units that the client may spend when nobody answers it any more.
+    /// All units that the client may spend now, even if no further reply arrives.
     pub safe: u64,
 }
 
-/// What `incrx` came to.
+/// The result of `incrx`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CountLine {
-    /// Nothing was tried: the cas unique is another one. Told as `EXISTS` before the figures.
+    /// Nothing was tried: the cas unique differs. Written as `EXISTS` before the numbers.
     pub exists: bool,
-    /// The value after it.
+    /// The value after the command.
     pub value: i64,
-    /// How much of the delta was applied.
+    /// The part of the delta that was applied.
     pub applied: i64,
-    /// Milliseconds left, rounded up; `None`, told as −1, for a counter that stays.
+    /// Milliseconds left, rounded up; `None`, written as −1, for a counter without a deadline.
     pub ttl_ms: Option<u64>,
-    /// The cas unique, where it was asked for.
+    /// The cas unique, if the request asked for it.
     pub cas: Option<u64>,
 }
 
 impl Outcome<'static> {
-    /// A count, for tests and examples.
+    /// Returns a count, for tests and examples.
     #[must_use]
     pub fn number(value: u64) -> Self {
         Self::Number(ItemView { value: Value::Number(value), ..ItemView::default() })
     }
 }
 
-/// An item's value: bytes, or a counter kept as a number.
+/// An item's value: bytes, or a counter stored as a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
     /// The bytes as stored.
     Bytes(&'a [u8]),
-    /// A decimal without leading zeros.
+    /// A number, seen by clients as a decimal without leading zeros.
     Number(u64),
 }
 
 impl Value<'_> {
-    /// Length in bytes as a client sees it.
+    /// The length in bytes that a client sees.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -173,13 +174,13 @@ impl Value<'_> {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the value has no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Appends the value as a client sees it.
+    /// Appends the bytes that a client sees.
     pub fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Bytes(bytes) => out.extend_from_slice(bytes),
@@ -197,25 +198,25 @@ pub struct ItemView<'a> {
     pub client_flags: u32,
     /// The cas unique.
     pub cas: u64,
-    /// Seconds left, rounded up; `None` for an item that stays.
+    /// Seconds left, rounded up; `None` for an item without a deadline.
     pub ttl_seconds: Option<u32>,
-    /// The same before this command set a new exptime.
+    /// Seconds left before this command set a new exptime.
     pub former_ttl_seconds: Option<u32>,
     /// Seconds since the access before this one.
     pub idle_seconds: u32,
-    /// It was fetched before.
+    /// Whether the item was fetched before.
     pub fetched: bool,
-    /// Marked stale (answered as `X`).
+    /// Whether the item is marked stale (written as `X`).
     pub stale: bool,
-    /// This client is to recache it (answered as `W`).
+    /// Whether this client should recache the item (written as `W`).
     pub won: bool,
-    /// Another client is recaching it (answered as `Z`).
+    /// Whether another client is recaching the item (written as `Z`).
     pub already_won: bool,
-    /// Its key was first given in base64.
+    /// Whether the key of the item was first given in base64.
     pub base64: bool,
-    /// This command made it (`N`).
+    /// Whether this command created the item (`N`).
     pub is_new: bool,
-    /// The client has this version already: answer without the value.
+    /// Whether the client has this version already, so that the reply omits the value.
     pub value_unwanted: bool,
 }
 
@@ -239,7 +240,7 @@ impl Default for ItemView<'_> {
     }
 }
 
-/// Appends the answer to `command`, or nothing where `form` asks for silence.
+/// Appends the reply to `command`, or nothing if `form` suppresses it.
 pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome: &Outcome<'_>) {
     match form {
         Form::Text { quiet: true } | Form::Native { quiet: true } => {}
@@ -249,12 +250,13 @@ pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome
     }
 }
 
-/// Appends one `VALUE` block of a retrieval; the `END` after the last one is the caller's.
+/// Appends one `VALUE` block of a retrieval; the caller appends the `END` after the last one.
 pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: bool) {
     out.extend_from_slice(b"VALUE ");
     out.extend_from_slice(key);
     if let (Value::Number(number @ 0..1000), 0, false) = (item.value, item.client_flags, with_cas) {
-        // What most counters are: pieces of a known length need no call to copy them.
+        // The commonest counters: pieces of a length known at compile time need no call to copy
+        // them.
         let digit = digits(number);
         return match number {
             0..10 => out.extend_from_slice(&[b' ', b'0', b' ', b'1', CR, LF, digit(1), CR, LF]),
@@ -298,8 +300,8 @@ pub fn encode_hit(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, with_cas: 
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the answer of `me`: the item's inner figures. `size_bytes` is what it takes in memory.
-/// A key that came in base64 is written so.
+/// Appends the reply to `me`: the item's internal metadata. `size_bytes` is its size in memory. A
+/// key that arrived in base64 is written in base64.
 pub fn encode_inspection(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, size_bytes: usize) {
     out.extend_from_slice(b"ME ");
     write_key(out, key, item.base64);
@@ -318,7 +320,7 @@ pub fn encode_inspection(out: &mut Vec<u8>, key: &[u8], item: &ItemView<'_>, siz
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the answer of `incr`: the count on a line of its own.
+/// Appends the reply to `incr`: the count on a line of its own.
 pub fn encode_number(out: &mut Vec<u8>, value: u64) {
     let digit = digits(value);
     match value {

@@ -1,7 +1,7 @@
-//! What a client can ask.
+//! The requests of a client.
 //!
-//! Here: one type per shape of command, holding the client's numbers as written. Not here: how
-//! they are spelt on the wire (`classic`, `meta`, `native`), what they do (`engine`).
+//! Here: one type per shape of command, with the client's numbers as written. Not here: their
+//! spelling on the wire (`classic`, `meta`, `native`), their effect (`engine`).
 
 mod native;
 
@@ -12,54 +12,54 @@ use crate::key::Key;
 /// A request, borrowing from the read buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request<'a> {
-    /// `get`, `gets`, `gat`, `gats`: one answer block for every key that is there, then `END`.
+    /// `get`, `gets`, `gat`, `gats`: the reply has one block for every key found, then `END`.
     Retrieve {
         /// The keys, in order, repeated ones included.
         keys: Keys<'a>,
-        /// Whether the cas unique is answered (`gets`, `gats`).
+        /// Whether the reply includes the cas unique (`gets`, `gats`).
         with_cas: bool,
         /// The new exptime (`gat`, `gats`).
         touch: Option<Exptime>,
     },
     /// A command on one key.
     Command {
-        /// What to do.
+        /// The command.
         command: Command<'a>,
-        /// How to answer.
+        /// The form of the reply.
         form: Form<'a>,
     },
-    /// `takem`: one cost from several keys, from all or none.
+    /// `takem`: takes one cost from each of several keys, or from none.
     TakeMany {
         /// Units from each key, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
         cost: u64,
         /// The keys, at most [`TAKE_KEYS_MAX`](crate::TAKE_KEYS_MAX), repeated ones included.
         keys: Keys<'a>,
-        /// Look, take nothing.
+        /// Whether to decide without taking.
         peek: bool,
-        /// What marks a repeat of this request.
+        /// The token that identifies a repeat of this request.
         id: Option<&'a [u8]>,
-        /// `noreply` was asked.
+        /// Whether the request has `noreply`.
         quiet: bool,
     },
     /// A command on no key.
     Admin {
-        /// What to do.
+        /// The command.
         admin: Admin<'a>,
-        /// `noreply` was asked.
+        /// Whether the request has `noreply`.
         quiet: bool,
     },
 }
 
-/// A command on one key: what the engine applies.
+/// A command on one key, as the engine applies it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command<'a> {
     /// The item's key.
     pub key: Key<'a>,
-    /// What to do with the item.
+    /// The operation on the item.
     pub operation: Operation<'a>,
 }
 
-/// What to do with one item. The classic verbs are the meta verbs with fewer options.
+/// An operation on one item. The classic verbs are the meta verbs with fewer options.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Operation<'a> {
     /// `get`, `gat`, `mg`.
@@ -72,12 +72,12 @@ pub enum Operation<'a> {
     Arithmetic(Arithmetic),
     /// `touch`.
     Touch(Exptime),
-    /// `me`: look without leaving a trace.
+    /// `me`: reads the item without counting as an access.
     Inspect,
-    /// A store whose value is over the bound.
+    /// A store with a value that exceeds the bound.
     TooLarge {
-        /// It was `set` or `ms`: memcached then drops the item that was there, because the client
-        /// must not go on reading what it meant to replace.
+        /// Whether the verb is `set` or `ms`: memcached then drops the existing item, because the
+        /// client must not go on reading the value that it meant to replace.
         drop: bool,
     },
     /// A native verb.
@@ -85,12 +85,12 @@ pub enum Operation<'a> {
 }
 
 /// An exptime as the client wrote it: 0 never, up to 30 days relative, above that absolute Unix
-/// time, negative at once. Resolved by the engine, which knows the time.
+/// time, negative at once. The engine, which has the time, resolves it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exptime(pub i32);
 
 impl Exptime {
-    /// The item stays until it is removed.
+    /// No deadline: the item stays until it is removed.
     pub const NEVER: Self = Self(0);
 }
 
@@ -99,62 +99,63 @@ impl Exptime {
 pub struct Get {
     /// `T`, `gat`: set this exptime on a hit.
     pub touch: Option<Exptime>,
-    /// `N`: on a miss, leave an empty item with this exptime.
+    /// `N`: on a miss, create an empty item with this exptime.
     pub vivify: Option<Exptime>,
-    /// `R`: win the right to recache when fewer seconds than this remain.
+    /// `R`: win the right to recache if fewer seconds than this remain.
     pub recache: Option<i32>,
-    /// `C`: leave the value out when the item still has this cas unique.
+    /// `C`: omit the value if the item still has this cas unique.
     pub unless_cas: Option<u64>,
     /// `E`: the cas unique of a vivified item.
     pub new_cas: Option<u64>,
     /// `u`: do not count as an access.
     pub no_bump: bool,
-    /// The key came in base64: a vivified item remembers it.
+    /// Whether the key arrived in base64: a vivified item keeps this mark.
     pub base64: bool,
-    /// It may win the right to recache: `mg`, whose answer can say so.
+    /// Whether the request may win the right to recache: only `mg` may, because only its reply can
+    /// report it.
     pub may_win: bool,
 }
 
-/// How a store treats an item that is there, or is not.
+/// The condition of a store on the existing item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SetMode {
     /// Store in any case.
     Set,
-    /// Store only where there is none.
+    /// Store only if there is no item.
     Add,
-    /// Store only where there is one.
+    /// Store only if there is an item.
     Replace,
-    /// Put after the value that is there.
+    /// Append to the existing value.
     Append,
-    /// Put before the value that is there.
+    /// Prepend to the existing value.
     Prepend,
 }
 
 /// A store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Set<'a> {
-    /// What an existing item means.
+    /// The condition on the existing item.
     pub mode: SetMode,
     /// The client's 32 bits.
     pub client_flags: u32,
-    /// When the item ends.
+    /// The exptime of the item.
     pub exptime: Exptime,
     /// The data block.
     pub value: &'a [u8],
-    /// `cas`, `C`: store only when the item has this cas unique.
+    /// `cas`, `C`: store only if the item has this cas unique.
     pub compare_cas: Option<u64>,
-    /// `E`: the cas unique to give instead of the next one.
+    /// `E`: the cas unique to set instead of the next one.
     pub new_cas: Option<u64>,
-    /// `I`: accept an older cas than the item's, and mark the item stale.
+    /// `I`: accept a cas unique older than the item's, and mark the item stale.
     pub invalidate: bool,
     /// `N` with append or prepend: create a missing item with this exptime.
     pub vivify: Option<Exptime>,
-    /// The key came in base64: the item remembers it.
+    /// Whether the key arrived in base64: the item keeps this mark.
     pub base64: bool,
 }
 
 impl<'a> Set<'a> {
-    /// A store without conditions beyond its mode.
+    /// Returns a store without conditions beyond its mode.
     #[must_use]
     pub fn plain(mode: SetMode, client_flags: u32, exptime: Exptime, value: &'a [u8]) -> Self {
         Self {
@@ -171,18 +172,18 @@ impl<'a> Set<'a> {
     }
 }
 
-/// A deletion, or with `stale` and `drop_value` what the meta protocol makes of it.
+/// A deletion; with `stale` or `drop_value`, the change that the meta protocol defines instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delete {
-    /// `C`: only when the item has this cas unique.
+    /// `C`: delete only if the item has this cas unique.
     pub compare_cas: Option<u64>,
-    /// `E`: the cas unique to give to an item that stays.
+    /// `E`: the cas unique to set on an item that stays.
     pub new_cas: Option<u64>,
     /// `I`: mark the item stale instead of deleting it.
     pub stale: bool,
     /// `T`: with `I` or `x`, the new exptime.
     pub exptime: Option<Exptime>,
-    /// `x`: leave a new item without value, which never ends unless `T` says when.
+    /// `x`: replace the item by one without value, which has no deadline unless `T` sets one.
     pub drop_value: bool,
     /// `F`: the client flags of the item that `x` leaves.
     pub client_flags: u32,
@@ -191,9 +192,9 @@ pub struct Delete {
 /// An increment or decrement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arithmetic {
-    /// Down (floor 0) instead of up (wraps at 2^64).
+    /// Whether to subtract (down to 0) instead of adding (wraps at 2^64).
     pub decrement: bool,
-    /// By how much.
+    /// The amount.
     pub delta: u64,
     /// `N`: create a missing counter with this exptime.
     pub vivify: Option<Exptime>,
@@ -201,16 +202,16 @@ pub struct Arithmetic {
     pub initial: u64,
     /// `T`: the new exptime of an existing counter.
     pub exptime: Option<Exptime>,
-    /// `C`: only when the item has this cas unique.
+    /// `C`: count only if the item has this cas unique.
     pub compare_cas: Option<u64>,
-    /// `E`: the cas unique to give instead of the next one.
+    /// `E`: the cas unique to set instead of the next one.
     pub new_cas: Option<u64>,
-    /// The key came in base64: a created counter remembers it.
+    /// Whether the key arrived in base64: a created counter keeps this mark.
     pub base64: bool,
 }
 
 impl Arithmetic {
-    /// Up or down by `delta`, and nothing else.
+    /// Returns a plain increment or decrement by `delta`.
     #[must_use]
     pub fn plain(delta: u64, decrement: bool) -> Self {
         Self {
@@ -226,37 +227,37 @@ impl Arithmetic {
     }
 }
 
-/// How a command on one key is answered.
+/// The form of the reply to a command on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form<'a> {
-    /// In the words of the classic verbs, or silently.
+    /// The texts of the classic verbs.
     Text {
-        /// `noreply` was asked.
+        /// Whether the request has `noreply`.
         quiet: bool,
     },
-    /// In the codes of the meta verbs.
+    /// The codes of the meta verbs.
     Meta {
-        /// `q` was asked: the ordinary answer is left out.
+        /// Whether the request has `q`: the ordinary reply is suppressed.
         quiet: bool,
-        /// The key came in base64.
+        /// Whether the key arrived in base64.
         base64: bool,
-        /// The key as it stood on the line.
+        /// The key as it stands on the line.
         key_word: &'a [u8],
-        /// The flags as they stood on the line: answered in their order.
+        /// The flags as they stand on the line: the reply keeps their order.
         flags: &'a [u8],
-        /// `P`: the policy token for this call, not parsed. memcached ignores the flag, and so
-        /// does everyone who does not look here.
+        /// `P`: the unparsed policy token for this call. memcached ignores the flag, as does every
+        /// command that does not read this field.
         policy: Option<&'a [u8]>,
     },
-    /// In the lines of the native verbs, or silently.
+    /// The lines of the native verbs.
     Native {
-        /// `noreply` was asked.
+        /// Whether the request has `noreply`.
         quiet: bool,
     },
 }
 
 impl Form<'_> {
-    /// Whether `noreply` or `q` was asked.
+    /// Whether the request has `noreply` or `q`.
     #[must_use]
     pub fn is_quiet(&self) -> bool {
         let (Self::Text { quiet } | Self::Meta { quiet, .. } | Self::Native { quiet }) = *self;
@@ -279,8 +280,8 @@ pub enum Admin<'a> {
     CacheMemlimit(u64),
     /// `shutdown [graceful]`.
     Shutdown,
-    /// A command to machinery that memcached has and this server has not: `slabs automove`,
-    /// `lru mode`, `lru_crawler sleep` and their like. Heard, without effect.
+    /// A command that tunes parts of memcached which this server does not have: `slabs automove`,
+    /// `lru mode`, `lru_crawler sleep` and others. Accepted without effect.
     Machinery,
     /// `watch`.
     Watch,
@@ -290,45 +291,46 @@ pub enum Admin<'a> {
     Quit,
     /// `mn`: the end of a quiet batch.
     Noop,
-    /// `config get cluster`: which nodes there are, as `ElastiCache` tells it.
+    /// `config get cluster`: lists the nodes in `ElastiCache`'s format.
     ConfigGet,
-    /// `cluster ...`: a word of the operator to the whole cluster.
+    /// `cluster ...`: the operator's command to the whole cluster.
     Cluster(ClusterVerb<'a>),
 }
 
-/// What an operator asks of the whole cluster. How a node is named is the server's to read.
+/// The operator's commands to the whole cluster. The server resolves the name of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClusterVerb<'a> {
-    /// `cluster drain <node>`: the node is to give away what it holds, and go.
+    /// `cluster drain <node>`: the node hands its partitions over and leaves.
     Drain(&'a [u8]),
-    /// `cluster forget <node>`: the node is dead and will not come back in this life.
+    /// `cluster forget <node>`: this incarnation of the node is dead and does not return.
     Forget(&'a [u8]),
     /// `cluster set <name> <value>`: a setting of the whole cluster.
     Set {
-        /// Its name: at most 250 bytes.
+        /// The name: at most 250 bytes.
         name: &'a [u8],
-        /// Its value: not empty.
+        /// The value: not empty.
         value: &'a [u8],
     },
-    /// `cluster limits`: all limits, as a limits file.
+    /// `cluster limits`: prints all limits, as a limits file.
     Limits,
-    /// `cluster limit <name> <bytes> [before=<name>]` and a block: a limit becomes what the block says.
+    /// `cluster limit <name> <bytes> [before=<name>]` and a block: sets a limit to the text in the
+    /// block.
     Limit {
-        /// Its name: at most 250 bytes.
+        /// The name: at most 250 bytes.
         name: &'a [u8],
-        /// The limit that it is to come right before.
+        /// The limit before which the new one is inserted.
         before: Option<&'a [u8]>,
-        /// The limit itself: at most [`LIMIT_BYTES_MAX`](crate::LIMIT_BYTES_MAX) bytes.
+        /// The text of the limit: at most [`LIMIT_BYTES_MAX`](crate::LIMIT_BYTES_MAX) bytes.
         text: &'a [u8],
     },
-    /// `cluster unlimit <name>`: there is no such limit any more.
+    /// `cluster unlimit <name>`: removes the limit.
     Unlimit(&'a [u8]),
 }
 
-/// What `stats` is asked about.
+/// The topic of `stats`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatsTopic<'a> {
-    /// The general figures.
+    /// The general counters.
     General,
     /// The configuration in force.
     Settings,
@@ -340,7 +342,7 @@ pub enum StatsTopic<'a> {
     Sizes,
     /// Connections.
     Conns,
-    /// Zero the counters.
+    /// Resets the counters.
     Reset,
     /// `detail on` or `detail off`.
     Detail(bool),
@@ -348,21 +350,22 @@ pub enum StatsTopic<'a> {
     DetailDump,
     /// Keys of a class: `cachedump <class> <count>`.
     CacheDump {
-        /// The class asked for.
+        /// The slab class.
         class: u32,
-        /// At most so many keys; 0 for all that fit.
+        /// Most keys to list; 0 for all that fit.
         count: u32,
     },
-    /// A topic of our own or none at all: the server decides.
+    /// A topic of our own or an unknown one: the server decides.
     Other(&'a [u8]),
 }
 
-/// The keys of a retrieval or of `takem`: one to many words of one line, each a valid key.
+/// The keys of a retrieval or of `takem`: one or more words of one line, each a valid key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Keys<'a>(&'a [u8]);
 
 impl<'a> Keys<'a> {
-    /// The keys on `words`, the rest of a line; `None` when there is none or one is not a key.
+    /// Returns the keys in `words`, the rest of a line; `None` if it is empty or a word is not a
+    /// valid key.
     pub(crate) fn new(words: &'a [u8]) -> Option<Self> {
         let keys = Self(words);
         let mut count = 0_usize;
@@ -374,20 +377,20 @@ impl<'a> Keys<'a> {
         (count > 0).then_some(keys)
     }
 
-    /// The keys from byte `offset` of the list on, as [`Keys::iter`] told it: how an answer too
-    /// long for one write is gone on with.
+    /// Returns the keys from byte `offset` of the list on, an offset that [`Keys::iter`] returned:
+    /// a reply too long for one write continues there.
     #[must_use]
     pub fn skip(self, offset: usize) -> Self {
         Self(self.0.get(offset..).unwrap_or_default())
     }
 
-    /// The first key.
+    /// Returns the first key.
     #[must_use]
     pub fn first(self) -> Option<&'a [u8]> {
         Words(self.0).next_long()
     }
 
-    /// The key, where it is the only one.
+    /// Returns the key if it is the only one.
     #[must_use]
     pub fn only(self) -> Option<Key<'a>> {
         let mut words = Words(self.0);
@@ -395,7 +398,7 @@ impl<'a> Keys<'a> {
         if words.next().is_none() { key } else { None }
     }
 
-    /// Each key, with the offset just after it.
+    /// Iterates over the keys, each with the offset just behind it.
     pub fn iter(self) -> impl Iterator<Item = (Key<'a>, usize)> {
         let whole = self.0;
         let mut words = Words(whole);
@@ -406,17 +409,17 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The words of a line: what stands between blanks.
+/// The words of a line, separated by blanks.
 #[derive(Debug, Clone)]
 pub(crate) struct Words<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Words<'a> {
-    /// What is left of the line.
+    /// Returns the unread part of the line.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.0
     }
 
-    /// As `next`, quicker for a word of more than some ten bytes, as keys and policies are.
+    /// Like `next`, but faster for words of more than about ten bytes, as keys and policies are.
     pub(crate) fn next_long(&mut self) -> Option<&'a [u8]> {
         let start = self.0.iter().position(|byte| *byte != b' ')?;
         let rest = &self.0[start..];

@@ -1,13 +1,15 @@
-//! Decoding, whatever way the bytes arrive: cut anywhere, followed by anything, or garbage.
+//! Tests of decoding for every arrival of the bytes: cut anywhere, followed by anything, or
+//! garbage.
 //!
-//! Not here: what each line means, which the transcripts of the package `tests` say.
+//! Here: properties of all requests. Not here: the meaning of each line, which the transcripts of
+//! the package `tests` check.
 
 use proptest::prelude::*;
 use tollgate_protocol::{
     Bounds, DecodeError, Decoded, Form, ProtocolError, Request, decode, likely_key,
 };
 
-/// Valid requests of every verb, with the flags and data blocks they may have.
+/// Valid requests of every verb, with their possible flags and data blocks.
 const REQUESTS: &[&str] = &[
     "get k\r\n",
     "get k\n",
@@ -69,7 +71,7 @@ const REQUESTS: &[&str] = &[
     "slide k 3 60s slices=6\r\n",
 ];
 
-/// The request at the front and how long it is.
+/// Returns the request at the front and its length.
 fn whole(input: &[u8]) -> (Request<'_>, usize) {
     match decode(input, 0, Bounds::default()) {
         Ok(Decoded::Request { request, consumed }) => (request, consumed),
@@ -78,7 +80,7 @@ fn whole(input: &[u8]) -> (Request<'_>, usize) {
 }
 
 #[test]
-fn a_request_cut_anywhere_is_incomplete_and_nothing_else() {
+fn a_request_cut_anywhere_is_incomplete() {
     for wire in REQUESTS {
         let wire = wire.as_bytes();
         let (_, consumed) = whole(wire);
@@ -91,7 +93,7 @@ fn a_request_cut_anywhere_is_incomplete_and_nothing_else() {
                 }
                 other => panic!("{cut} bytes of {wire:?}: {other:?}"),
             }
-            // Going on from what was scanned comes to the same.
+            // Continuing at `scanned` gives the same result.
             match decode(&wire[..cut], scanned, Bounds::default()) {
                 Ok(Decoded::Incomplete { scanned: more, .. }) => scanned = more,
                 other => panic!("{cut} bytes of {wire:?} after {scanned}: {other:?}"),
@@ -103,7 +105,7 @@ fn a_request_cut_anywhere_is_incomplete_and_nothing_else() {
 }
 
 #[test]
-fn what_follows_a_request_does_not_change_it() {
+fn following_bytes_do_not_change_a_request() {
     for wire in REQUESTS {
         for follower in ["get x\r\n", "\r\n", "\0\u{80}", "set y 0 0 100\r\n"] {
             let input = [wire.as_bytes(), follower.as_bytes()].concat();
@@ -113,7 +115,7 @@ fn what_follows_a_request_does_not_change_it() {
 }
 
 #[test]
-fn a_value_over_the_bound_is_refused_before_it_is_read() {
+fn a_value_over_the_bound_is_refused_unread() {
     let bounds = Bounds { item_bytes_max: 1024 };
     let line = b"set k 0 0 1000\r\n";
     let Ok(Decoded::Request { consumed, .. }) = decode(line, 0, bounds) else {
@@ -144,12 +146,12 @@ fn the_likely_key_is_the_key() {
     assert_eq!(likely_key(b"get a b c\r\n"), Some(&b"a"[..]));
     assert_eq!(likely_key(b"mg k\n"), Some(&b"k"[..]));
     for other in [&b""[..], b"version\r\n", b"get", b"get k", b" \r"] {
-        // Whatever it says, it says it without a panic.
+        // The result is irrelevant; the call must not panic.
         let _ = likely_key(other);
     }
 }
 
-/// Bytes that look like a conversation often enough to go deep.
+/// Generates bytes close enough to a conversation to reach deep into the decoder.
 fn near_requests() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => prop::sample::select(REQUESTS).prop_map(|wire| wire.as_bytes().to_vec()),
@@ -200,7 +202,7 @@ proptest! {
             }
             Err(refusal) => prop_assert!(refusal.consumed > 0),
         }
-        // Any front of it is incomplete, or decides what the whole decides.
+        // Every prefix is incomplete, or gives the same decision as the whole input.
         let front = &input[..cut.index(input.len() + 1)];
         match decode(front, 0, bounds) {
             Ok(Decoded::Incomplete { scanned, .. }) => {

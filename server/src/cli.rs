@@ -1,10 +1,11 @@
 //! `tollgate cluster ...`: the operator's program for a running cluster.
 //!
-//! Here: its command line, and what each verb does. Not here: the conversation (`client`), how answers
-//! are shown (`show`), what nodes answer (`cluster_stats`), the other sub-commands (`snapshot`), words
-//! that are none (`word`).
+//! Here: its command line and the execution of each sub-command. Not here: the conversation
+//! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
+//! sub-commands (`snapshot`), refusals of unknown words (`word`).
 //!
-//! It talks memcached's text protocol to the client port of any node, or to its admin socket.
+//! The program speaks memcached's text protocol to the client port of any node, or to its admin
+//! socket.
 
 mod client;
 mod drain;
@@ -32,24 +33,25 @@ pub(crate) use login::PASSWORD_VARIABLE;
 pub use snapshot::SnapshotRequest;
 pub(crate) use word::refusal;
 
-/// The word that asks for this program.
+/// The first word of this program's command lines.
 pub(crate) const CLUSTER: &str = "cluster";
-/// The word that asks for a snapshot.
+/// The first word of a command line that requests a snapshot.
 pub(crate) const SNAPSHOT: &str = "snapshot";
-/// The word that asks to read a limits file and nothing else.
+/// The first word of a command line that only checks a limits file.
 pub(crate) const CHECK_LIMITS: &str = "check-limits";
 
-/// How the command line is written.
+/// The forms of the command line.
 const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
                      forget NODE or set NAME VALUE; --help tells more";
 
-/// Memcached's port: where a node is asked unless told otherwise.
+/// Memcached's port, used where `--server` names none.
 const PORT: u16 = 11211;
 
-/// The admin socket of the server in this environment, such as a container's, is asked first.
+/// Environment variable with the path of an admin socket, such as that of the server in the same
+/// container. The default of `--server`.
 const ADMIN_SOCKET_VARIABLE: &str = "TOLLGATE_ADMIN_SOCKET";
 
-/// Ask a cluster how it is, or tell it something, at any of its nodes
+/// Show or change the state of a cluster, through any of its nodes
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate cluster", disable_help_subcommand = true, term_width = 100)]
 pub struct CliRequest {
@@ -60,8 +62,8 @@ pub struct CliRequest {
         global = true,
         value_name = "ADDR",
         value_parser = server,
-        help = "The node to ask: host, host:port, or the path of its admin socket, with a slash \
-                [default: TOLLGATE_ADMIN_SOCKET, or 127.0.0.1:11211]"
+        help = "Address of the node: host, host:port, or the path of its admin socket, which \
+                contains a slash [default: TOLLGATE_ADMIN_SOCKET, or 127.0.0.1:11211]"
     )]
     server: Option<String>,
     #[command(flatten)]
@@ -74,140 +76,140 @@ pub struct CliRequest {
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 enum Verb {
-    /// How the node that is asked and its cluster are
+    /// Show the state of the asked node and of its cluster
     Status {
-        /// Fail unless that node is ready
+        /// Exit with 1 unless that node is ready
         #[arg(long)]
         ready: bool,
     },
-    /// Exit with 0 if the node that is asked is active, hears the control plane and has its copies;
-    /// else with 1, and say why
+    /// Exit with 0 if the asked node is active, in contact with the control plane and has its
+    /// copies; else print the reason and exit with 1
     Ready,
-    /// The nodes, one a line
+    /// List the nodes, one per line
     Nodes {
-        /// With addresses, zones, weights, and who was heard when
+        /// Also list addresses, zones, weights, and the time since each node's last heartbeat
         #[arg(long)]
         wide: bool,
     },
-    /// The partitions that are not as they should be
+    /// List the partitions that are not fully served and replicated
     Partitions {
-        /// All of them
+        /// List all partitions
         #[arg(long)]
         all: bool,
     },
-    /// Have a node give away all it holds, and leave
+    /// Move all copies off a node, then remove the node from the cluster
     Drain {
-        /// Its id, ring name or address, or self: the one that is asked
+        /// Id, ring name or address of the node, or self for the asked node
         #[arg(value_name = "NODE", value_parser = word)]
         node: String,
-        /// Wait until it has left, and tell how many copies it still holds
+        /// Wait until the node has left, and print the number of copies that it still holds
         #[arg(long)]
         wait: bool,
     },
-    /// Give up a dead node with all that only it holds
+    /// Remove a dead node, and lose the keys that only it holds
     Forget {
-        /// Its id, ring name or address
+        /// Id, ring name or address of the node
         #[arg(value_name = "NODE", value_parser = word)]
         node: String,
     },
-    /// Show or change the limits, which hold on all nodes
+    /// Show or change the limits, which apply on all nodes
     Limits {
         #[command(subcommand)]
         what: limits::LimitsAction,
     },
     /// Change a setting of the whole cluster: replicas (1 to 3), or lost_after (seconds, or never)
     Set {
-        /// Which
+        /// Name of the setting
         #[arg(value_name = "NAME", value_parser = word)]
         name: String,
-        /// What it becomes
+        /// New value of the setting
         #[arg(value_name = "VALUE", value_parser = word)]
         value: String,
     },
 }
 
-/// What a command line asks for.
+/// The request of a command line.
 #[derive(Debug)]
 pub(crate) enum Parsed {
-    /// This text.
+    /// Print this text.
     Help(String),
-    /// Something of a cluster.
+    /// Run a `tollgate cluster` command.
     Request(CliRequest),
-    /// A snapshot of a server.
+    /// Have a server write a snapshot.
     Snapshot(SnapshotRequest),
 }
 
-/// Why the cluster did not do it, or could not be asked.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CliError {
-    /// No node there, or it went away.
+    /// The connection failed or ended.
     #[error("{server}: {source}")]
     Unreachable {
-        /// Where.
+        /// The address of the server.
         server: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// What it answered instead.
+    /// The server replied with an error.
     #[error("{server}: {answer}")]
     Refused {
-        /// Who answered.
+        /// The address of the server.
         server: String,
-        /// Its line.
+        /// The line that it replied.
         answer: String,
     },
-    /// The server asks for a password.
+    /// The server requires a login.
     #[error("{0} asks for a password: use --login USER, or its admin socket as --server")]
     Unauthenticated(String),
-    /// The login that was asked for is not possible.
+    /// The login flags contradict each other, or the password cannot be used.
     #[error("{0}")]
     Login(String),
-    /// The server is alone, or no Tollgate.
+    /// The server is in no cluster, or is no Tollgate.
     #[error("{0} is in no cluster")]
     NoCluster(String),
-    /// No node goes by that name there.
+    /// No node has that name, or more than one has.
     #[error("{server} knows no node {node}, or more than one")]
     NoNode {
-        /// Who was asked.
+        /// The address of the server that was asked.
         server: String,
-        /// The name.
+        /// The name as the operator wrote it.
         node: String,
     },
-    /// The node that was asked is not ready.
+    /// The asked node is not ready.
     #[error("not ready: {0}")]
     NotReady(String),
-    /// The drain came to nothing.
+    /// The node did not finish its drain.
     #[error("{0}")]
     Undrained(String),
-    /// The limits that are to be put.
+    /// The limits file cannot be read or is not valid.
     #[error(transparent)]
     Limits(#[from] LimitsError),
-    /// The file with a process id.
+    /// The file with the process id cannot be used.
     #[error("{}: {source}", path.display())]
     Pidfile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said, or what is in it.
+        /// The error of the operating system, or the defect of the file's content.
         source: io::Error,
     },
-    /// A process that cannot be asked.
+    /// The process cannot be signalled.
     #[error("process {pid}: {source}")]
     Process {
-        /// Its id.
+        /// The process id.
         pid: i32,
-        /// What the system said, or why it is not asked.
+        /// The error of the operating system, or the reason why no signal was sent.
         source: io::Error,
     },
-    /// What was to be shown cannot be written.
+    /// The output cannot be written.
     #[error("cannot write: {0}")]
     Output(#[from] io::Error),
 }
 
-/// What the arguments (the program's name first) ask for, if they begin with a sub-command that is read
-/// here.
+/// Parses `args` (the program's name first). `None` if they do not begin with a sub-command that is
+/// parsed here.
 pub(crate) fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
     let (first, rest) = match args {
-        // As for the server, the name may be handed over as a word.
+        // The server accepts its name as the first word too.
         [_, name, first, rest @ ..] if name == "tollgate" => (first, rest),
         [_, first, rest @ ..] => (first, rest),
         _ => return None,
@@ -219,7 +221,7 @@ pub(crate) fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigErro
     }
 }
 
-/// Reads the words behind `cluster`.
+/// Parses the words after `cluster`.
 fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
     let command = CliRequest::command().no_binary_name(true);
     match command.try_get_matches_from(words).and_then(|found| CliRequest::from_arg_matches(&found))
@@ -253,7 +255,7 @@ fn is_set(words: &[OsString]) -> bool {
     words.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-")) == Some(&"set".into())
 }
 
-/// One word of a line that is sent.
+/// Accepts one word for a command line that is sent to a node.
 fn word(text: &str) -> Result<String, String> {
     let odd = |c: char| c.is_whitespace() || c.is_control();
     if text.is_empty() || text.contains(odd) {
@@ -272,24 +274,24 @@ fn server(text: &str) -> Result<String, String> {
 }
 
 impl CliRequest {
-    /// The node to ask.
+    /// The address to connect to.
     fn server(&self) -> String {
         if let Some(server) = &self.server {
             return server.clone();
         }
         match env::var(ADMIN_SOCKET_VARIABLE) {
-            // A name without a slash would be a host's.
+            // Add a slash: without one the path would be read as a host name.
             Ok(path) if !path.contains('/') && !path.is_empty() => format!("./{path}"),
             Ok(path) if !path.is_empty() => path,
             _ => format!("127.0.0.1:{PORT}"),
         }
     }
 
-    /// Does it, and shows what came of it on `out`.
+    /// Runs the command and prints its result to `out`.
     ///
     /// # Errors
     ///
-    /// When no node can be reached, or the cluster does not do it.
+    /// No node is reachable, the login fails, or the cluster refuses the command.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let credentials = self.login.credentials()?;
         let mut server = ServerClient::connect(&self.server(), credentials)?;
@@ -339,7 +341,7 @@ impl CliRequest {
     }
 }
 
-/// What the node says of itself: it knows best.
+/// Checks the readiness that the asked node reports of itself.
 fn is_ready(stats: &StatPairs) -> Result<(), CliError> {
     match (show::printed(stats, "ready"), show::printed(stats, "not_ready")) {
         ("yes", _) => Ok(()),

@@ -1,8 +1,7 @@
-//! What an operator is told of the cluster: `stats cluster`, `config get cluster`.
+//! The operator's view of the cluster: `stats cluster`, `config get cluster`.
 //!
-//! Here: one view of it all, made from what the control plane, the map, the lanes and the node know.
-//! Not here: how it is written (`write`), the words by which an operator changes things (`words`),
-//! who counts the traffic (`node`).
+//! Here: one view, built from the control plane, the map, the transport and the node. Not here: its
+//! output (`write`), the words of operator commands (`words`), the traffic counters (`node`).
 
 mod words;
 mod write;
@@ -19,145 +18,145 @@ use control::{DiskState, MembershipState, Status};
 pub use words::{SETTINGS, WordsError, command_of, node_of, setting};
 pub use write::{Topic, write, write_config};
 
-/// A node that heard no majority of the voters for this long is not ready. An election after the
-/// leader's death is over sooner.
+/// A node without contact to a majority of the voters for this long is not ready. An election after
+/// the leader's death takes less time.
 const HEARING_MAX: Duration = Duration::from_secs(3);
 
-/// Whether a node whose lease is so old hears the control plane.
+/// Returns whether a lease of this age means contact with the control plane.
 pub(crate) fn hears_control(lease: Option<Duration>) -> bool {
     lease.is_some_and(|age| age < HEARING_MAX)
 }
 
-/// Everything that an operator may ask of a node about its cluster, at one moment.
+/// All that an operator may request from a node about its cluster, at one moment.
 #[derive(Debug)]
 pub struct ClusterView<'a> {
-    /// Which node answers; none before it has an id.
+    /// The node that replies; `None` before it has an id.
     pub node: Option<NodeId>,
-    /// How it stands, and what its control plane knows.
+    /// The state of its membership and its control plane.
     pub status: &'a Status,
-    /// The map that this is about.
+    /// The map that the view describes.
     pub map: &'a Map,
-    /// The other nodes and itself, by id.
+    /// All nodes, itself included, by id.
     pub nodes: Vec<NodeRow<'a>>,
-    /// How the partitions are.
+    /// The states of the partitions.
     pub partitions: PartitionTotals,
-    /// What this node did for clients and nodes.
+    /// The operations of this node for clients and nodes.
     pub traffic: Traffic,
-    /// Why peers refuse links, while that keeps the node from its cluster.
+    /// The reason why peers refuse links, while that keeps the node from its cluster.
     pub refusal: Option<String>,
 }
 
-/// What the node's lanes know of another node.
+/// A node's link to another node.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PeerLinkView {
-    /// A link is up.
+    /// The link is up.
     pub is_up: bool,
-    /// How far its clock is ahead of ours, if that was measured.
+    /// Milliseconds by which the other node's clock is ahead of ours, if measured.
     pub clock_offset_ms: Option<i64>,
 }
 
-/// What the node did since it started.
+/// The operations of a node since it started.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Traffic {
-    /// Clients' operations on keys of its own.
+    /// Clients' operations on keys that this node owns.
     pub ops_direct: u64,
-    /// Clients' operations that another node was asked to do.
+    /// Clients' operations forwarded to another node.
     pub ops_forwarded: u64,
-    /// Operations that other nodes asked of it.
+    /// Operations received from other nodes.
     pub ops_received: u64,
-    /// Operations asked again, of the same node or another.
+    /// Operations sent again, to the same node or another.
     pub ops_resent: u64,
-    /// Operations whose client was told that they were not applied.
+    /// Operations reported to the client as not applied.
     pub not_applied: u64,
-    /// Operations whose client was told that nobody knows.
+    /// Operations reported to the client with unknown outcome.
     pub unknown_outcome: u64,
-    /// Units admitted on its own account while an owner was out of reach.
+    /// Units admitted by degraded decisions.
     pub degraded_admitted: u64,
-    /// Units of these that no owner was told yet.
+    /// Units of these that are not yet reported to their owner.
     pub debt_pending: u64,
-    /// Operations that wait for a partition to move, now.
+    /// Operations that currently wait for a partition to move.
     pub held: u64,
-    /// Links to other nodes that are broken, now.
+    /// Links to other nodes that are currently broken.
     pub links_broken: u64,
-    /// Data links to other nodes that are up, now.
+    /// Data links to other nodes that are currently up.
     pub data_links: u64,
-    /// Frames passed on between two other nodes whose link is broken.
+    /// Frames relayed between two other nodes with a broken link.
     pub frames_relayed: u64,
 }
 
-/// A node as an operator sees it.
+/// A node in the operator's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeRow<'a> {
-    /// Which.
+    /// The node's id.
     pub id: NodeId,
-    /// What the map knows of it.
+    /// Its entry in the map.
     pub node: &'a MapNode,
-    /// How long ago this node heard it, which a voter knows.
+    /// Milliseconds since this node last received its heartbeat; only voters have it.
     pub heard_ms_ago: Option<u64>,
-    /// Whether it is active, has its copies, and hears the control plane by its own word, which a
-    /// voter knows.
+    /// Whether the node is active, has its copies, and reports contact with the control plane; only
+    /// voters have it.
     pub is_ready: Option<bool>,
-    /// Its operations a second, likewise.
+    /// Its operations per second; only voters have it.
     pub ops_per_second: Option<u32>,
-    /// How the disk under its control log does, which it knows of itself and a voter of others.
+    /// The state of the disk under its control log; only the node itself and voters have it.
     pub disk: Option<DiskState>,
-    /// Partitions that it answers for.
+    /// Partitions whose primary is on the node.
     pub primaries: usize,
-    /// In-sync copies beside these.
+    /// Other in-sync copies on the node.
     pub backups: usize,
-    /// Copies that it is getting.
+    /// Copies that the node is receiving.
     pub learners: usize,
-    /// What the lanes know of it; none of itself.
+    /// The link to it; `None` for the node itself.
     pub link: Option<PeerLinkView>,
-    /// How far its clock is ahead of the time that most of the nodes agree on, if that is known.
+    /// Milliseconds by which its clock is ahead of the time that most nodes agree on, if known.
     pub clock_offset_ms: Option<i64>,
 }
 
-/// How many partitions are how.
+/// Counts of partitions by state.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionTotals {
-    /// All.
+    /// All partitions.
     pub total: usize,
-    /// With a primary that lives.
+    /// Partitions with a living primary.
     pub served: usize,
-    /// Without one.
+    /// Partitions without a living primary.
     pub without_primary: usize,
-    /// With fewer living in-sync copies than wanted, as far as there are nodes for them.
+    /// Partitions with fewer living in-sync copies than wanted, as far as there are nodes for them.
     pub under_replicated: usize,
-    /// About to be handed over.
+    /// Partitions about to be handed over.
     pub moving: usize,
-    /// Getting another copy.
+    /// Partitions that are getting another copy.
     pub learners: usize,
 }
 
-/// What is to be said of a partition, the worst first.
+/// The health of a partition, the worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PartitionHealth {
-    /// No primary, or one that is dead.
+    /// Without a living primary.
     NoPrimary,
-    /// A death away from that, or nearer to it than wanted.
+    /// With fewer living in-sync copies than wanted.
     UnderReplicated,
     /// About to be handed over.
     Moving,
     /// Getting another copy.
     Learning,
-    /// As it should be, as far as anyone sees.
+    /// Without a known problem.
     Fine,
 }
 
-/// A partition as an operator sees it.
+/// A partition in the operator's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PartitionRow<'a> {
-    /// Which.
+    /// The partition's number.
     pub partition: Partition,
-    /// The worst that is to be said of it.
+    /// Its worst state.
     pub state: PartitionHealth,
-    /// What the map says.
+    /// Its entry in the map.
     pub entry: &'a PartitionEntry,
 }
 
 impl PartitionRow<'_> {
-    /// The in-sync copies beside the primary.
+    /// Returns the in-sync copies except the primary.
     #[must_use]
     pub fn backups(&self) -> ArrayVec<NodeId, COPIES_MAX> {
         let backups = self.entry.in_sync.iter().filter(|copy| Some(**copy) != self.entry.primary);
@@ -166,7 +165,7 @@ impl PartitionRow<'_> {
 }
 
 impl NodeRow<'_> {
-    /// Whether its clock is off so far that it becomes primary last, if that is known.
+    /// Returns whether its clock is off so far that the node becomes primary last, if known.
     #[must_use]
     pub fn is_clock_off(&self) -> Option<bool> {
         self.clock_offset_ms.map(|offset_ms| offset_ms.unsigned_abs() > clocks::OFF_MS)
@@ -174,7 +173,8 @@ impl NodeRow<'_> {
 }
 
 impl<'a> ClusterView<'a> {
-    /// The view from a node with this `status` and `map`. `links` has what its lanes know of others.
+    /// Builds the view of a node from its `status` and `map`. `links` describes its links to the
+    /// other nodes.
     #[must_use]
     pub fn of(
         status: &'a Status,
@@ -236,7 +236,8 @@ impl<'a> ClusterView<'a> {
         view
     }
 
-    /// Why this node should not get clients, or another node not be stopped yet; none: it is ready.
+    /// Returns the reason why this node should not get clients, and why no other node should be
+    /// stopped yet; `None` if it is ready.
     #[must_use]
     pub fn not_ready(&self) -> Option<&'static str> {
         let own = self.nodes.iter().find(|row| Some(row.id) == self.node);
@@ -260,13 +261,14 @@ impl<'a> ClusterView<'a> {
         }
     }
 
-    /// In-sync copies that each partition should have now: as many as wanted, or as there are nodes.
+    /// Returns the in-sync copies that each partition should have now: the configured number, or
+    /// the number of nodes if that is less.
     #[must_use]
     pub fn wanted(&self) -> usize {
         usize::from(self.map.settings().replicas).min(self.map.members().len().max(1))
     }
 
-    /// All partitions in order.
+    /// Returns all partitions in order.
     pub fn partition_rows(&self) -> impl Iterator<Item = PartitionRow<'a>> + use<'a> {
         let (map, wanted) = (self.map, self.wanted());
         map.partitions().iter().zip(0..=u16::MAX).map(move |(entry, index)| PartitionRow {
@@ -276,13 +278,13 @@ impl<'a> ClusterView<'a> {
         })
     }
 
-    /// This node's own row; none before it has one.
+    /// Returns this node's row; `None` before it has an id.
     #[must_use]
     pub fn own(&self) -> Option<&NodeRow<'a>> {
         self.nodes.iter().find(|row| Some(row.id) == self.node)
     }
 
-    /// The voters, as far as this node knows.
+    /// Returns the voters, as far as this node has them.
     #[must_use]
     pub fn voters(&self) -> &BTreeSet<NodeId> {
         &self.status.voters
@@ -312,7 +314,7 @@ fn state_of(map: &Map, entry: &PartitionEntry, wanted: usize) -> PartitionHealth
 }
 
 impl PartitionTotals {
-    /// A partition may be under-replicated, moving and learning at once.
+    /// Adds a partition to the counts. It may be under-replicated, moving and learning at once.
     fn count(&mut self, map: &Map, entry: &PartitionEntry, wanted: usize) {
         let is_served = is_served(map, entry);
         self.total += 1;
@@ -324,7 +326,7 @@ impl PartitionTotals {
     }
 }
 
-/// How a disk does, in a word.
+/// Returns the word for a disk state.
 fn disk_word(disk: DiskState) -> &'static str {
     match disk {
         DiskState::Fine => "fine",
@@ -334,7 +336,7 @@ fn disk_word(disk: DiskState) -> &'static str {
     }
 }
 
-/// How far a node belongs, in a word.
+/// Returns the word for a node's state.
 fn state_word(state: NodeState) -> &'static str {
     match state {
         NodeState::Joining => "joining",
@@ -344,7 +346,7 @@ fn state_word(state: NodeState) -> &'static str {
     }
 }
 
-/// How a node stands with its cluster, in a word.
+/// Returns the word for a node's membership.
 fn place_word(charge_ctx: MembershipState) -> &'static str {
     match charge_ctx {
         MembershipState::Seeking => "seeking",

@@ -1,8 +1,9 @@
-//! The operator's settings: [`RawConfig`] as written → [`Config`], checked and resolved.
+//! The operator's settings: from [`RawConfig`], as written, to [`Config`], checked and resolved.
 //!
-//! Here: every setting with its unit, and the way from the process's arguments to them. Not here:
-//! acting on a setting (`process` before the runtime, `listener` and the rest after it), limits on
-//! keys, bounds of the wire (`protocol/src/bounds.rs`).
+//! Here: every setting with its unit, and the steps from the process's arguments to the settings.
+//! Not here: applying a setting (`process` before the runtime starts, `listener` and others after
+//! it), limits on keys, bounds of the wire (`protocol/src/bounds.rs`).
+//!
 //! Precedence: flag, `TOLLGATE_*` environment, TOML file, memcached.conf, default.
 
 use std::ffi::OsString;
@@ -28,66 +29,68 @@ mod resolve;
 mod source;
 mod value;
 
-/// Most bytes of a line of the authentication file without its end (memcached: 256 with the terminator).
+/// Maximum length of a line of the authentication file without its line end, in bytes (memcached: 256
+/// with the terminator).
 pub(crate) const LINE_BYTES_MAX: usize = 254;
 
-/// What the server is to be, decided once at start.
+/// Validated configuration; fixed at startup.
 #[derive(Debug, Clone, PartialEq)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one flag of memcached")]
 pub struct Config {
     /// TCP addresses; empty with `-p 0` or a Unix socket.
     pub listen: Vec<ListenAddr>,
-    /// Where to write the ports that were bound (`MEMCACHED_PORT_FILENAME`).
+    /// File to which the bound ports are written (`MEMCACHED_PORT_FILENAME`).
     pub port_file: Option<PathBuf>,
-    /// Unix socket to listen on (`-s`). As in memcached, TCP is off then.
+    /// Unix socket to listen on (`-s`). It turns TCP off, as in memcached.
     pub unix_socket: Option<UnixSocket>,
-    /// Connections that may wait to be accepted (`-b`).
+    /// Maximum number of connections waiting to be accepted (`-b`).
     pub backlog: u32,
 
-    /// Most bytes of the item table (`-m`).
+    /// Memory cap for items, in bytes (`-m`).
     pub memory_bytes: u64,
-    /// Whether a full table evicts; otherwise storing fails (`-M`).
+    /// Whether a full server evicts items; otherwise stores fail (`-M`).
     pub evict: bool,
-    /// Largest item in bytes, 1 KiB to 1 GiB and at most half of `memory_bytes` (`-I`).
+    /// Maximum size of an item in bytes, 1 KiB to 1 GiB and at most half of `memory_bytes` (`-I`).
     pub item_bytes_max: usize,
-    /// The item table starts with two to this power places (`-o hashpower`), 12 to 32.
+    /// Initial size of the item table, as a power of two from 12 to 32 (`-o hashpower`).
     pub hashpower: Option<u8>,
     /// Whether items carry a cas unique (`-C` turns it off).
     pub cas: bool,
-    /// Where counters are saved for a warm restart (`-e`).
+    /// Snapshot file for warm restarts (`-e`).
     pub snapshot_file: Option<PathBuf>,
-    /// From the beginning of one snapshot to that of the next while the server runs
-    /// (`--snapshot-interval`); none: only at the end and when asked.
+    /// Time from the start of one snapshot to the start of the next (`--snapshot-interval`).
+    /// `None`: snapshots only at shutdown and on request.
     pub snapshot_interval: Option<Duration>,
-    /// Ask for transparent huge pages (`-L`).
+    /// Whether to request transparent huge pages (`-L`).
     pub large_pages: bool,
-    /// Lock all memory of the process (`-k`).
+    /// Whether to lock the memory of the process (`-k`).
     pub lock_memory: bool,
 
-    /// Most clients at once (`-c`).
+    /// Maximum number of client connections (`-c`).
     pub connections_max: usize,
-    /// Beyond the limit, close new connections at once instead of leaving them unaccepted
-    /// (`-o maxconns_fast`).
+    /// Whether to close new connections above `connections_max` at once instead of leaving them in
+    /// the backlog (`-o maxconns_fast`).
     pub connections_fast: bool,
     /// Worker threads (`-t`).
     pub threads: usize,
-    /// Requests of one client that are served before others get their turn (`-R`).
+    /// Maximum number of requests of one client per round (`-R`).
     ///
-    /// 512 where memcached has 20: replies of one turn leave in one write, so a short turn would
-    /// cut a pipelined batch into many writes. A counter costs so little that others hardly wait.
+    /// 512, while memcached has 20: the replies of one round leave in one write, and a smaller
+    /// bound would cut a pipelined batch into many writes. Requests are cheap, so other clients
+    /// hardly wait.
     pub requests_per_event: usize,
     /// Idle time after which a client is disconnected (`-o idle_timeout`, in seconds).
     pub idle_timeout: Option<Duration>,
 
-    /// Users that may authenticate (`-Y`).
+    /// File of users that may log in (`-Y`).
     pub auth_file: Option<PathBuf>,
-    /// Limits bound to keys (`--limits`).
+    /// File of limits on keys (`--limits`).
     pub limits_file: Option<PathBuf>,
-    /// Whether clients may send `shutdown`, and change the cluster (`-A`).
+    /// Whether clients may send `shutdown` and change the cluster (`-A`).
     pub shutdown_command: bool,
-    /// Unix socket on which operators change the cluster.
+    /// Unix socket on which operators may change the cluster (`--admin-socket`).
     pub admin_socket: Option<PathBuf>,
-    /// Whether clients on this host may change the cluster.
+    /// Whether clients on this host may change the cluster (`--admin-loopback`).
     pub admin_loopback: bool,
     /// Whether clients may send `flush_all` (`-F` forbids).
     pub flush_all: bool,
@@ -95,48 +98,48 @@ pub struct Config {
     pub dumping: bool,
     /// Whether clients may send `watch` (`-W` forbids).
     pub watching: bool,
-    /// Bytes kept for a watcher that reads slowly (`-o watcher_logbuf_size`, in kilobytes).
+    /// Size of the buffer for a slow watcher, in bytes (`-o watcher_logbuf_size`, in kilobytes).
     pub watcher_buffer_bytes: usize,
-    /// Ends the prefix of a key in `stats detail` (`-D`).
+    /// The byte that ends a key's prefix in `stats detail` (`-D`).
     pub prefix_delimiter: u8,
     /// Whether `stats detail` counts from the start; `-D` turns it on.
     pub detail_enabled: bool,
 
-    /// How it takes part in a cluster; none: it is alone.
+    /// The cluster's settings. `None`: the server runs alone.
     pub cluster: Option<ClusterConfig>,
 
-    /// Run in the background (`-d`). Every path here is absolute then.
+    /// Run in the background (`-d`). All paths of the configuration are absolute then.
     pub daemon: bool,
-    /// Name or number of the user to become when started as root (`-u`).
+    /// Name or number of the user that a process started as root changes to (`-u`).
     pub user: Option<String>,
-    /// Where to write the process id (`-P`).
+    /// File to which the process id is written (`-P`).
     pub pidfile: Option<PathBuf>,
-    /// Raise the limit on core files (`-r`).
+    /// Whether to raise the limit on core files (`-r`).
     pub coredumps: bool,
-    /// Least severe level that is logged (`-v`).
+    /// Least severe level to log (`-v`).
     pub log_level: LogLevel,
-    /// How a log line is written (`--log-format`).
+    /// Format of log lines (`--log-format`).
     pub log_format: LogFormat,
 
-    /// Whose version the server reports.
+    /// The program name, which selects the version that the server reports.
     pub name: ProgramName,
-    /// What was accepted without effect: a line each, to be logged at start.
+    /// Settings that were accepted without effect: one line each, to be logged at startup.
     pub warnings: Vec<String>,
 }
 
 /// A Unix socket to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnixSocket {
-    /// Its place in the file system.
+    /// Path of the socket.
     pub path: PathBuf,
     /// Permissions of the socket, 0 to 0o777.
     pub mask: u32,
 }
 
-/// Least severe level that is logged.
+/// Least severe level to log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LogLevel {
-    /// Without `-v`.
+    /// The default, without `-v`.
     Warn,
     /// `-v`.
     Info,
@@ -153,7 +156,7 @@ impl LogLevel {
         self as u8
     }
 
-    /// The level of so many `v`s, as the `verbosity` command counts.
+    /// Returns the level of `-v` repeated `level` times, as the `verbosity` command counts.
     #[must_use]
     pub fn of_verbosity(level: u32) -> Self {
         match level {
@@ -164,7 +167,7 @@ impl LogLevel {
         }
     }
 
-    /// The level's name in a `tracing` filter.
+    /// Returns the level's name in a `tracing` filter.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -176,29 +179,29 @@ impl LogLevel {
     }
 }
 
-/// How a log line is written.
+/// Format of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Plain text, for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// What the arguments ask the process to do.
+/// The request of a command line.
 #[derive(Debug)]
 pub enum Startup {
     /// Print this text and exit: help, version, licence.
     Print(String),
     /// Print the configuration ([`Config::to_toml`]) and exit.
     Check(Box<Config>),
-    /// Print what this limits file says and exit.
+    /// Check this limits file, list its limits and exit.
     CheckLimits(PathBuf),
-    /// Ask a running node about its cluster, or tell it something.
+    /// Run a `tollgate cluster` command against a running node.
     Cluster(cli::CliRequest),
     /// Have a running server write its snapshot.
     Snapshot(cli::SnapshotRequest),
-    /// Serve.
+    /// Run the server.
     Serve(Box<Config>),
 }
 
@@ -207,16 +210,18 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// Whatever is refused, with its place; the process exits with [`ConfigError::EXIT_CODE`].
+    /// Any setting that is refused, with its origin. The process exits with
+    /// [`ConfigError::EXIT_CODE`].
     pub fn from_env_args() -> Result<Startup, ConfigError> {
         Self::from_sources(std::env::args_os(), std::env::vars_os())
     }
 
-    /// As [`Config::from_env_args`], from these arguments (the program's name first) and variables.
+    /// Like [`Config::from_env_args`], with the given arguments (the program's name first) and
+    /// environment variables.
     ///
     /// # Errors
     ///
-    /// As [`Config::from_env_args`].
+    /// The errors of [`Config::from_env_args`].
     pub fn from_sources(
         args: impl IntoIterator<Item = OsString>,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
@@ -247,7 +252,7 @@ impl Config {
                 _ => Err(ConfigError::Usage(format!("write {} FILE", cli::CHECK_LIMITS))),
             };
         }
-        // As memcached we ignore words, for scripts that call it so.
+        // memcached ignores words, and scripts that call the server by its name rely on it.
         if let (ProgramName::Tollgate, Some(word)) = (name, flags.words.first()) {
             return Err(ConfigError::Usage(cli::refusal(word)));
         }
@@ -278,7 +283,7 @@ impl Config {
         Ok(if check { Startup::Check(config) } else { Startup::Serve(config) })
     }
 
-    /// A daemon's directory is `/`, so a path that was meant from here must say so.
+    /// Makes every path absolute, because a daemon's working directory is `/`.
     fn make_paths_absolute(&mut self) {
         let socket = self.unix_socket.as_mut().map(|socket| &mut socket.path);
         let paths = [
@@ -292,8 +297,8 @@ impl Config {
         ];
         let cluster = self.cluster.as_mut().map(ClusterConfig::paths).into_iter().flatten();
         for path in paths.into_iter().flatten().chain(cluster) {
-            // It fails on an empty path, which was refused, or without a working directory, where
-            // nothing better than the path itself is known.
+            // `absolute` fails on an empty path, which was refused earlier, or without a working
+            // directory, which leaves only the path as written.
             if let Ok(absolute) = std::path::absolute(&*path) {
                 *path = absolute;
             }
@@ -301,7 +306,7 @@ impl Config {
     }
 }
 
-/// The settings of a server started as `tollgate` without a word more.
+/// The settings of a server started as `tollgate` without arguments.
 impl Default for Config {
     fn default() -> Self {
         RawConfig::default()

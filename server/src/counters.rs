@@ -1,31 +1,31 @@
-//! What a worker counts: one set per worker, written by it alone, summed when asked.
+//! The counters of a worker: one set per worker, written by that worker alone, summed on request.
 //!
-//! Not here: figures of the store (`shards`), their names on the wire (`stats`).
+//! Not here: metrics of the store (`shards`), names on the wire (`stats`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Declares the set once: the atomic figures, and their sum over workers.
+/// Declares the set once: the atomic counters, and their sums over workers.
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// The figures of one worker. Only that worker writes them.
+        /// The counters of one worker. Only that worker writes them.
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
         }
 
-        /// The figures of all workers.
+        /// The sums of the counters over all workers.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct CounterSums {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
-            /// Adds these figures to `sums`.
+            /// Adds these counters to `sums`.
             pub fn add_to(&self, sums: &mut CounterSums) {
                 $(sums.$name += self.$name.get();)*
             }
 
-            /// Zeroes all figures, as `stats reset` does.
+            /// Zeroes all counters, as `stats reset` does.
             pub fn reset(&self) {
                 $(self.$name.reset();)*
             }
@@ -38,18 +38,18 @@ macro_rules! counters {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `count`. Plain load and store: there is one writer. A `stats reset` that falls between
-    /// the two is overwritten, which memcached's own counters share.
+    /// Adds `count` by a plain load and store, because there is one writer. A `stats reset` between
+    /// the two is lost, as in memcached.
     pub fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Zeroes it.
+    /// Zeroes the counter.
     pub fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    /// The number.
+    /// Returns the number.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -57,7 +57,7 @@ impl Counter {
 }
 
 counters! {
-    /// Keys asked for by `get`, `gets`, `mg`.
+    /// Keys requested by `get`, `gets`, `mg`.
     cmd_get,
     /// Storage commands whose data block was read.
     cmd_set,
@@ -69,44 +69,44 @@ counters! {
     cmd_meta,
     /// Keys found by `get`, `gets`, `mg`.
     get_hits,
-    /// Keys not found by them.
+    /// Keys not found by `get`, `gets`, `mg`.
     get_misses,
-    /// Deletions of a key that was there.
+    /// Deletions of an existing key.
     delete_hits,
-    /// Deletions of a key that was not.
+    /// Deletions of a missing key.
     delete_misses,
-    /// Increments of a key that was there.
+    /// Increments of an existing key.
     incr_hits,
-    /// Increments of a key that was not.
+    /// Increments of a missing key.
     incr_misses,
-    /// Decrements of a key that was there.
+    /// Decrements of an existing key.
     decr_hits,
-    /// Decrements of a key that was not.
+    /// Decrements of a missing key.
     decr_misses,
-    /// Compare-and-set stores whose unique matched.
+    /// Compare-and-set stores with a matching cas unique.
     cas_hits,
-    /// Those of a key that was not there.
+    /// Compare-and-set stores of a missing key.
     cas_misses,
-    /// Those whose unique did not match.
+    /// Compare-and-set stores with a different cas unique.
     cas_badval,
-    /// Touches of a key that was there.
+    /// Touches of an existing key.
     touch_hits,
-    /// Touches of a key that was not.
+    /// Touches of a missing key.
     touch_misses,
     /// Successful stores.
     total_items,
-    /// Values over the item bound.
+    /// Values over the item size bound.
     store_too_large,
-    /// Stores refused for want of memory.
+    /// Stores refused for lack of memory.
     store_no_memory,
-    /// ASCII authentications tried.
+    /// ASCII authentication attempts.
     auth_cmds,
-    /// Those refused.
+    /// Refused ASCII authentication attempts.
     auth_errors,
     /// Bytes read from clients.
     bytes_read,
     /// Bytes written to clients.
     bytes_written,
-    /// Batches cut short so that other connections had their turn.
+    /// Batches cut short so that other connections get their turn.
     conn_yields,
 }

@@ -1,17 +1,17 @@
-//! Files that an operator names, read whole.
+//! Reads whole files that an operator names.
 //!
-//! Here: a file that is no regular one, or is too large, is refused before it is read: a pipe would
-//! keep the server waiting for ever, a device would fill its memory. Not here: what is in them.
+//! Here: refusing a file before reading it if it is not regular or is too large: a pipe would block
+//! the server for ever, a device would exhaust its memory. Not here: the content of files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 
-/// The bytes of the regular file at `path`, which are at most `bytes_max`.
+/// Reads the regular file at `path`, which must not be larger than `bytes_max`.
 ///
 /// # Errors
 ///
-/// What the system says; another kind of file; more bytes.
+/// The system's error, another kind of file, or a larger file.
 pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     must_be_regular(path)?;
     let mut bytes = Vec::new();
@@ -22,13 +22,13 @@ pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Refuses what `path` names unless it is a regular file, or a link to one.
+/// Checks that `path` is a regular file, or a symbolic link to one.
 ///
 /// # Errors
 ///
-/// What the system says, or that it is another kind of file.
+/// The system's error, or another kind of file.
 pub(crate) fn must_be_regular(path: &Path) -> io::Result<()> {
-    // Opening a pipe would wait for its other end, so it is looked at first.
+    // Checked before opening, because opening a pipe waits for its other end.
     let kind = std::fs::metadata(path)?;
     if kind.is_dir() {
         return Err(io::ErrorKind::IsADirectory.into());
@@ -39,11 +39,11 @@ pub(crate) fn must_be_regular(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a place where a file is to be written, or renamed to, if anything but a regular file is there.
+/// Checks that a file may be written to `path`, or renamed to it: there is none, or a regular one.
 ///
 /// # Errors
 ///
-/// What the system says, or that it is another kind of file.
+/// The system's error, or another kind of file.
 pub(crate) fn must_be_replaceable(path: &Path) -> io::Result<()> {
     match must_be_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

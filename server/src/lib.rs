@@ -1,11 +1,11 @@
 //! The Tollgate server: memcached's protocol in front of the engine's counters.
 //!
-//! The folders, each above the ones that it uses: `io` has the event loop and the sockets of clients, `session`
-//! turns bytes into requests and replies, `node` finds the owner of a key and holds copies, `commands` runs
-//! requests on items and limits, `runtime` is shared by all threads, `shards` is the store behind its locks,
-//! `config` and `cli` are the settings and the operator's program, `limits` finds the limit of a key,
-//! `transport` connects nodes, `net` has sockets, clocks and randomness. Only `net` names socket types and reads
-//! a clock.
+//! The folders, each above those that it uses: `io` has the event loop and the sockets of clients,
+//! `session` turns bytes into requests and replies, `node` finds the owner of a key and holds copies,
+//! `commands` runs requests on items and limits, `runtime` is the state that all threads share,
+//! `shards` is the store behind its locks, `cli` and `config` are the operator's commands and the
+//! settings, `limits` finds the limit of a key, `transport` links nodes, `net` has sockets, clocks
+//! and randomness. Only `net` names socket types and reads a clock.
 
 pub mod cli;
 pub mod cluster_stats;
@@ -28,14 +28,14 @@ mod server;
 
 pub use server::{Server, ServerError};
 
-/// The level of memcached's protocol that is spoken here: what clients mean when they ask for the
-/// version. Tollgate's own version is what `tollgate -V` prints.
+/// The version in the reply to `version`: the memcached release whose protocol this server follows.
+/// `tollgate -V` prints Tollgate's own version.
 pub const MEMCACHED_VERSION: &str = config::ProgramName::MEMCACHED_VERSION;
 
-/// The target of log lines that an operator sees at every level: the server's life, and what happens to
-/// the nodes of its cluster.
+/// The log target for lines that appear at every level: the server's lifecycle and changes to the
+/// nodes of its cluster.
 pub const LIFE: &str = "tollgate::life";
 
-/// File descriptors kept for the process itself beside one per client: listeners, runtimes,
+/// File descriptors reserved for the process itself, beside one per client: listeners, runtimes,
 /// logs, the snapshot.
 pub const RESERVED_FILES: usize = 64;

@@ -1,8 +1,8 @@
-//! Limits bound to keys: the limits file, and which limit a key has.
+//! Limits on keys: the limits file, and the limit that a key matches.
 //!
-//! Here: bytes of a file in, answers about keys out. Not here: what a policy decides (`engine`),
-//! what the verbs on a bound key do, when the file is read again (`server`).
-//! Source: the project's protocol design, "Bound limits".
+//! Here: parsing the bytes of a file, and finding the limit of a key. Not here: the decision of a
+//! policy (`engine`), the verbs on a limited key, and when the file is read again (`server`).
+//! Reference: `docs/reference/limits-file.md`.
 //!
 //! ```
 //! use tollgate::limits::Limits;
@@ -57,31 +57,32 @@ mod template;
 mod toml_writer;
 mod trie;
 
-/// Most bytes of a limits file.
+/// Maximum size of a limits file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// What an operator should know of a limits file that limits nothing and does not say so.
+/// The warning for a limits file without limits and without `allow_empty`.
 pub(crate) fn no_limits(path: &Path) -> String {
     let path = path.display();
     format!("{path} has no limits; `allow_empty = true` at its top says that this is meant")
 }
 
-/// The bytes of the limits file at `path`.
+/// Reads the limits file at `path`.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LimitsError> {
     files::read(path, FILE_BYTES_MAX)
         .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })
 }
 
-/// Most parents of a key, theirs included: with the key itself as many as `takem` takes.
+/// Maximum number of parents of a key, ancestors included. With the key itself there are 16 keys,
+/// the maximum of `takem`.
 pub const PARENTS_MAX: usize = 15;
 
-/// Every limit of a file, in its order. Never changes: a new file makes new `Limits`.
+/// All limits of a file, in file order. Immutable: a new file makes new `Limits`.
 #[derive(Debug, Default)]
 pub struct Limits {
     limits: Vec<Limit>,
     names: HashMap<Box<[u8]>, u32>,
     index: PatternIndex,
-    /// Those that are on for any limit.
+    /// The companions that at least one limit has.
     companions: Companions,
     allow_empty: bool,
 }
@@ -95,32 +96,32 @@ pub struct Limit {
     text: Box<str>,
     pattern: Pattern,
     policy: Policy,
-    /// The counted key, where it is not the client's own.
+    /// The counted key. `None`: the client's key.
     key: Option<Template>,
     parents: Vec<Template>,
-    /// Apart, so that a limit without any stays small.
+    /// Boxed, so that a limit without overrides stays small.
     overrides: Option<Box<Overrides>>,
     companions: Companions,
     on_unavailable: Option<OnUnavailable>,
     deny: Deny,
 }
 
-/// What answers for a key while its owner cannot.
+/// The decision for a key while its owner is unreachable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OnUnavailable {
-    /// The node that was asked, by a count of its own.
+    /// The asked node decides by a count of its own.
     #[default]
     Local,
-    /// Everything passes.
+    /// Every attempt is allowed.
     Allow,
-    /// Nothing passes.
+    /// Every attempt is denied.
     Deny,
-    /// An error.
+    /// The reply is an error.
     Error,
 }
 
 impl OnUnavailable {
-    /// The words of the limits file and of the flag.
+    /// The values in the limits file and of the flag.
     pub(crate) const ALL: [(&str, Self); 4] = [
         ("local", Self::Local),
         ("allow", Self::Allow),
@@ -129,23 +130,23 @@ impl OnUnavailable {
     ];
 }
 
-/// How the meta verbs tell a refusal.
+/// The form in which the meta verbs report a denied attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Deny {
-    /// By the number, as `incr` does.
+    /// With a number, like `incr`.
     #[default]
     Count,
-    /// By `NS`.
+    /// With `NS`.
     Ns,
 }
 
 impl Deny {
-    /// The words of the limits file.
+    /// The values in the limits file.
     const ALL: [(&str, Self); 2] = [("count", Self::Count), ("ns", Self::Ns)];
 }
 
 impl Limits {
-    /// Reads a limits file and checks all of it. `name` is what errors call it.
+    /// Parses and checks a whole limits file. `name` is the file name in errors.
     ///
     /// # Errors
     ///
@@ -158,34 +159,34 @@ impl Limits {
         Ok(Self { allow_empty: drafts.allow_empty, ..limits })
     }
 
-    /// Reads the file at `path`.
+    /// Reads and parses the file at `path`.
     ///
     /// # Errors
     ///
-    /// It is unreadable, or as [`Limits::parse`].
+    /// The file is unreadable, or the errors of [`Limits::parse`].
     pub fn load(path: &Path) -> Result<Self, LimitsError> {
         Self::parse(&path.display().to_string(), &read(path)?)
     }
 
-    /// The file says that it has no limits on purpose: `allow_empty = true`.
+    /// Whether the file sets `allow_empty = true`, so that a file without limits is intended.
     #[must_use]
     pub fn allow_empty(&self) -> bool {
         self.allow_empty
     }
 
-    /// What an operator should know of a file at `path` that has no limits.
+    /// The warning for an unintended file without limits at `path`.
     #[must_use]
     pub fn warning(&self, path: &Path) -> Option<String> {
         (self.is_empty() && !self.allow_empty).then(|| no_limits(path))
     }
 
-    /// How many limits there are.
+    /// The number of limits.
     #[must_use]
     pub fn len(&self) -> usize {
         self.limits.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no limits.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()
@@ -196,26 +197,27 @@ impl Limits {
         self.limits.iter()
     }
 
-    /// The limit with this index, as [`Limit::index`] gave it.
+    /// Returns the limit with this [`Limit::index`].
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&Limit> {
         self.limits.get(index)
     }
 
-    /// The limit of this name, for `=name` in native verbs.
+    /// Returns the limit with this name, for `=name` in native verbs.
     #[must_use]
     pub fn by_name(&self, name: &[u8]) -> Option<&Limit> {
         self.get(*self.names.get(name)? as usize)
     }
 
-    /// What a key is bound to: the first limit in file order that matches it; `None` for a plain
-    /// key. A companion of a bound key is found as such, before any limit that matches its text.
+    /// Finds the first limit in file order that matches `key`. `None`: the key is not limited. A
+    /// companion of a limited key is recognised before any limit that matches the companion's own
+    /// text.
     ///
-    /// `scratch` is cleared and holds the counted key if the limit makes one.
+    /// `scratch` is cleared, and filled with the counted key if the limit defines one.
     ///
     /// # Errors
     ///
-    /// The counted key would be empty or over 250 bytes.
+    /// The counted key would be empty or longer than 250 bytes.
     #[inline]
     pub fn find<'a>(
         &'a self,
@@ -236,7 +238,7 @@ impl Limits {
         }
     }
 
-    /// The first limit in file order that matches.
+    /// Finds the first limit in file order that matches `key`, with its captures.
     #[inline]
     fn lookup(&self, key: &[u8]) -> Option<(&Limit, Captures)> {
         if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
@@ -256,13 +258,13 @@ impl Limits {
         Some((self.limits.get(best as usize)?, captures))
     }
 
-    /// What is charged together with a found key: its parents, theirs, and so on, each once. A
-    /// parent whose key no limit matches is not charged.
+    /// Collects the keys that are charged together with a matched key: its parents and their
+    /// parents, each once. A parent key without a limit is not charged.
     ///
     /// # Errors
     ///
-    /// A parent's key cannot be made, or there are more than [`PARENTS_MAX`]. `parents` is empty
-    /// then.
+    /// A parent's key is invalid, or there are more than [`PARENTS_MAX`] parents. `parents` is
+    /// empty then.
     pub fn parents(
         &self,
         found: &LimitMatch<'_>,
@@ -276,7 +278,8 @@ impl Limits {
         added
     }
 
-    /// Each call but the first has added a row, so there are at most [`PARENTS_MAX`] inside another.
+    /// Recursive. Each nested call follows a `push` that added a row, so the depth is at most
+    /// [`PARENTS_MAX`].
     fn add_parents(
         &self,
         of: &LimitMatch<'_>,
@@ -311,55 +314,55 @@ impl<'l> IntoIterator for &'l Limits {
 }
 
 impl Limit {
-    /// Its place in the file, from 0; stays until the next reload.
+    /// The position of the limit in the file, from 0. It may change when the file is read again.
     #[must_use]
     pub fn index(&self) -> usize {
         self.index as usize
     }
 
-    /// Its name.
+    /// The name of the limit.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its `match` or `regex` as written.
+    /// The limit's `match` or `regex` as written.
     #[must_use]
     pub fn pattern(&self) -> &str {
         &self.text
     }
 
-    /// Its policy, `over` and `shadow` included, for keys without override.
+    /// The limit's policy with `over` and `shadow`, for keys without an override.
     #[must_use]
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// The policy of a counted key: the override's, if there is one.
+    /// The policy of a counted key: that of its override, or the limit's.
     #[must_use]
     pub fn policy_of(&self, counted_key: &[u8]) -> &Policy {
         self.overridden(counted_key).map_or(&self.policy, |(_, policy)| policy)
     }
 
-    /// What answers while a key's owner cannot; none: as the node's configuration says.
+    /// The decision while a key's owner is unreachable. `None`: the node's configuration decides.
     #[must_use]
     pub fn on_unavailable(&self) -> Option<OnUnavailable> {
         self.on_unavailable
     }
 
-    /// How the meta verbs tell a refusal.
+    /// The form in which the meta verbs report a denied attempt.
     #[must_use]
     pub fn deny(&self) -> Deny {
         self.deny
     }
 
-    /// Which companions its keys have.
+    /// The companions of the limit's keys.
     #[must_use]
     pub fn companions(&self) -> Companions {
         self.companions
     }
 
-    /// The override of a counted key: its number and its policy.
+    /// The override of a counted key: its index and its policy.
     #[inline]
     fn overridden(&self, counted_key: &[u8]) -> Option<(usize, &Policy)> {
         self.overrides.as_ref()?.find(counted_key)

@@ -1,6 +1,6 @@
-//! The program: parse, prepare, exit code.
+//! The program: parses arguments, prepares the process, returns the exit code.
 //!
-//! Here: the order of things. Not here: how any of them is done (the library).
+//! Here: the order of the steps. Not here: the steps (the library).
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
@@ -15,12 +15,12 @@ use tollgate::runtime::process::{self, Pidfile};
 use tollgate::{LIFE, Server, ServerError};
 use tracing_subscriber::EnvFilter;
 
-/// Asks for huge pages (`.cargo/config.toml`), and gives memory of items that are gone back to the system
+/// Uses huge pages (`.cargo/config.toml`) and returns memory of removed items to the system
 /// (`process::configure_allocator`); the system's allocator does neither.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Exit code when an address cannot be bound: `EX_OSERR` of sysexits.h, as memcached.
+/// Exit code if an address cannot be bound: `EX_OSERR` of sysexits.h, as in memcached.
 const EX_OSERR: u8 = 71;
 
 fn main() -> ExitCode {
@@ -43,17 +43,18 @@ fn main() -> ExitCode {
     }
 }
 
-/// The exit code of a sub-command.
+/// Returns the exit code of a sub-command.
 fn ended(result: Result<(), CliError>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // As for `print`.
+        // A closed pipe is no error, as in `print`.
         Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => fail(&error, 1),
     }
 }
 
-/// `--check-config`: what the configuration comes to, with the files it names read once.
+/// `--check-config`: prints the resulting configuration; reads the files that it names to check
+/// them.
 fn check(config: &Config) -> ExitCode {
     if let Err(error) = config.auth_file.as_deref().map(AuthFile::load).transpose() {
         return fail(&error, ConfigError::EXIT_CODE);
@@ -61,7 +62,7 @@ fn check(config: &Config) -> ExitCode {
     if let Err(error) = config.cluster.as_ref().map(ClusterConfig::security).transpose() {
         return fail(&error, ConfigError::EXIT_CODE);
     }
-    // With a cluster the file has more bounds.
+    // In a cluster the limits file has additional bounds.
     let limits = config.limits_file.as_deref().map(|path| match config.cluster {
         Some(_) => LimitText::load(path).map(drop),
         None => Limits::load(path).map(drop),
@@ -88,7 +89,7 @@ fn serve(config: &Config) -> ExitCode {
                 Some(error) if error.is_configuration() => ConfigError::EXIT_CODE,
                 _ => 1,
             };
-            // Once, as whoever reads standard error expects it. Our errors name their cause themselves.
+            // Log or print the error once; our errors include their cause.
             if config.log_format == LogFormat::Json {
                 tracing::error!(target: LIFE, "{error}");
                 return ExitCode::from(code);
@@ -98,8 +99,9 @@ fn serve(config: &Config) -> ExitCode {
     }
 }
 
-/// What has to happen to the process, in the one order that works: fork while there is one
-/// thread, bind while there are privileges, lock memory and write the pidfile as who we will be.
+/// Prepares the process and serves. The order is required: fork while there is one thread, bind
+/// with the initial privileges, lock memory, drop privileges, and write the pidfile as the final
+/// user.
 fn prepare_and_run(
     config: &Config,
     set_verbosity: impl Fn(u32) + Send + Sync + 'static,
@@ -133,8 +135,9 @@ fn prepare_and_run(
     Ok(())
 }
 
-/// openraft tells of every step at the levels that are ours for operators, and of a node that is down
-/// several times a second. What matters of it is told elsewhere: its end (`control`), nodes that die.
+/// Filters openraft's lines at the operators' levels: it logs every step there, and an unreachable
+/// node several times a second. `control` logs the end of the consensus itself, and the server logs
+/// dead nodes.
 fn filter(level: &str) -> EnvFilter {
     let raft = match level {
         "warn" | "info" => "off",
@@ -144,8 +147,8 @@ fn filter(level: &str) -> EnvFilter {
     EnvFilter::new(format!("{level},{LIFE}=info,openraft={raft}"))
 }
 
-/// Logs to standard error. Lines about the server's life pass at every level. The answer changes
-/// the level, for the `verbosity` command.
+/// Logs to standard error. Lines of the target [`LIFE`] pass at every level. The returned function
+/// changes the level, for the `verbosity` command.
 fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'static> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter(config.log_level.as_str()))
@@ -156,7 +159,7 @@ fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'st
             let log = log.with_filter_reloading();
             let handle = log.reload_handle();
             let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
-                // It fails only when the subscriber is gone, and that is never before the process.
+                // Reloading fails only without a subscriber, which lives as long as the process.
                 let _ = handle.reload(filter);
             });
             (tracing::Dispatch::new(log.finish()), reload)
@@ -165,7 +168,7 @@ fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'st
             let log = log.json().with_filter_reloading();
             let handle = log.reload_handle();
             let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
-                // As above.
+                // See above.
                 let _ = handle.reload(filter);
             });
             (tracing::Dispatch::new(log.finish()), reload)
@@ -175,7 +178,7 @@ fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'st
     Ok(move |level| handle(filter(LogLevel::of_verbosity(level).as_str())))
 }
 
-/// A closed pipe is no error: `tollgate -h | head -1` has seen what it wanted.
+/// Prints and ignores errors: a closed pipe, as in `tollgate -h | head -1`, is no error.
 fn print(text: &str) -> ExitCode {
     let _ = stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS

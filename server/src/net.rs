@@ -1,10 +1,9 @@
-//! The only place that names a socket type.
+//! The only module that names socket types.
 //!
-//! Here: streams of clients and peers over TCP or a unix socket as one type, and listeners. In
-//! `conversation` the stream of a program that waits for each answer, in `shared` one that several threads
-//! write, in `simulated` the sockets of a
-//! simulated world, which are there only with the feature `simulation`. Not here: what is said on them
-//! (`connection`, `transport`).
+//! Here: streams of clients and peers, over TCP or a Unix socket, as one type; and listeners.
+//! Submodules: `conversation` has the stream of a program that waits for each reply, `shared` a
+//! stream that several threads write, `simulated` the sockets of a simulated world (only with the
+//! feature `simulation`). Not here: the content of streams (`connection`, `transport`).
 
 pub mod clock;
 mod conversation;
@@ -42,12 +41,12 @@ pub(crate) struct ListenerInfo {
     pub(crate) address: String,
 }
 
-/// What was sent to a peer and is not acknowledged by its host for so long ends the stream.
+/// Time without an acknowledgement of sent bytes after which the system ends a peer's stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);
-/// A peer that says nothing is asked after so long whether it is there, then each so often.
+/// Interval of keep-alive probes on a peer's idle stream, and the idle time before the first one.
 const PEER_KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// A stream, on the runtime that accepted, adopted or connected it.
+/// A stream on the runtime that accepted, adopted or connected it.
 #[derive(Debug)]
 pub enum Stream {
     /// Over TCP, with Nagle's algorithm off.
@@ -59,14 +58,14 @@ pub enum Stream {
     Simulated(simulated::SimStream),
 }
 
-/// A client's stream between two runtimes.
+/// A client's stream on its way between two runtimes.
 #[derive(Debug)]
 pub enum DetachedStream {
     /// Over TCP.
     Tcp(std::net::TcpStream),
     /// Over a unix socket.
     Unix(std::os::unix::net::UnixStream),
-    /// In a simulated world, where all is one runtime.
+    /// In a simulated world, which has only one runtime.
     #[cfg(feature = "simulation")]
     Simulated(simulated::SimStream),
 }
@@ -76,7 +75,7 @@ impl DetachedStream {
     ///
     /// # Errors
     ///
-    /// What the system says when the stream cannot be registered.
+    /// The stream cannot be registered.
     pub fn attach(self) -> io::Result<Stream> {
         Ok(match self {
             Self::Tcp(stream) => Stream::Tcp(TcpStream::from_std(stream)?),
@@ -86,7 +85,7 @@ impl DetachedStream {
         })
     }
 
-    /// The file descriptor, as `stats conns` shows it.
+    /// The file descriptor in `stats conns`.
     #[must_use]
     pub fn fd(&self) -> RawFd {
         match self {
@@ -97,7 +96,7 @@ impl DetachedStream {
         }
     }
 
-    /// The client's address as `stats conns` shows it.
+    /// The client's address in `stats conns`.
     #[must_use]
     pub fn peer(&self) -> String {
         match self {
@@ -108,7 +107,7 @@ impl DetachedStream {
         }
     }
 
-    /// The address that the client came to, likewise.
+    /// The address that the client connected to, in `stats conns`.
     #[must_use]
     pub fn local(&self) -> String {
         match self {
@@ -119,10 +118,10 @@ impl DetachedStream {
         }
     }
 
-    /// Writes what fits into the socket's buffer, for a last word to a client turned away.
+    /// Writes the bytes that fit into the socket's buffer. For a last reply to a refused client.
     pub fn send(&mut self, raw_request: &[u8]) {
         use std::io::Write as _;
-        // A client that does not hear it is turned away all the same.
+        // Best effort: the client is refused in any case.
         let _ = match self {
             Self::Tcp(stream) => stream.write(raw_request),
             Self::Unix(stream) => stream.write(raw_request),
@@ -132,7 +131,7 @@ impl DetachedStream {
     }
 }
 
-/// An address as `stats conns` shows it.
+/// Formats an address for `stats conns`.
 fn tcp(address: Option<SocketAddr>) -> String {
     match address {
         Some(SocketAddr::V4(address)) => format!("tcp:{address}"),
@@ -141,19 +140,19 @@ fn tcp(address: Option<SocketAddr>) -> String {
     }
 }
 
-/// The path of a unix socket, likewise.
+/// Formats the path of a Unix socket for `stats conns`.
 fn unix(address: Option<&std::os::unix::net::SocketAddr>) -> String {
     let path = address.and_then(std::os::unix::net::SocketAddr::as_pathname);
     path.map_or_else(|| "unix:unknown".to_owned(), |path| format!("unix:{}", path.display()))
 }
 
 impl Stream {
-    /// Connects to a peer at `host:port`. Of a name with several addresses the first that takes the
-    /// connection does.
+    /// Connects to a peer at `host:port`. If a name has several addresses, the first one that
+    /// accepts is used.
     ///
     /// # Errors
     ///
-    /// What the system says: `ConnectionRefused` where the host is up and no process listens.
+    /// The system's error; `ConnectionRefused` if the host is up and no process listens.
     pub async fn connect(address: &str) -> io::Result<Self> {
         #[cfg(feature = "simulation")]
         if crate::net::world::is_on() {
@@ -164,7 +163,7 @@ impl Stream {
         Ok(Self::Tcp(stream))
     }
 
-    /// The other side's address, for logs.
+    /// The peer's address, for logs.
     #[must_use]
     pub fn peer(&self) -> String {
         match self {
@@ -191,11 +190,11 @@ impl Stream {
         })
     }
 
-    /// Whether there is something to read; if not, the waker is told when there is.
+    /// Ready when there are bytes to read, or the stream has ended. Otherwise wakes the task then.
     ///
     /// # Errors
     ///
-    /// What the system says of the stream.
+    /// The system's error.
     pub fn poll_readable(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Tcp(stream) => stream.poll_read_ready(context),
@@ -249,8 +248,9 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// As `poll_read` of the stream itself, by a system call without the C library: that brackets each with two
-/// atomic operations where there are threads, for they might be cancelled.
+/// Like `poll_read` of the stream itself, but with a system call that bypasses the C library. In a
+/// process with threads the C library surrounds each call with two atomic operations, to support
+/// thread cancellation.
 fn poll_recv(
     stream: &TcpStream,
     context: &mut Context<'_>,
@@ -264,7 +264,7 @@ fn poll_recv(
     Poll::Ready(Ok(()))
 }
 
-/// As `poll_write` of the stream itself, likewise.
+/// Like `poll_write` of the stream itself, but bypasses the C library like [`poll_recv`].
 fn poll_send(
     stream: &TcpStream,
     context: &mut Context<'_>,
@@ -274,8 +274,9 @@ fn poll_send(
     poll_call(stream, context, Interest::WRITABLE, bytes.len(), call)
 }
 
-/// Makes a call, which moves `max` bytes at most, once the stream is ready for it. One that moves fewer has
-/// left nothing to do: as after one that would block, the stream is not ready before the system says so.
+/// Makes `call`, which moves at most `max` bytes, once the stream is ready for it. A call that
+/// moves fewer bytes has emptied or filled the socket's buffer, so it clears the readiness as a
+/// call that would block does, and the next call waits for the system.
 #[inline]
 fn poll_call(
     stream: &TcpStream,
@@ -319,10 +320,10 @@ fn poll_call(
     }
 }
 
-/// A bound listener that no runtime owns yet.
+/// A bound listener that is not registered with a runtime.
 #[derive(Debug)]
 pub enum BoundListener {
-    /// On an address.
+    /// On a TCP address.
     Tcp(std::net::TcpListener),
     /// On a path.
     Unix(std::os::unix::net::UnixListener),
@@ -333,7 +334,7 @@ pub enum BoundListener {
 /// A listener on the current runtime.
 #[derive(Debug)]
 pub enum Listener {
-    /// On an address.
+    /// On a TCP address.
     Tcp(TcpListener),
     /// On a path.
     Unix(UnixListener),
@@ -345,7 +346,7 @@ pub enum Listener {
 }
 
 impl BoundListener {
-    /// The file descriptor and the address, as `stats conns` shows them.
+    /// The file descriptor and the address in `stats conns`.
     pub(crate) fn info(&self) -> ListenerInfo {
         match self {
             Self::Tcp(listener) => {
@@ -362,11 +363,11 @@ impl BoundListener {
     ///
     /// # Errors
     ///
-    /// What the system says, an address in use above all.
+    /// The system's error, usually an address in use.
     pub fn tcp(address: SocketAddr, backlog: u32) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
         if address.is_ipv6() {
-            // 0.0.0.0 and [::] may both be listened on.
+            // Allow 0.0.0.0 and [::] side by side.
             socket.set_only_v6(true)?;
         }
         socket.set_reuse_address(true)?;
@@ -378,12 +379,12 @@ impl BoundListener {
         Ok(Self::Tcp(socket.into()))
     }
 
-    /// Listens on a path; a socket left there by a dead process is removed first, as memcached
-    /// does. `mode` is the permission mask of the file (`-a`).
+    /// Listens on a path. As in memcached, removes a socket file that an ended process left there.
+    /// `mode` is the file mode of the socket (`-a`).
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn unix(path: &Path, mode: u32, backlog: u32) -> io::Result<Self> {
         listen_on_path(path, mode, backlog).map(Self::Unix)
     }
@@ -392,8 +393,8 @@ impl BoundListener {
     ///
     /// # Errors
     ///
-    /// What the system says; `AddrInUse` while another process listens there, for that one's
-    /// operators would talk to this server.
+    /// The system's error; `AddrInUse` if another process listens there, because replacing its
+    /// socket would redirect its operators to this server.
     pub fn admin(path: &Path, backlog: u32) -> io::Result<Self> {
         if std::os::unix::net::UnixStream::connect(path).is_ok() {
             return Err(io::Error::new(
@@ -404,7 +405,7 @@ impl BoundListener {
         listen_on_path(path, 0o600, backlog).map(Self::Admin)
     }
 
-    /// The address in fact bound; `None` for a unix socket.
+    /// The bound address; `None` for a Unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
@@ -417,7 +418,7 @@ impl BoundListener {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn attach(self) -> io::Result<Listener> {
         Ok(match self {
             Self::Tcp(listener) => Listener::Tcp(TcpListener::from_std(listener)?),
@@ -427,7 +428,7 @@ impl BoundListener {
     }
 }
 
-/// Listens on a path; a socket left there by a dead process is removed first.
+/// Listens on a path. Removes a socket file that an ended process left there.
 fn listen_on_path(
     path: &Path,
     mode: u32,
@@ -440,13 +441,14 @@ fn listen_on_path(
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
     socket.set_nonblocking(true)?;
     socket.bind(&socket2::SockAddr::unix(path)?)?;
-    // Before it listens: until then nobody can connect.
+    // Before `listen`, so that no client connects under the default mode.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
     socket.listen(i32::try_from(backlog).unwrap_or(i32::MAX))?;
     Ok(socket.into())
 }
 
-/// Batches are made above, and a host that vanished must not keep what it is owed for minutes.
+/// Sets the options of a peer's socket. No delay, because the transport batches by itself;
+/// timeouts, so that a host that vanished is detected within seconds.
 fn prepare_peer(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -457,13 +459,13 @@ fn prepare_peer(stream: &TcpStream) -> io::Result<()> {
 }
 
 impl Listener {
-    /// Whether those who connect are operators.
+    /// Whether connections to this listener are operators'.
     #[must_use]
     pub fn is_admin(&self) -> bool {
         matches!(self, Self::Admin(_))
     }
 
-    /// The address; `None` for a unix socket.
+    /// The address; `None` for a Unix socket.
     #[must_use]
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
@@ -474,11 +476,11 @@ impl Listener {
         }
     }
 
-    /// The next peer, on this runtime.
+    /// Accepts a peer's stream, on this runtime.
     ///
     /// # Errors
     ///
-    /// As [`Listener::accept`].
+    /// The errors of [`Listener::accept`].
     pub async fn accept_peer(&self) -> io::Result<Stream> {
         match self {
             Self::Tcp(listener) => {
@@ -494,11 +496,11 @@ impl Listener {
         }
     }
 
-    /// The next client, ready for any runtime.
+    /// Accepts a client's stream, for any runtime.
     ///
     /// # Errors
     ///
-    /// What the system says; running out of file descriptors is one that passes.
+    /// The system's error; a lack of file descriptors is temporary.
     pub async fn accept(&self) -> io::Result<DetachedStream> {
         match self {
             Self::Tcp(listener) => {

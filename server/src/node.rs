@@ -1,21 +1,25 @@
 //! This process as a node of a cluster.
 //!
-//! Here: what all threads of a node share, and the small answers they need of it. In `replicas` the
-//! partitions it holds, in `state_machine` what their keys and operations are, in `router` a worker's way
-//! from its clients to whoever owns a key, in `pending` what
-//! clients are told, in `multi_owner` and `sub_request` keys that are charged together, in
-//! `degraded` what limits say while owners are out of reach, in `reply_queue` the order in which clients
-//! are answered, in `dispatch` what a clustered node makes of requests, in `inbound` what other nodes say, in
-//! `clocks` how far their clocks are off, `reachability` and `paths` how frames get there, in `links` the connections
-//! of the workers, in `limits` which limits
-//! hold, in `operator` what operators hear and say, in `lifecycle` its tasks from start to end, in `leave` the
-//! way out of the cluster, in `events` what the log says of other nodes. Not here: how a count is kept
-//! (`cluster::replica`), how the map is agreed
-//! on (`control`), lanes (`crate::transport`).
+//! Here: the state that all threads of a node share, and small queries of it.
+//!
+//! - `replicas`: the partitions of this node. `state_machine`: their keys and operations.
+//! - `dispatch`: turns requests into operations. `router`: a worker's way from its clients to the
+//!   owners of keys. `pending`: replies of operations. `reply_queue`: the order of a client's
+//!   replies.
+//! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`: decisions of limits
+//!   while owners are out of reach. `limits`: the limits in force.
+//! - `inbound`: control frames of other nodes. `clocks`: the offsets of their clocks.
+//!   `reachability` and `paths`: how frames reach them. `links`: the connections of the workers.
+//! - `operator`: commands of operators. `lifecycle`: the node's tasks from start to end. `leave`:
+//!   the way out of the cluster. `events`: log lines about other nodes.
+//!
+//! Not here: how a count is replicated (`cluster::replica`), how the map is agreed on (`control`),
+//! links that carry control frames (`crate::transport`).
 //!
 //! ```text
-//! client ─► worker: dispatch ─► router ─┬─► replicas (this node is primary) ─► router ─► reply_queue ─► client
-//!                                      └─► data link ─► worker of the primary ─► replicas ─► data link ─► router
+//! client ─► worker: dispatch ─► router ─┬─► replicas (this node is primary)
+//!                                       └─► data link ─► worker of the primary ─► replicas
+//! replicas ─► (data link, if remote) ─► router ─► reply_queue ─► client
 //! ```
 
 pub(crate) mod batch;
@@ -73,52 +77,53 @@ use paths::PeerPaths;
 use reachability::{Path, ReachAction, Reachability};
 use replicas::Replicas;
 
-/// What waits for a worker.
+/// An event for a worker.
 #[derive(Debug)]
 pub(crate) enum WorkerEvent {
-    /// Something happened to a partition that replies may wait for.
+    /// A partition has changed in a way that replies may wait for.
     Open(Opening),
-    /// A held operation is to be done.
+    /// A held operation is due to be performed.
     Perform(HeldOp),
     /// A held operation belongs to another primary.
     Refer(HeldOp, Option<Route>),
     /// A held operation was not done.
     Refuse(HeldOp, Refusal),
-    /// A link to a node is up: what it was asked and has not answered is sent again.
+    /// A link to a node is up: unanswered operations for the node are sent again.
     LinkUp(NodeId),
-    /// What a task made of a request, by the token of who waits.
+    /// A task's reply to a request; the token identifies the waiting client.
     Reply(u64, Bytes),
-    /// A data link that the worker is to read.
+    /// A data link for the worker to serve.
     DataLink(Box<links::LinkArrival>),
 }
 
-/// Where a worker is told things.
+/// A worker's queue of events from other threads.
 #[derive(Default)]
 pub(crate) struct Inbox {
     queue: SegQueue<WorkerEvent>,
     waker: OnceLock<Waker>,
-    /// The worker has been woken and has not looked yet.
+    /// The worker has been woken and has not yet read the queue.
     is_woken: AtomicBool,
-    /// The worker waits for answers: it is to be woken now and then.
+    /// The worker waits for answers and needs a wake-up at every tick.
     pub(crate) is_waiting: AtomicBool,
     /// Replies of the worker wait for copies.
     awaits_copies: AtomicBool,
 }
 
 impl Inbox {
-    /// Whether replies of the worker wait for copies, so that it is to be woken when a link acknowledges something.
+    /// Whether replies of the worker wait for copies: the worker is then woken when a link
+    /// acknowledges something.
     pub(crate) fn awaits_copies(&self) -> bool {
         self.awaits_copies.load(Ordering::Acquire)
     }
 
-    /// Notes whether replies of the worker wait for copies.
+    /// Records whether replies of the worker wait for copies.
     pub(crate) fn set_awaits_copies(&self, awaits: bool) {
         if self.awaits_copies.load(Ordering::Relaxed) != awaits {
             self.awaits_copies.store(awaits, Ordering::SeqCst);
         }
     }
 
-    /// Who is to be woken; the first to say so is.
+    /// Sets the waker of the worker; only the first call has an effect.
     pub(crate) fn set_waker(&self, waker: &Waker) {
         let _ = self.waker.set(waker.clone());
     }
@@ -136,7 +141,7 @@ impl Inbox {
         }
     }
 
-    /// The worker looks: whatever comes from now on wakes it again.
+    /// Called by the worker before it reads the queue: every later event wakes it again.
     pub(crate) fn clear_woken(&self) {
         self.is_woken.store(false, Ordering::Release);
     }
@@ -146,27 +151,27 @@ impl Inbox {
     }
 }
 
-/// Whether an operator has to change something before there can be a link.
+/// Whether a link stays closed until an operator changes a setting.
 fn is_about_peers(why: CloseReason) -> bool {
     matches!(why, CloseReason::WrongKey | CloseReason::NoVersion | CloseReason::OtherCluster)
 }
 
-/// What is known once the cluster is.
+/// State that exists once the node has joined a cluster.
 pub(crate) struct Keyspace {
-    /// Of a partition's number, and of the top of every hash.
+    /// Bits of a partition's number, which are the top bits of every hash.
     pub(crate) bits: u32,
     pub(crate) replicas: Replicas,
 }
 
-/// How a node is set up.
+/// Options of a node.
 pub(crate) struct NodeOptions {
     /// When writes are answered.
     pub(crate) ack: AckMode,
-    /// Of copies.
+    /// Options of every replica.
     pub(crate) replicas: ReplicaOptions,
     /// Worker threads.
     pub(crate) workers: usize,
-    /// The cap of the item table.
+    /// The memory cap of the item table, in bytes.
     pub(crate) memory_bytes: usize,
 }
 
@@ -188,11 +193,11 @@ impl NodeOptions {
     }
 }
 
-/// While a partition changes its primary, operations wait for so long at most: nearly as long as they are
-/// tried at all (`router`), for on a busy machine a commit for many partitions takes its time.
+/// An operation waits at most this long while its partition changes its primary. The value is close
+/// to the router's own deadline, because a commit for many partitions is slow on a busy machine.
 const HOLD_NS: u64 = 900_000_000;
 
-/// What workers count of their operations.
+/// Counters of the workers' operations.
 #[derive(Debug, Default)]
 pub(crate) struct RouterMetrics {
     /// Sent to a primary on this node.
@@ -207,11 +212,11 @@ pub(crate) struct RouterMetrics {
     pub(crate) resent: AtomicU64,
     /// Units that this node admitted by itself while an owner was out of reach.
     pub(crate) degraded: AtomicU64,
-    /// Units of these that no owner was told yet.
+    /// Those of `degraded` that their owners do not know of yet.
     pub(crate) debt: AtomicU64,
 }
 
-/// What all threads of a node share.
+/// The state that all threads of a node share.
 pub(crate) struct Node {
     pub(crate) options: NodeOptions,
     partition_prefix: Arc<PartitionPrefix>,
@@ -219,37 +224,38 @@ pub(crate) struct Node {
     keyspace: OnceLock<Keyspace>,
     control: OnceLock<Control>,
     transport: OnceLock<Transport>,
-    /// The ways to the nodes of the map.
+    /// The paths to the nodes of the map.
     paths: PeerPaths,
-    /// Which node of the map is where; this one too.
+    /// Node ids by peer address, this node's included.
     places: RwLock<BTreeMap<String, NodeId>>,
     inboxes: Box<[Inbox]>,
-    /// Grows with every change of the map that was taken note of.
+    /// Grows with every change of the map that the node has processed.
     generation: AtomicU64,
     /// The version of the map that all copies have learnt.
     learned_ver: AtomicU64,
-    /// Grows every few tens of milliseconds while somebody waits, and now and then while nobody does.
+    /// Grows every few tens of milliseconds while an operation or a copy waits, and rarely
+    /// otherwise.
     ticks: AtomicU64,
     /// No operation waits, and ticks are rare; see [`Node::want_ticks`].
     is_at_rest: AtomicBool,
     tick_wanted: Notify,
     proposals_wanted: Notify,
-    /// How many holds on several keys were named.
+    /// Counts the holds on several keys that this node has named.
     holds: AtomicU64,
-    /// What it counts by itself while owners are out of reach.
+    /// Its own counts of limits, for use while owners are out of reach.
     local: Mutex<LocalCounts>,
     calls: Mutex<inbound::PendingCalls>,
     clocks: Mutex<clocks::Clocks>,
-    /// Where its tasks run.
+    /// The runtime of its tasks.
     runtime: OnceLock<Handle>,
     pub(crate) metrics: RouterMetrics,
-    /// No client is served any more, and none will be.
+    /// Set for good once clients are no longer served.
     has_stopped: AtomicBool,
-    /// The workers end, and no data link is taken over any more.
+    /// The workers end, and no further data link is accepted.
     has_closed_links: AtomicBool,
-    /// Why peers and this node want no link with each other, while that keeps it from its cluster.
+    /// Why this node or its peers refuse links, while that keeps the node out of its cluster.
     refused: Mutex<Option<String>>,
-    /// The limits file of this node, which is not what is in force.
+    /// The limits file of this node, which may differ from the limits in force.
     pub(crate) limits_file: limits::FileTexts,
 }
 
@@ -286,22 +292,22 @@ impl Node {
         }
     }
 
-    /// What the key hash asks for a key's partition.
+    /// The part of the key hasher that maps a hash to its partition.
     pub(crate) fn partition_prefix(&self) -> Arc<PartitionPrefix> {
         Arc::clone(&self.partition_prefix)
     }
 
-    /// Who this node is; node 0 before the cluster has it.
+    /// This node's id and incarnation; node 0 before the node has joined a cluster.
     pub(crate) fn me(&self) -> (NodeId, Incarnation) {
         self.me.get().copied().unwrap_or_default()
     }
 
-    /// The partitions, once there is a cluster and this node is in it.
+    /// The partitions, once this node has joined a cluster.
     pub(crate) fn keyspace(&self) -> Option<&Keyspace> {
         self.keyspace.get()
     }
 
-    /// When the controller was last heard.
+    /// When this node last had contact with the controller.
     pub(crate) fn last_contact(&self) -> LastContact {
         self.keyspace()
             .map_or_else(LastContact::default, |keyspace| keyspace.replicas.last_contact())
@@ -320,8 +326,8 @@ impl Node {
         self.transport.get()
     }
 
-    /// The name of a hold on several keys: 53 bits, as all clients can read them, in which two of one
-    /// node never meet and two of different nodes as good as never.
+    /// Returns a new name for a hold on several keys. Names have 53 bits, which every client can
+    /// read. Names of one node never collide; names of different nodes almost never do.
     fn name_hold(&self) -> u64 {
         let (node, incarnation) = self.me();
         let count = self.holds.fetch_add(1, Ordering::Relaxed);
@@ -352,9 +358,9 @@ impl Node {
         self.ticks.load(Ordering::Acquire)
     }
 
-    /// Waits until it is time for the next tick.
+    /// Waits until the next tick is due.
     async fn rest_until_tick(&self, tick: Duration, at_rest: Duration) {
-        // Set before the look: `want_ticks` reads it after an operation is queued.
+        // Stored before the checks below: `want_ticks` reads it after an operation is queued.
         self.is_at_rest.store(true, Ordering::SeqCst);
         let does_anybody_wait = self.paths.is_unsettled()
             || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
@@ -370,19 +376,20 @@ impl Node {
         sleep(tick).await;
     }
 
-    /// Ends the rest between ticks, because an operation or a copy waits now.
+    /// Ends the rest between ticks, because an operation or a copy waits.
     fn want_ticks(&self) {
         if self.is_at_rest.load(Ordering::SeqCst) && self.is_at_rest.swap(false, Ordering::SeqCst) {
             self.tick_wanted.notify_one();
         }
     }
 
-    /// What was sent to a node may be lost, or takes another path from now on: calls to it end.
+    /// Ends the calls to a node: frames to it may be lost, or take another path from now on.
     fn fail_calls(&self, lost: NodeId, why: Unreachable) {
         self.calls.lock().end_all(&PeerAddr::Node(lost), why);
     }
 
-    /// Takes note of what is heard of links, or of the time, and does what follows.
+    /// Applies `news` and the time to the reachability of nodes, and performs the resulting
+    /// actions.
     fn update_reachability(
         &self,
         now_ns: u64,
@@ -405,7 +412,7 @@ impl Node {
         }
     }
 
-    /// Notes that the map made a node primary. If the node was taken to be away, its link is tried at once.
+    /// Records that the map made a node primary. If the node was out of reach, dials it at once.
     fn on_promoted(&self, node: NodeId, now_ns: u64) {
         if !self.paths.is_away(node) {
             return;
@@ -418,19 +425,30 @@ impl Node {
 
     fn set_path(&self, node: NodeId, path: Path) {
         match path {
-            Path::Direct => tracing::info!(%node, "in reach"),
+            Path::Direct => tracing::info!(%node, "the node is in reach over its own link"),
             Path::Through(relay) => {
-                tracing::warn!(%node, %relay, "the link to a node is broken: another passes on");
+                tracing::warn!(
+                    %node,
+                    %relay,
+                    "the link to the node is broken: sending through a relay"
+                );
             }
-            Path::Broken => tracing::info!(%node, "the link to a node is broken"),
-            Path::Away => tracing::warn!(%node, "a node is out of reach"),
+            Path::Broken => {
+                tracing::info!(%node, "the link to the node is broken: looking for a relay");
+            }
+            Path::Away => {
+                tracing::warn!(
+                    %node,
+                    "the node is out of reach: check its process and the network"
+                );
+            }
         }
         if matches!(path, Path::Direct | Path::Through(_)) {
             self.fail_calls(node, Unreachable::Lost);
         }
     }
 
-    /// What is answered before the node has a place in a cluster.
+    /// The reply to requests before the node has a place in a cluster.
     fn starting(&self) -> String {
         match &*self.refused.lock() {
             Some(why) => format!("SERVER_ERROR not applied: no place in a cluster: {why}\r\n"),
@@ -438,7 +456,7 @@ impl Node {
         }
     }
 
-    /// Takes note of a link that could not be opened, while that keeps the node from its cluster.
+    /// Records a link that could not be opened, while that keeps the node out of its cluster.
     fn note_refusal(&self, address: &str, why: &LinkError) {
         let refusal = match why {
             LinkError::Theirs(why) | LinkError::Ours(why) if is_about_peers(*why) => {
@@ -454,7 +472,7 @@ impl Node {
         if before.is_none() {
             tracing::error!(
                 why = refusal,
-                "no place in a cluster: look at the peer key or certificates, and at the seeds"
+                "no place in a cluster: check the peer key or certificates, and the seeds"
             );
         }
     }
@@ -474,8 +492,8 @@ impl Node {
     }
 }
 
-/// The time by which items may be swept. In a cluster each partition has a time of its own, which its
-/// items are looked at by: this is the latest of them.
+/// The time by which items may be swept. In a cluster each partition has its own time, by which
+/// expiry is decided; this is the latest of them.
 pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
     match service.node() {
         Some(node) => engine::Now { mono: node.partition_prefix.latest_time(), ..now },

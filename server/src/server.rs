@@ -1,7 +1,7 @@
-//! From a configuration to a running server, and the way it ends.
+//! Starts a server from a configuration, and stops it.
 //!
-//! Here: binding, starting the workers, housekeeping, signals, the drain. Not here: what happens
-//! to the process before (`process`, `main`).
+//! Here: binding, starting the workers, housekeeping, signals, the drain. Not here: preparing the
+//! process (`process`, `main`).
 
 use std::convert::Infallible;
 use std::io;
@@ -36,28 +36,30 @@ use crate::runtime::service::Service;
 use crate::runtime::snapshot::keeper::{self, Keeper};
 use crate::runtime::snapshot::{self, SnapshotError};
 
-/// How often the sweep and the idle check run.
+/// Period of the sweep and the idle check.
 const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
-/// Between two steps of a sweep, of which a period has 32 at most: a worker on the same processor goes on meanwhile.
+/// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
+/// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
-/// The sweep looks at every item once in this many periods: half a minute.
+/// The sweep visits every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 300;
-/// How often the limits file is looked at.
+/// Period of the check for a changed limits file.
 const LIMITS_FILE_PERIOD: Duration = Duration::from_secs(1);
-/// Who had come when the end was asked for is still let in for so long, and heard.
+/// After a stop request, keep accepting for this long so that clients already in the backlog are
+/// served.
 const DRAIN_LISTEN: Duration = Duration::from_millis(100);
-/// What clients had sent is read to its end for so long. Who then goes on sending is hung up on
-/// between two requests.
+/// For this long, requests already sent are read to their end. A client that continues to send is
+/// then disconnected between two requests.
 const DRAIN_READ: Duration = Duration::from_secs(5);
-/// Threads that write to a disk may take so long to end.
+/// Longest wait for threads that write to a disk.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
-/// Then clients in the middle of a request or an answer have so long to end it.
+/// Longest drain: clients still within a request or a reply are then disconnected.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// Why a server could not start, or ended badly.
+/// The reason why a server could not start, or ended with an error.
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
-    /// An address or path cannot be listened on.
+    /// An address or path cannot be bound.
     #[error(transparent)]
     Bind(#[from] BindError),
     /// A file named in the configuration cannot be used.
@@ -65,43 +67,44 @@ pub enum ServerError {
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The authentication file is bad.
+    /// The authentication file is faulty.
     #[error(transparent)]
     Auth(#[from] crate::runtime::auth::AuthError),
-    /// The limits file is bad.
+    /// The limits file is faulty.
     #[error(transparent)]
     Limits(#[from] crate::limits::LimitsError),
-    /// None of the limits that there should be can be put in force.
+    /// None of the configured limits can be put in force.
     #[error("no limits can be put in force: {0}")]
     NoLimits(String),
     /// The snapshot could not be written at the end.
     #[error("snapshot not saved: {0}")]
     Snapshot(SnapshotError),
-    /// No snapshot can be kept where it should be.
+    /// A snapshot cannot be written at the configured path.
     #[error(transparent)]
     SnapshotPlace(SnapshotError),
     /// The node of the cluster cannot start.
     #[error(transparent)]
     Node(#[from] NodeError),
-    /// The control log could not be written when the server was told to end.
+    /// The control log could not be written when the server stopped.
     #[error("ended with a fault: {0}")]
     Fault(String),
-    /// Another process is the same node.
+    /// Another process runs as the same node.
     #[error("{0}")]
     Ended(String),
-    /// The server ended before others had what it held.
+    /// The server ended before other nodes had copies of all its partitions.
     #[error("left {0} partitions of which no other node has a copy: --drain-timeout was too short")]
     LeftCopies(usize),
-    /// The system refused threads, signals or the like.
+    /// The system refused threads, signals or similar resources.
     #[error("cannot start: {0}")]
     System(#[from] io::Error),
 }
 
 impl ServerError {
-    /// Another start with the same files would end so too: a supervisor should not try.
+    /// Returns whether another start with the same files would fail too, so that a supervisor
+    /// should not retry.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
@@ -122,7 +125,7 @@ impl ServerError {
     }
 }
 
-/// A server whose addresses are bound and whose runtime has not begun.
+/// A server with bound addresses that does not serve yet.
 pub struct Server {
     service: Arc<Service>,
     listeners: Vec<BoundListener>,
@@ -132,12 +135,12 @@ pub struct Server {
     signals: Signals,
 }
 
-/// The signals that mean something. From the first on they no longer kill the process.
+/// The handled signals. Once this exists, they no longer kill the process.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
     save: Signal,
-    /// A snapshot, and on.
+    /// Saves a snapshot; the server continues.
     keep: Signal,
     reload: Signal,
 }
@@ -156,18 +159,19 @@ impl Signals {
 }
 
 impl Server {
-    /// Binds all addresses of `config` and reads the files it names. `verbosity` is told what
-    /// clients ask with the `verbosity` command.
+    /// Binds all addresses of `config` and reads the files that it names. `verbosity` receives the
+    /// level of each `verbosity` command.
     ///
     /// # Errors
     ///
-    /// The first thing that stands in the way.
+    /// The first error of these steps.
     pub fn bind(
         config: Config,
         verbosity: impl Fn(u32) + Send + Sync + 'static,
     ) -> Result<Self, ServerError> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-        // Before anybody can know of the server and send it one.
+        // Listen for signals before the bound ports make the process visible to those that send
+        // them.
         let signals = Signals::listen(&runtime)?;
         if let Some(path) = &config.snapshot_file {
             snapshot::check(path).map_err(ServerError::SnapshotPlace)?;
@@ -212,23 +216,23 @@ impl Server {
         Ok(Self { service: Arc::new(service), listeners, limits_file, peers, runtime, signals })
     }
 
-    /// The TCP addresses in fact bound.
+    /// Returns the bound TCP addresses.
     #[must_use]
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(BoundListener::address).collect()
     }
 
-    /// The state all clients share: to look at it, or to stop the server from another thread.
+    /// Returns the shared state, to inspect it or to stop the server from another thread.
     #[must_use]
     pub fn service(&self) -> Arc<Service> {
         Arc::clone(&self.service)
     }
 
-    /// Serves until a signal or the `shutdown` command ends it.
+    /// Serves until a signal or the `shutdown` command stops it.
     ///
     /// # Errors
     ///
-    /// A system that gives no threads or signals, or a snapshot that cannot be saved at the end.
+    /// The system refuses threads or signals, or the final snapshot cannot be saved.
     pub fn run(self) -> Result<(), ServerError> {
         let Self { service, listeners, limits_file, peers, runtime, signals } = self;
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
@@ -245,7 +249,7 @@ impl Server {
             let until = handle_signals(&service, limits_file, signals, keeper.as_ref());
             serve(&service, setup, listeners, workers, until).await
         });
-        // A write may hang for as long as its disk does.
+        // A write may block as long as its disk does.
         runtime.shutdown_timeout(SHUTDOWN_MAX);
         let failure = service.node().and_then(|node| node.limits_file.failure());
         let served = match failure {
@@ -255,7 +259,7 @@ impl Server {
         let config = service.config();
         let unix_socket = config.unix_socket.as_ref().map(|socket| &socket.path);
         for path in unix_socket.into_iter().chain(&config.admin_socket) {
-            // It may be gone already.
+            // The file may no longer exist.
             let _ = std::fs::remove_file(path);
         }
         if let Some(keeper) = keeper {
@@ -271,11 +275,11 @@ impl Server {
     }
 }
 
-/// Serves with these workers, which then end, on the current runtime until `until`.
+/// Serves on the current runtime with these workers until `until` completes, then ends the workers.
 ///
 /// # Errors
 ///
-/// What stands in the way of a start.
+/// The node of the cluster cannot start.
 pub(crate) async fn serve(
     service: &Arc<Service>,
     setup: Option<lifecycle::Setup>,
@@ -306,21 +310,22 @@ pub(crate) async fn serve(
     hand_over::stop_serving(service);
     let mut ended = Ok(());
     if let (Some(tasks), Some(cluster)) = (&tasks, &service.config().cluster) {
-        // When no client of this node's waits for others any more.
+        // At this point, no client of this node waits for other nodes.
         let left = cluster.drain_timeout.saturating_sub(since.elapsed());
         ended = verdict(service, tasks.leave(left).await, cluster.drain_timeout);
     }
     for worker in Arc::into_inner(workers).into_iter().flatten() {
         worker.end();
     }
-    // Only now: whose peers find the port closed is taken for dead, and must serve nobody any more.
+    // Last: peers that find the port closed consider the node dead, so it must not serve by then.
     if let Some(tasks) = tasks {
         tasks.end().await;
     }
     ended
 }
 
-/// Whether a node ended well: not with a fault, and not with what only it had, if it was to wait for that.
+/// Returns an error if the node ended with a fault, or left partitions that no other node has
+/// although it was to wait for that.
 fn verdict(service: &Service, left: LeaveOutcome, wait: Duration) -> Result<(), ServerError> {
     let control = service.node().and_then(|node| node.control());
     if let Some(why) = control.and_then(control::Control::ended) {
@@ -337,11 +342,11 @@ fn verdict(service: &Service, left: LeaveOutcome, wait: Duration) -> Result<(), 
     }
 }
 
-/// Four seeds that nobody outside can know.
+/// Returns four unpredictable seeds.
 ///
 /// # Errors
 ///
-/// A system without randomness.
+/// The system has no source of randomness.
 pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
     let mut seeds = [0; 4];
     for seed in &mut seeds {
@@ -352,7 +357,7 @@ pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
     Ok(seeds)
 }
 
-/// Housekeeping until the end is asked for, of a node without signals and files.
+/// Runs housekeeping until the stop request, for a node without signals and files.
 #[cfg(feature = "simulation")]
 pub(crate) async fn run_housekeeping_until_stopped(service: &Service) {
     tokio::select! {
@@ -378,7 +383,7 @@ pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerErro
     Ok(listeners)
 }
 
-/// The file of `MEMCACHED_PORT_FILENAME`, as memcached writes it for test suites.
+/// Writes the file of `MEMCACHED_PORT_FILENAME` in memcached's format, for test suites.
 fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<()> {
     let mut lines = String::new();
     for address in addresses {
@@ -395,7 +400,7 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
     std::fs::rename(&part, path)
 }
 
-/// Housekeeping until the end is asked for.
+/// Runs housekeeping and handles signals until the stop request.
 async fn handle_signals(
     service: &Arc<Service>,
     mut limits_file: LimitsFile,
@@ -411,7 +416,7 @@ async fn handle_signals(
             biased;
             _ = terminate.recv() => "SIGTERM",
             _ = interrupt.recv() => "SIGINT",
-            // memcached's warm restart: the snapshot is saved on the way out.
+            // memcached's warm restart: saves the snapshot and exits.
             _ = save.recv() => "SIGUSR1",
             () = service.stopped() => "shutdown command",
             why = leave::until_removed(service) => why,
@@ -420,14 +425,14 @@ async fn handle_signals(
                 lifecycle::reload_security(service);
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
-                tracing::info!("reloaded on SIGHUP");
+                tracing::info!("SIGHUP: users, peer security and limits file read again");
                 continue;
             }
             _ = keep.recv() => {
                 if let Some(keeper) = keeper {
                     keeper.want();
                 } else {
-                    tracing::warn!("SIGUSR2: there is no snapshot file; -e names one");
+                    tracing::warn!("SIGUSR2 ignored: set a snapshot file with -e");
                 }
                 continue;
             }
@@ -444,14 +449,14 @@ async fn handle_signals(
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::warn!(target: LIFE, "second signal: exiting at once");
+            tracing::warn!(target: LIFE, "second signal: exiting at once without saving");
             std::process::exit(1);
         });
         return;
     }
 }
 
-/// Sweeps and looks for idle connections, for ever.
+/// Sweeps items and ends idle connections, forever.
 async fn run_housekeeping(service: &Service) -> Infallible {
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -471,7 +476,7 @@ async fn run_housekeeping(service: &Service) -> Infallible {
     }
 }
 
-/// Ends the connections that have been idle for too long.
+/// Disconnects clients that have been idle for too long.
 fn end_idle(service: &Service) {
     let Some(timeout) = service.config().idle_timeout else { return };
     let now = service.clock().now();
@@ -484,7 +489,7 @@ fn end_idle(service: &Service) {
     }
 }
 
-/// Lets clients finish what they began.
+/// Lets clients finish their current request or reply, then disconnects them.
 async fn drain(service: &Service) {
     let since = Instant::now();
     while service.connections().current() > 0 && since.elapsed() < DRAIN_MAX {

@@ -1,8 +1,8 @@
-//! One client's conversation as a function: bytes in, bytes out.
+//! One client's session as a function: bytes in, bytes out.
 //!
-//! Here: decoding what was read, applying it, encoding the answers, and where a batch stops. Not
-//! here: sockets (`connection`), the state all clients share (`service`), retrievals (`retrieve`), the
-//! short way of the commonest requests (`fast`).
+//! Here: decodes requests, executes them, encodes the replies, and decides where a batch stops. Not
+//! here: sockets (`connection`), the state that all clients share (`service`), retrievals
+//! (`retrieve`), the fast path (`fast`).
 
 mod cluster_batch;
 mod fast_batch;
@@ -36,80 +36,81 @@ use self::cluster_batch::answer_served;
 pub(crate) use self::lookup::{KeyLookup, counted_key, look_up, look_up_in};
 pub(crate) use self::retrieve::Retrieval;
 
-/// With this many bytes of answers waiting, they are written before more is decoded.
+/// With this many bytes of replies waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
 
-/// A longer value is a large one: each round answers some, so that others do not wait for many.
+/// A longer value is a large one. Each round answers only some of these, so that other clients do
+/// not wait for many.
 pub const LARGE_BYTES: usize = 64 << 10;
 
-/// Why [`Session::run`] came back.
+/// The reason why [`Session::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pause {
-    /// All whole requests are answered; the next one needs this many bytes in all.
+    /// All whole requests are answered; the next one needs this many bytes in total.
     Input(usize),
-    /// The answers must be written first.
+    /// The replies must be written first.
     Replies,
-    /// This client has had its share: others first.
+    /// This client has used its share of the round: other clients run first.
     Turn,
-    /// Write the answers and hang up.
+    /// Write the replies and close the connection.
     Close,
-    /// Nothing more is to be done before other nodes answer.
+    /// Do nothing more before other nodes have answered.
     Peers,
-    /// The next request is to be run at this time, in milliseconds on the monotonic clock.
+    /// Run the next request at this time, in milliseconds on the monotonic clock.
     Delay(u64),
 }
 
-/// What a client's conversation remembers between two reads.
+/// The state of a client's session between two reads.
 #[derive(Debug, Default)]
 pub struct Session {
-    /// Bytes still to come that are dropped unread.
+    /// Bytes still to arrive that are dropped unread.
     skip: usize,
-    /// Bytes at the front known to hold no line end.
+    /// Bytes at the front that hold no line end.
     pub(crate) scanned: usize,
-    /// How far into its keys the retrieval at the front is answered.
+    /// The offset in its keys up to which the retrieval at the front is answered.
     pub(crate) answered: usize,
-    /// The first byte has been seen.
+    /// The first byte has arrived.
     started: bool,
-    /// The password was given, or none is asked for.
+    /// The client has logged in, or needs no password.
     pub(crate) authenticated: bool,
-    /// The request at the front has waited for the node to have a place in a cluster.
+    /// The request at the front has already waited for the node to join a cluster.
     pub(crate) waited_for_start: bool,
-    /// Wrong passwords that were given.
+    /// Wrong passwords so far.
     failures: u32,
-    /// Batches left that skip the path of `cluster_batch`.
+    /// Remaining batches that skip `cluster_batch`.
     general_batches: u8,
-    /// What other nodes are asked for it.
+    /// Replies that wait for other nodes.
     pub(crate) replies: ReplyQueue,
 }
 
-/// What a run works with.
+/// The context of a run.
 pub struct ExecContext<'a> {
     /// The state all clients share.
     pub service: &'a Service,
-    /// This worker's figures.
+    /// This worker's counters.
     pub counters: &'a Counters,
     /// The time of the batch.
     pub now: Now,
-    /// How many more requests this client may make in its turn.
+    /// Requests that this client may still make in its turn.
     pub requests: usize,
-    /// This worker's number.
+    /// This worker's index.
     pub worker: usize,
-    /// The limits of the round.
+    /// The limits of this round.
     pub active_limits: &'a ActiveLimits,
-    /// Memory of the worker's.
+    /// The worker's scratch memory.
     pub scratch: &'a mut Scratch,
-    /// Who the client is, if it has a connection.
+    /// The client, if it has a connection.
     pub(crate) client: Option<&'a ConnectionInfo>,
-    /// Bytes of large values that may still be answered before others have their turn.
+    /// Bytes of large values that may still be answered in this round.
     pub(crate) large_left: usize,
-    /// The key alone is charged, whatever its limit says of parents.
+    /// Charge only the key itself, not the parents of its limit.
     pub(crate) alone: bool,
-    /// The way to other nodes, in a cluster.
+    /// The router to other nodes, in a cluster.
     pub(crate) router: Option<&'a mut Router>,
 }
 
 impl<'a> ExecContext<'a> {
-    /// A round of worker 0, without a bound on its requests, of a server by itself.
+    /// Creates a context of worker 0, outside a cluster, with no bound on requests.
     #[must_use]
     pub fn new(
         service: &'a Service,
@@ -136,7 +137,7 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// A round about one key of a cluster: others are other owners' to charge.
+    /// Creates a context for one key in a cluster; owners of the other keys charge those.
     pub(crate) fn of_key(
         service: &'a Service,
         counters: &'a Counters,
@@ -148,21 +149,21 @@ impl<'a> ExecContext<'a> {
         Self { worker, alone: true, ..Self::new(service, counters, now, active_limits, scratch) }
     }
 
-    /// Whether the value of a key has to wait until others had their turn: it is large, and large
-    /// ones have had theirs. No shard may be held.
+    /// Returns whether the value of a key must wait for the next round: it is large, and this
+    /// round's share of large values is used up. The caller must hold no shard.
     pub(crate) fn must_wait(&self, hash: u64, key: &[u8]) -> bool {
         self.large_left == 0 && is_large(self.service.shards().value_len(hash, key))
     }
 
-    /// Fetches the memory that keys of these hashes need.
+    /// Prefetches the memory that the keys of these hashes need.
     pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         self.service.shards().prefetch(hashes);
     }
 }
 
 impl Session {
-    /// Answers the requests in `input` into `out`; the first number is how many bytes are done
-    /// with, never more than there are.
+    /// Executes the requests in `input` and writes the replies to `out`. Returns the number of
+    /// bytes consumed, at most `input.len()`, and the reason for the pause.
     pub fn run(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -172,8 +173,8 @@ impl Session {
         if !self.started && !input.is_empty() {
             self.started = true;
             self.authenticated |= !ctx.service.asks_password();
-            // The binary protocol's first byte. It is not spoken here: hang up, as memcached does
-            // when told to speak text alone.
+            // The first byte of the binary protocol, which is not supported: close, as memcached
+            // does in its text-only mode.
             if input[0] == 0x80 {
                 return (input.len(), Pause::Close);
             }
@@ -197,8 +198,8 @@ impl Session {
         }
     }
 
-    /// Decodes the next requests, fetches the memory they need, and answers them. The first number
-    /// may reach past `input`.
+    /// Decodes the next requests, prefetches the memory that they need, and executes them. The
+    /// returned number of bytes may exceed `input`.
     fn run_batch(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -219,7 +220,7 @@ impl Session {
         ran
     }
 
-    /// As [`Session::run_batch`], with room for the counted keys of the requests.
+    /// [`Session::run_batch`] on the general path, with `keys` as room for the counted keys.
     fn run_batch_with(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -283,7 +284,7 @@ impl Session {
             {
                 RequestOutcome::Given
             } else {
-                // It may wait for other locks.
+                // The general path may wait for other locks.
                 if let Some(locked) = &mut locked {
                     locked.release();
                 }
@@ -292,7 +293,7 @@ impl Session {
                     AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
                     AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
                 };
-                // It may have been `stats detail on`, or wait for other nodes.
+                // The request may have been `stats detail on`, or may now wait for other nodes.
                 if !self.may_use_fast(ctx) && (serving.is_none() || !self.replies.is_empty()) {
                     locked = None;
                 }
@@ -329,17 +330,17 @@ impl Session {
         }
     }
 
-    /// Whether it drops the rest of a value.
+    /// Returns whether the session drops the rest of a value.
     pub(crate) fn drops_input(&self) -> bool {
         self.skip > 0
     }
 
-    /// Whether requests may be answered in the short way (`fast`).
+    /// Returns whether requests may use the fast path (`fast`).
     fn may_use_fast(&self, ctx: &ExecContext<'_>) -> bool {
         self.authenticated && ctx.router.is_none() && !ctx.service.notes_prefixes()
     }
 
-    /// Answers any request; `raw` are its bytes, as far as they have come.
+    /// Executes any request; `raw` holds its bytes, as far as they have arrived.
     fn answer(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -384,7 +385,7 @@ fn is_large(value_len: Option<usize>) -> bool {
     value_len.is_some_and(|len| len > LARGE_BYTES)
 }
 
-/// The key of a request that answers its value; of several keys the first.
+/// Returns the key of a request whose reply holds its value; the first of several keys.
 fn retrieved_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
     match request {
         Request::Retrieve { keys, .. } => keys.first(),
@@ -396,8 +397,8 @@ fn retrieved_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// Requests decoded before the first of them is answered. As many cache misses are under way at
-/// once as the processor has room for, and the requests still lie in its nearest cache.
+/// Requests decoded before the first of them is executed. As many cache misses overlap as the
+/// processor supports, and the requests are still in its first-level cache.
 const BATCH_REQUESTS: usize = BATCH_SHARDS_MAX;
 
 /// A request of a batch.
@@ -412,7 +413,7 @@ enum AnyRequest<'a> {
 }
 
 impl AnyRequest<'_> {
-    /// Whether it may be answered while the shard of its key is held.
+    /// Returns whether the request may be executed while the shard of its key is locked.
     #[inline]
     fn is_fast(&self, key: &KeyLookup<'_>) -> bool {
         match self {
@@ -436,7 +437,7 @@ impl AnyRequest<'_> {
     }
 }
 
-/// Whether one of the commonest requests may be answered while the shard of its key is held.
+/// Returns whether a request may use the fast path while the shard of its key is locked.
 #[inline]
 pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
     let knows_limits = matches!(
@@ -447,13 +448,13 @@ pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
     (knows_limits && key.has_limit_alone()) || (key.has_no_limit() && may_run_locked(fast))
 }
 
-/// As [`fast`], as a call: it is inlined in `fast_batch` alone.
+/// [`decode_fast`], not inlined: `fast_batch` alone has it inlined.
 #[inline(never)]
 fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
     decode_fast(input, bounds)
 }
 
-/// Looks the first keys of all requests up; `counted` has room for each key that a limit makes.
+/// Looks up the first key of each request; `counted` has room for each key that a limit derives.
 #[inline]
 fn look_up_all<'a>(
     ctx: &ExecContext<'a>,
@@ -471,13 +472,13 @@ fn look_up_all<'a>(
             hash = lookup.hash;
             lookup
         }
-        // As the key before it: no further shard is held for what has none.
+        // Keyless requests reuse the previous hash, so no extra shard is locked.
         None => KeyLookup { hash, key_limit: Ok(None) },
     };
     batch.iter().zip(counted).map(look_up).collect()
 }
 
-/// As [`look_up_all`], where there are no limits: in a cluster keys are cheaper to hash together.
+/// [`look_up_all`] without limits: in a cluster, hashing all keys at once is cheaper.
 fn hash_all<'a>(
     ctx: &ExecContext<'a>,
     batch: &'a [BatchRequest<'_>],
@@ -492,7 +493,7 @@ fn hash_all<'a>(
     hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
 }
 
-/// A `takem`.
+/// A `takem` request.
 #[derive(Clone, Copy)]
 pub(crate) struct TakeMany<'a> {
     pub(crate) cost: u64,
@@ -501,14 +502,14 @@ pub(crate) struct TakeMany<'a> {
     pub(crate) id: Option<&'a [u8]>,
 }
 
-/// What ends a batch besides its being full.
+/// The reason why a batch ends before it is full.
 enum BatchEnd {
     Incomplete { scanned: usize, needed: usize },
     Refused(DecodeError),
 }
 
-/// Answers a request while the shard of its key is held; false if it is not answered, because it has to go
-/// the long way.
+/// Executes a request while the shard of its key is locked. Returns false, without a reply, if the
+/// general path is needed.
 #[inline]
 fn answer_locked(
     ctx: &mut ExecContext<'_>,
@@ -532,7 +533,8 @@ fn answer_locked(
     is_answered
 }
 
-/// Answers a request whose shard is held; false if it has to go the long way.
+/// Executes a request on its locked shard. Returns false, without a reply, if the general path is
+/// needed.
 #[inline]
 fn answer_with(
     ctx: &mut ExecContext<'_>,
@@ -564,22 +566,23 @@ fn pause_before(ctx: &ExecContext<'_>, out: &[u8]) -> Option<Pause> {
     None
 }
 
-/// What became of one request.
+/// The outcome of one request.
 pub(crate) enum RequestOutcome {
     Given,
-    /// Answered in part: the same request again once the answers are written.
+    /// Partly answered: run the same request again once the replies are written.
     Partly,
-    /// Not before answers that are owed are told: the same request again then.
+    /// Run the same request again once outstanding replies are delivered.
     NotYet,
-    /// Not before others had their turn: the same request again then.
+    /// Run the same request again after the other clients' turns.
     Later,
-    /// Not before this time: the same request again then.
+    /// Run the same request again at this time.
     Delayed(u64),
     Close,
 }
 
 impl RequestOutcome {
-    /// Where a batch stops that gets this answer to the request from `start` to `end`, and why.
+    /// Returns the end of a batch that stops after this outcome of the request at `start..end`, and
+    /// the pause.
     fn ends_at(self, start: usize, end: usize) -> (usize, Option<Pause>) {
         match self {
             Self::Given => (end, None),

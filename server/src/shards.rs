@@ -1,7 +1,8 @@
 //! The engines behind their locks.
 //!
-//! Here: which shard a key falls into, and making room across shards. Not here: what happens inside one
-//! (`engine`), copies of partitions (`partition_io`), the shards of a batch (`batch`), answers by id (`idempotency`).
+//! Here: the choice of a key's shard, and making room across shards. Not here: the contents of a
+//! shard (`engine`), copies of partitions (`partition_io`), the shards of a batch (`batch`),
+//! replies by id (`idempotency`).
 
 mod batch;
 mod idempotency;
@@ -28,82 +29,84 @@ pub(crate) use self::idempotency::KeyId;
 use self::lock::{ShardGuard, ShardLock};
 use self::spread::Spread;
 
-/// Shards per worker, where there are several: a worker holds up to sixteen for a moment, to fetch what
-/// lies in them, and another should seldom meet it there.
+/// Shards per worker, with several workers. A worker locks up to sixteen shards for a moment, to
+/// prefetch from them, and should seldom meet another worker there.
 const SHARDS_PER_WORKER: usize = 256;
 const SHARDS_MIN: usize = 64;
 const SHARDS_MAX: usize = 4096;
-/// A shard of a small store would be mostly half-empty chunks.
+/// A smaller shard would consist mostly of half-empty chunks.
 const SHARD_BYTES_MIN: usize = 256 << 10;
-/// Victims of one turn of the sweep where the cap was lowered: no lock is held for long.
+/// Items evicted per shard in one step of the sweep after the cap was lowered, so that no lock is
+/// held for long.
 const SHRINK_EVICTIONS: usize = 64;
-/// Most items that the sweep looks at under one lock.
+/// Most items that the sweep visits under one lock.
 const SWEEP_ITEMS_MAX: usize = 4096;
-/// Items that the sweep looks at before it pauses: some 30 µs, where to begin anew costs 20.
+/// Items that the sweep visits between two pauses, in about 30 µs: a pause itself costs about 20
+/// µs.
 const SWEEP_ITEMS: usize = 2048;
-/// Most calls of [`Shards::sweep`] until all shards had their turn.
+/// Most calls of [`Shards::sweep`] to visit all shards.
 const SWEEPS_MAX: usize = 32;
-/// Room is made for so much at least: a chunk, and what the index may grow by.
+/// Eviction makes room for at least this many bytes: a chunk, and the growth of an index.
 const ROOM_BYTES_MIN: usize = 16 << 10;
 
-/// A key's shard had no room.
+/// The error of a change that finds no room in its shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NoRoom;
 
-/// How the store is laid out.
+/// The layout of the store.
 #[derive(Debug, Clone)]
 pub struct ShardsOptions {
     /// Memory cap in bytes (`-m`).
     pub memory_bytes: usize,
-    /// Whether the cap is kept by eviction, or by refusing (`-M`).
+    /// True: evict to stay below the cap. False: refuse (`-M`).
     pub may_evict: bool,
-    /// Whether items get cas uniques (without `-C`).
+    /// True if items get cas uniques (off with `-C`).
     pub cas: bool,
     /// Item size bound.
     pub bounds: Bounds,
-    /// Worker threads that will meet here.
+    /// Number of worker threads that use the store.
     pub workers: usize,
     /// Seeds of the key hash.
     pub seeds: [u64; 4],
-    /// Puts the partition of a key in front of its hash, in a cluster.
+    /// In a cluster, puts the number of a key's partition into the high bits of its hash.
     pub partition_prefix: Option<Arc<PartitionPrefix>>,
 }
 
 /// All items of the process.
 pub struct Shards {
     shards: Box<[Spread]>,
-    /// See [`Shards::turn`]; as many as shards, in a cluster.
+    /// One mutex per shard; see [`Shards::turn`].
     turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
     memory_cap: Arc<MemoryCap>,
     idempotency: IdempotencyTable,
-    /// How far right a hash is shifted to give its shard.
+    /// The right shift that turns a hash into its shard.
     shift: u32,
     may_evict: bool,
-    /// Where room is made next.
+    /// The shard where making room starts next.
     next_to_give: AtomicUsize,
     bounds: Bounds,
 }
 
-/// Figures summed over all shards.
+/// Metrics summed over all shards.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Totals {
-    /// Items, those past their deadline and not yet swept included.
+    /// Items, including expired ones that are not yet swept.
     pub items: u64,
     /// Bytes of the items themselves.
     pub item_bytes: u64,
     /// Bytes of the hash tables.
     pub index_bytes: u64,
-    /// Retrievals that met an item past its deadline.
+    /// Retrievals that found an expired item.
     pub get_expired: u64,
-    /// Commands that met the key of an item that `flush_all` removed.
+    /// Commands that found an item removed by `flush_all`.
     pub get_flushed: u64,
-    /// What became of items that nobody deleted.
+    /// Items evicted, expired or swept.
     pub losses: EvictionStats,
 }
 
 impl Shards {
-    /// An empty store.
+    /// Creates an empty store.
     #[must_use]
     pub fn new(options: ShardsOptions) -> Self {
         let wanted = match options.workers {
@@ -148,48 +151,48 @@ impl Shards {
         }
     }
 
-    /// The item size bound.
+    /// Returns the item size bound.
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
 
-    /// The memory cap and what is taken of it.
+    /// Returns the memory cap with the memory in use.
     #[must_use]
     pub fn memory_cap(&self) -> &MemoryCap {
         &self.memory_cap
     }
 
     fn shard(&self, hash: u64) -> usize {
-        // The top bits: the table inside uses the low ones and its tags the middle.
+        // The high bits: the shard's table uses the low ones, and its tags the middle.
         (hash >> self.shift) as usize
     }
 
-    /// The hash of a key, for the calls below.
+    /// Returns the hash of a key, for the calls below.
     #[must_use]
     pub fn hash(&self, key: &[u8]) -> u64 {
         self.hasher.hash(key)
     }
 
-    /// The hash of a key that is known to be in this partition: without a look where it belongs.
+    /// Returns the hash of a key of a known partition, without computing its placement.
     pub(crate) fn hash_in(&self, partition: u16, key: &[u8]) -> u64 {
         self.hasher.hash_in(partition.into(), key)
     }
 
-    /// The hashes of several keys, as many as `hashes`.
+    /// Writes the hashes of `keys` to `hashes`, which has the same length.
     #[inline]
     pub(crate) fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {
         self.hasher.hash_all(keys, hashes);
     }
 
-    /// Asks for the lock of a key's shard ahead of its use, and for what most commands change beside it:
-    /// they may be another processor's now.
+    /// Prefetches the lock of a key's shard and the fields beside it that most commands change:
+    /// another processor may hold their cache lines.
     #[inline]
     pub(crate) fn prefetch_shard(&self, hash: u64) {
         prefetch_for_write(&self.shards[self.shard(hash)]);
     }
 
-    /// Fetches the memory that the keys of these hashes need.
+    /// Prefetches the memory that the keys of these hashes need.
     pub fn prefetch(&self, mut hashes: impl Iterator<Item = u64>) {
         loop {
             let some: ArrayVec<u64, BATCH_SHARDS_MAX> =
@@ -202,19 +205,20 @@ impl Shards {
         }
     }
 
-    /// Holds the shards of the first [`BATCH_SHARDS_MAX`] of these hashes and fetches what their keys need.
+    /// Locks the shards of the first [`BATCH_SHARDS_MAX`] hashes and prefetches the memory that
+    /// their keys need.
     #[inline]
     pub(crate) fn lock_batch(&self, hashes: &[u64]) -> ShardBatch<'_> {
         ShardBatch::new(self, &hashes[..hashes.len().min(BATCH_SHARDS_MAX)], true)
     }
 
-    /// The length of the value of a plain item.
+    /// Returns the length of the value of a plain item.
     pub(crate) fn value_len(&self, hash: u64, key: &[u8]) -> Option<usize> {
         self.shards[self.shard(hash)].lock().value_len(hash, key)
     }
 
-    /// Applies `command`, whose key has `hash`, and hands the outcome to `reply` while the shard is
-    /// locked: `reply` copies what it needs and does nothing else.
+    /// Applies `command`, whose key has `hash`, and passes the outcome to `reply` while the shard
+    /// is locked: `reply` must only copy.
     pub fn apply<R>(
         &self,
         now: Now,
@@ -229,7 +233,8 @@ impl Shards {
         self.apply_making_room(now, hash, command, reply)
     }
 
-    /// The shard of the command has nothing to give: take from the others, a little from each.
+    /// Evicts a few items from each of the other shards, because the command's own shard has none
+    /// to evict.
     #[cold]
     fn apply_making_room<R>(
         &self,
@@ -253,8 +258,8 @@ impl Shards {
         reply(Outcome::OutOfMemory)
     }
 
-    /// Runs `change` on the shard of `hash` while it is locked. When it answers `None`, for want of
-    /// room, other shards make some and it runs again; `None` is the answer when nothing helps.
+    /// Runs `change` on the locked shard of `hash`. If it returns `None` for lack of room, other
+    /// shards make room and it runs again. Returns `None` if no more room can be made.
     pub fn with_room<T>(
         &self,
         now: Now,
@@ -264,7 +269,7 @@ impl Shards {
         self.with_room_for(now, hash, 0, change)
     }
 
-    /// As [`Shards::with_room`]; what is stored takes about so many bytes.
+    /// [`Shards::with_room`] for a change that stores about `bytes` bytes.
     fn with_room_for<T>(
         &self,
         now: Now,
@@ -283,8 +288,8 @@ impl Shards {
         }
     }
 
-    /// As [`Shards::with_room`], on all shards of `hashes` at once. `change` may find
-    /// no room for one of them, and has then changed nothing.
+    /// [`Shards::with_room`] on all shards of `hashes` at once. If `change` finds no room in one of
+    /// them, it must have changed nothing.
     pub(crate) fn with_locked<T>(
         &self,
         now: Now,
@@ -301,8 +306,8 @@ impl Shards {
         }
     }
 
-    /// Locks in the order of the shards, so that two who do so cannot wait for each other; all
-    /// others hold one lock at a time.
+    /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
+    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
     fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
         let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
             hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
@@ -316,8 +321,8 @@ impl Shards {
         LockedShards { shards: self, engines }
     }
 
-    /// Evicts in all shards by turns until `bytes` fit, states of limits only where no plain item is left;
-    /// false when nothing may go, or would help.
+    /// Evicts from all shards in turn until `bytes` fit; evicts limit states only when no plain
+    /// item is left. Returns false if nothing may be evicted, or eviction would not help.
     fn make_room(&self, now: Now, bytes: usize) -> bool {
         if !self.may_evict || self.memory_cap.is_mostly_free() {
             return false;
@@ -328,7 +333,7 @@ impl Shards {
 
     fn evict_by_turns(&self, now: Now, bytes: usize, reach: EvictionScope) -> bool {
         let mut freed = false;
-        // Not always the same shards first.
+        // Start at a different shard each time.
         let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
         for step in 0..self.shards.len() {
             let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
@@ -345,16 +350,16 @@ impl Shards {
         freed
     }
 
-    /// `flush_all`, at once or after `delay`.
+    /// Executes `flush_all`, at once or after `delay`.
     pub fn flush(&self, now: Now, delay: Exptime) {
         for shard in &self.shards {
             shard.lock().flush(now, delay);
         }
     }
 
-    /// Sweeps the next of `parts` parts of each shard for items past their deadline, and keeps a lowered memory
-    /// cap: of the shards from the `first` on, as many as take some microseconds. The answer is the shard to go on
-    /// with, after a pause in which the workers have the processor; `None` when all had their turn.
+    /// Sweeps the next of `parts` parts of each shard for expired items and evicts down to a
+    /// lowered memory cap, from shard `first` on, for some microseconds. Returns the shard to
+    /// continue with after a pause for the workers; `None` after the last shard.
     #[must_use]
     pub fn sweep(&self, now: Now, parts: usize, first: usize) -> Option<usize> {
         let shards_min = self.shards.len().div_ceil(SWEEPS_MAX);
@@ -372,7 +377,7 @@ impl Shards {
         None
     }
 
-    /// Sums the figures of all shards.
+    /// Sums the metrics of all shards.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let mut totals = Totals::default();
@@ -396,8 +401,8 @@ impl Shards {
         totals
     }
 
-    /// How many keys each limit has at work, by the number of the limit. States past their time and
-    /// not yet swept are among them.
+    /// Returns the number of limit states of each limit, by the number of the limit, including
+    /// expired ones that are not yet swept.
     #[must_use]
     pub fn active_keys(&self) -> HashMap<u32, u64> {
         let mut keys = HashMap::new();
@@ -407,14 +412,14 @@ impl Shards {
         keys
     }
 
-    /// Zeroes the figures that `stats reset` zeroes.
+    /// Zeroes the metrics that `stats reset` zeroes.
     pub fn reset_counters(&self) {
         for shard in &self.shards {
             shard.lock().reset_counters();
         }
     }
 
-    /// Shows every live item to `visit`, shard by shard, until it answers false.
+    /// Passes every live item to `visit`, shard by shard, until it returns false.
     pub fn visit(&self, now: Now, mut visit: impl FnMut(&ItemRecord<'_>) -> bool) {
         for shard in &self.shards {
             let engine = shard.lock();
@@ -424,9 +429,9 @@ impl Shards {
         }
     }
 
-    /// Shows the next of what a snapshot keeps, about `SAVE_BYTES`, under one lock of one shard; the
-    /// answer is where to go on, `None` at the end. What is there from the first call to the last is
-    /// shown once.
+    /// Passes the next records of a snapshot to `visit`, about `SAVE_BYTES`, under one lock of one
+    /// shard. Returns the cursor to continue from, `None` at the end. An item that exists from the
+    /// first call to the last is passed once.
     #[must_use]
     pub fn save_slice(
         &self,
@@ -445,14 +450,15 @@ impl Shards {
         }
     }
 
-    /// Puts a saved state back, its instants `shift` nanoseconds later; false when there is no room.
+    /// Restores a saved limit state with its instants `shift` nanoseconds later. Returns false if
+    /// there is no room.
     #[must_use]
     pub fn restore_limit(&self, now: Now, record: &LimitRecord<'_>, shift: i128) -> bool {
         let hash = self.hasher.hash(record.key);
         self.shards[self.shard(hash)].lock().restore_limit(now, hash, record, shift)
     }
 
-    /// Puts a saved item back; false when there is no room for it.
+    /// Restores a saved item. Returns false if there is no room.
     #[must_use]
     pub fn restore(&self, now: Now, record: &ItemRecord<'_>) -> bool {
         let hash = self.hasher.hash(record.key);
@@ -460,12 +466,12 @@ impl Shards {
     }
 }
 
-/// Lines of a table read under one lock for a snapshot: some hundred keys, which are hashed.
+/// Lines of an index read under one lock for a snapshot: some hundred keys, which must be hashed.
 const SAVE_LINES: usize = 64;
-/// Bytes shown under one lock for a snapshot, and one item more.
+/// Bytes passed under one lock for a snapshot; the last item may exceed them.
 const SAVE_BYTES: usize = 32 << 10;
 
-/// How far saving has come; the default is the beginning.
+/// A position in the store while it is saved; the default is the start.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SaveCursor {
     shard: usize,
@@ -483,7 +489,7 @@ pub(crate) struct LockedShards<'a> {
 }
 
 impl LockedShards<'_> {
-    /// The engine of a key whose hash was among those that were locked for.
+    /// Returns the engine of a key whose shard is locked.
     pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
         let index = self.shards.shard(hash);
         let place = self.engines.binary_search_by_key(&index, |(index, _)| *index);
@@ -495,7 +501,7 @@ impl LockedShards<'_> {
 mod tests {
     use super::*;
 
-    /// A store of one worker.
+    /// Creates a store of one worker.
     pub(super) fn shards(
         memory_bytes: usize,
         partition_prefix: Option<Arc<PartitionPrefix>>,
@@ -511,7 +517,7 @@ mod tests {
         })
     }
 
-    /// Stores so many items that last a second.
+    /// Stores `items` items that expire after a second.
     fn fill(shards: &Shards, now: Now, items: u32) {
         for number in 0..items {
             let record = ItemRecord {
@@ -544,7 +550,7 @@ mod tests {
                 shown += 1;
             });
             assert!(shown <= 2_000, "{shown} under one lock");
-            // Others come and go meanwhile, and the tables grow.
+            // Items come and go meanwhile, and the tables grow.
             slices += 1;
             for number in 0..50 {
                 let key = format!("new{slices}-{number}");
@@ -569,14 +575,14 @@ mod tests {
         assert!(seen.values().all(|times| *times == 1));
     }
 
-    /// Steps of a sweep of so many parts, each of the shards it goes on with.
+    /// Sweeps in steps and returns the shard that each further step starts with.
     fn sweep(shards: &Shards, now: Now, parts: usize) -> Vec<usize> {
         let next = |first| shards.sweep(now, parts, first);
         std::iter::successors(next(0), |first| next(*first)).collect()
     }
 
     #[test]
-    fn a_sweep_pauses_after_some_items_and_leaves_none_out() {
+    fn a_sweep_pauses_and_skips_no_item() {
         let shards = shards(64 << 20, None);
         let now = Now::at_ms(0);
         fill(&shards, now, 100);
@@ -586,13 +592,13 @@ mod tests {
         let pauses = sweep(&shards, now, 4);
         assert!((10..14).contains(&pauses.len()), "{pauses:?}");
         let looked_at = shards.totals().losses.sweep_checked - before;
-        // One more in each shard, so that it is not none in a small one.
+        // One more per shard, so that a small shard is not skipped.
         assert!((30_000..=30_000 + 64).contains(&looked_at), "{looked_at}");
         let pauses = sweep(&shards, now, 1);
         assert_eq!(pauses.len(), SWEEPS_MAX - 1, "{pauses:?}");
         assert!(pauses.is_sorted_by(|one, next| one < next), "{pauses:?}");
         let later = Now::at_ms(1001);
-        // Where a sweep begins in a shard is where the last one has ended.
+        // A sweep of a shard starts where the last one ended.
         sweep(&shards, later, 1);
         sweep(&shards, later, 1);
         assert_eq!(shards.totals().items, 0);

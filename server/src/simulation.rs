@@ -1,4 +1,4 @@
-//! A server as a task in a simulated world, beside others of its kind.
+//! A server as a task in a simulated world, beside others.
 //!
 //! Here: a node without threads, signals and files, and views of its state. Not here: the world (`net::world`),
 //! its sockets (`net::simulated`), faults and checks (`tests/sim`).
@@ -32,13 +32,13 @@ thread_local! {
     static SERVICES: RefCell<BTreeMap<IpAddr, Weak<Service>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Begins a world on this thread. `bug`: a rule that is left out in it.
+/// Creates a world on this thread. `bug` names a rule that is disabled in it.
 pub fn begin(seed: u64, bug: Option<Bug>) {
     SERVICES.with_borrow_mut(BTreeMap::clear);
     world::begin(seed, bug);
 }
 
-/// Ends it.
+/// Removes the world of this thread.
 pub fn end() {
     SERVICES.with_borrow_mut(BTreeMap::clear);
     world::end();
@@ -48,28 +48,29 @@ fn service(address: IpAddr) -> Option<Arc<Service>> {
     SERVICES.with_borrow(|services| services.get(&address).and_then(Weak::upgrade))
 }
 
-/// One life of a node.
+/// One process of a node.
 pub struct NodeLife {
-    /// Of a cluster, with seeds that are addresses. Its ports are those that it advertises.
+    /// The configuration: a cluster with addresses as seeds, and the advertised ports.
     pub config: Config,
     /// The limits in force.
     pub limits: Limits,
     /// The control plane's disk.
     pub disk: Disk,
-    /// How wrong its clock is.
+    /// The error of its clock.
     pub skew: Arc<Skew>,
-    /// Where it is.
+    /// The host's address.
     pub address: IpAddr,
-    /// The ports for clients and for nodes.
+    /// The ports for clients and for peers.
     pub ports: (u16, u16),
 }
 
 impl NodeLife {
-    /// Runs the node on the current runtime until it is stopped or leaves its cluster; true if it left.
+    /// Runs the node on the current runtime until it is stopped or leaves its cluster. Returns true
+    /// if it left.
     ///
     /// # Errors
     ///
-    /// As a server's.
+    /// The same as those of a server.
     pub async fn run(self) -> Result<bool, ServerError> {
         let Self { config, limits, disk, skew, address, ports } = self;
         world::enter(address, skew);
@@ -90,7 +91,7 @@ impl NodeLife {
             (0..service.config().threads).map(|index| worker::task(&service, index)).collect();
         let until = server::run_housekeeping_until_stopped(&service);
         match server::serve(&service, Some(setup), clients, workers, until).await {
-            // The disk was at fault, or the time too short: nothing that is wrong with the node.
+            // A disk fault or a short drain time is not an error of the node.
             Ok(()) | Err(ServerError::Fault(_) | ServerError::LeftCopies(_)) => {}
             Err(error) => return Err(error),
         }
@@ -100,14 +101,14 @@ impl NodeLife {
     }
 }
 
-/// What a node is at one moment, for checks.
+/// The state of a node at one moment, for checks.
 #[derive(Debug)]
 pub struct NodeView {
-    /// What it knows of the map.
+    /// Its map.
     pub map: Arc<Map>,
-    /// What its control plane says.
+    /// The status of its control plane.
     pub status: Status,
-    /// Its copies, by partition; none where it never had one.
+    /// Its copies, by partition; `None` for one that it never had.
     pub replicas: Vec<Option<ReplicaView>>,
 }
 
@@ -121,7 +122,7 @@ pub fn view(address: IpAddr) -> Option<NodeView> {
     Some(NodeView { map: control.map(), status: control.status(), replicas: copies })
 }
 
-/// The keys of a partition as a node keeps them, and their states at `unix_ms`.
+/// Returns the keys of a partition on a node, and their states at `unix_ms`.
 #[must_use]
 pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut items = BTreeMap::new();
@@ -146,7 +147,7 @@ pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>,
     }
 }
 
-/// Asks the newest life at an address to leave its cluster and end, as SIGTERM does.
+/// Stops the newest process at an address: it leaves its cluster and ends, as after SIGTERM.
 pub fn stop(address: IpAddr) {
     if let Some(service) = service(address) {
         service.stop();

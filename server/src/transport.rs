@@ -1,23 +1,26 @@
-//! Lanes: what carries frames between nodes.
+//! The transport: links that carry frames between nodes.
 //!
-//! Here: the handle to all of them, and what their tasks share. In `options` the settings, in `peer`
-//! the way to one peer and what the node is told of it, in `data_link` the handshake of connections that
-//! workers take over. Not here: what frames mean (`cluster`),
-//! which node gets which, sockets (`net`).
+//! Here: the handle to all links, and the state that their tasks share. Submodules: `options` has
+//! the settings, `peer` the sender to a peer and the events about it, `data_link` the handshake of
+//! connections that workers take over. Not here: the meaning of frames (`cluster`), choosing the
+//! node for a frame, sockets (`net`).
 //!
 //! ```text
-//! any thread: Lane::send ──► outbox: a window per class ──► link task: all that waits, one write
-//! link task: one read ──► all whole frames in it ──► Handler::frames, answers by Peer::lane
+//! any thread: PeerSender::send ──► outbox: a window per class ──► link task: one write
+//! link task: one read ──► FrameHandler::frames ──► answers by RemotePeer::sender
 //! ```
 //!
-//! * A *lane* is the way to a peer, a *link* a connection on it. We open one link for what we have to
-//!   send (`dialer`): when something waits, and again after a pause while something does. A peer opens
-//!   its own (`acceptor`). Either carries frames both ways: what answers a frame goes back over the link
-//!   that brought it, so a peer that we cannot reach still hears us.
-//! * Frames of one link arrive in the order in which they were put in, or not at all. Nothing is
-//!   resent here: [`LinkEvent::Down`] tells that what was put in before it may be lost. Who resends makes it arrive once.
-//! * Nothing is unbounded: an outbox that is full refuses at once, a stranger has said 512 bytes in
-//!   five seconds or goes, and there are so many strangers at most.
+//! * A *link* is a connection to a peer. The node opens one link per peer for its own frames
+//!   (`dialer`): as soon as a frame is pending, and again after a pause while frames are pending. A
+//!   peer opens its own (`acceptor`). Each link carries frames both ways: the answer to a frame
+//!   uses the link that brought the frame, so that a peer which this node cannot reach still gets
+//!   its answers.
+//! * Frames of one link arrive in the order in which they were pushed, or not at all. Nothing is
+//!   resent here: [`LinkEvent::Down`] reports that frames pushed before it may be lost. The caller
+//!   that resends a frame must also prevent its duplication.
+//! * Everything is bounded: a full outbox refuses a frame at once, a connection must authenticate
+//!   within five seconds and 512 bytes per frame, and at most [`STRANGERS_MAX`] connections are
+//!   unauthenticated at a time.
 //!
 //! All tasks run on the runtime on which [`Transport::start`] was called.
 
@@ -62,26 +65,26 @@ pub(crate) use security::TlsConnection;
 pub use security::{KEY_BYTES_MAX, KEY_BYTES_MIN, PeerSecurity, SecurityError};
 use security::{SecuredStream, ValidatedSecurity};
 
-/// Most peers that figures are kept of; the others share those of node 0.
+/// Maximum number of peers with metrics of their own; the others share those of node 0.
 const METRICS_MAX: usize = 4096;
 
-/// Connections that others opened.
+/// Counts of inbound connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unauthenticated {
-    /// All of them.
+    /// All inbound connections so far.
     pub came: u64,
-    /// Those that were not let in.
+    /// Connections that were refused.
     pub refused: u64,
-    /// Those that have not shown who they are yet; [`STRANGERS_MAX`] at most.
+    /// Connections that are not authenticated yet; at most [`STRANGERS_MAX`].
     pub now: usize,
 }
 
-/// All lanes of a node, or of one of its cores.
+/// All links of a node, or of one of its cores.
 pub struct Transport {
     hub: Arc<TransportHub>,
 }
 
-/// What all tasks share.
+/// The state that all tasks share.
 struct TransportHub {
     handler: Arc<dyn FrameHandler>,
     bounds: FrameBounds,
@@ -91,7 +94,7 @@ struct TransportHub {
     versions: RangeInclusive<u16>,
     runtime: Handle,
     guard: Mutex<Arc<ValidatedSecurity>>,
-    /// Every task has a receiver, so that one knows when all have ended.
+    /// Every task holds a receiver, so that `closed` waits for the end of all tasks.
     phase: watch::Sender<TransportPhase>,
     dialers: Mutex<BTreeMap<PeerAddr, Dialer>>,
     acceptor: Mutex<Acceptor>,
@@ -106,11 +109,11 @@ struct TransportPhase {
 }
 
 impl Transport {
-    /// Begins to accept on the listeners, on the current runtime. There may be none.
+    /// Starts accepting on `listeners`, of which there may be none, on the current runtime.
     ///
     /// # Errors
     ///
-    /// Security that is not sound, or none where others can reach a listener
+    /// The security settings are invalid, or other machines can reach a listener without security
     /// ([`PeerSecurity::permit`]).
     pub fn start(
         options: TransportOptions,
@@ -143,20 +146,21 @@ impl Transport {
         Ok(Self { hub })
     }
 
-    /// The lane to a node at `host:port`. With another address than before the old lane is closed,
-    /// and whoever has it is told [`Shed::Gone`]; what waits is still written if its link is up.
+    /// Returns the sender to a node at `host:port`. If the address differs from the last call, the
+    /// former sender is closed and returns [`Shed::Gone`]; its pending frames are still written if
+    /// its link is up.
     #[must_use]
     pub fn sender(&self, node: NodeId, address: &str) -> PeerSender {
         dialer::dialer(&self.hub, PeerAddr::Node(node), address)
     }
 
-    /// The lane to whoever is at `host:port`: a seed, of which no more is known.
+    /// Returns the sender to the unknown node at `host:port`, such as a seed.
     #[must_use]
     pub fn sender_at(&self, address: &str) -> PeerSender {
         dialer::dialer(&self.hub, PeerAddr::Address(address.to_owned()), address)
     }
 
-    /// Closes the lane, as one with another address does, and forgets the figures.
+    /// Closes the sender, as a changed address does, and removes its metrics.
     pub fn forget(&self, peer_addr: &PeerAddr) {
         if let Some(peer_path) = self.hub.dialers.lock().remove(peer_addr) {
             peer_path.outbox.close();
@@ -164,49 +168,51 @@ impl Transport {
         self.hub.metrics.lock().remove(peer_addr);
     }
 
-    /// Opens a link if none is up, though there is nothing to say: an [`LinkEvent`] tells what came of it.
+    /// Opens a link if none is up, even without pending frames. A [`LinkEvent`] reports the result.
     pub fn probe(&self, peer_addr: &PeerAddr) {
         if let Some(peer_path) = self.hub.dialers.lock().get(peer_addr) {
             peer_path.outbox.probe();
         }
     }
 
-    /// Restarts a pending attempt to connect to the peer. Called when other news shows that the peer lives.
+    /// Restarts a pending attempt to connect to the peer. Called when other events show that the
+    /// peer is alive.
     pub fn hurry(&self, peer_addr: &PeerAddr) {
         self.hub.hurry(peer_addr);
     }
 
-    /// We are somebody else now: links are closed once they are empty, and the next ones begin anew.
+    /// Changes the node's identity. Links are closed once they are empty, and new ones use the new
+    /// identity.
     pub fn identify(&self, identity: PeerIdentity) {
         self.hub
             .phase
             .send_if_modified(|phase| std::mem::replace(&mut phase.identity, identity) != identity);
     }
 
-    /// Who we are.
+    /// The node's identity.
     #[must_use]
     pub fn identity(&self) -> PeerIdentity {
         self.hub.phase.borrow().identity
     }
 
-    /// The longest frame.
+    /// The bounds of a frame.
     #[must_use]
     pub fn bounds(&self) -> FrameBounds {
         self.hub.bounds
     }
 
-    /// The times that links go by.
+    /// The timing of links.
     #[must_use]
     pub fn timing(&self) -> Timing {
         self.hub.timing
     }
 
-    /// Secures the links that begin from now on in another way: by a renewed certificate. What was
-    /// secured stays secured.
+    /// Replaces the security of future links, for example by a renewed certificate. Existing links
+    /// keep theirs.
     ///
     /// # Errors
     ///
-    /// Security that is not sound, or none any more; then nothing has changed.
+    /// The settings are invalid, or would turn security off. Nothing has changed then.
     pub fn secure(&self, security: PeerSecurity) -> Result<(), SecurityError> {
         let guard = security.guard()?;
         let mut current = self.hub.guard.lock();
@@ -217,14 +223,14 @@ impl Transport {
         Ok(())
     }
 
-    /// What was said to each peer, and how.
+    /// The metrics of each peer.
     #[must_use]
     pub fn metrics(&self) -> Vec<(PeerAddr, PeerMetrics)> {
         let metrics = self.hub.metrics.lock();
         metrics.iter().map(|(peer_addr, metrics)| (peer_addr.clone(), metrics.read())).collect()
     }
 
-    /// Who came to our door.
+    /// The counts of inbound connections.
     #[must_use]
     pub fn unauthenticated(&self) -> Unauthenticated {
         let acceptor = self.hub.acceptor.lock();
@@ -232,7 +238,7 @@ impl Transport {
         Unauthenticated { came, refused, now: unauthenticated.len() }
     }
 
-    /// Writes what waits on the links that are up, says farewell on them, and ends all tasks.
+    /// Writes pending frames on the links that are up, sends farewells, and ends all tasks.
     pub async fn stop(&self) {
         self.hub.phase.send_modify(|phase| phase.is_stopping = true);
         self.hub.phase.closed().await;
@@ -246,7 +252,7 @@ impl Drop for Transport {
 }
 
 impl TransportHub {
-    /// What we begin a link with, as `identity`.
+    /// The hello of this node, as `identity`.
     fn hello(&self, identity: PeerIdentity) -> io::Result<Hello> {
         let mut nonce = [0; NONCE_BYTES];
         crate::net::random::fill(&mut nonce)?;
@@ -264,7 +270,7 @@ impl TransportHub {
         })
     }
 
-    /// A link that both sides have greeted on.
+    /// Makes a link of a connection that both sides have authenticated.
     fn link(&self, peer: RemotePeer, wire: SecuredStream, rest: BytesMut) -> TransportLink {
         let metrics = peer.sender.outbox.metrics();
         metrics.links.fetch_add(1, Relaxed);
@@ -273,11 +279,11 @@ impl TransportHub {
         TransportLink::new(peer, wire, Arc::clone(&self.handler), self.bounds, self.timing, rest)
     }
 
-    /// The end of a link: the last word, then the news.
+    /// Ends a link: sends a farewell, then reports the event.
     async fn end(&self, link: TransportLink, result: LinkEnd) {
         let peer = link.peer.clone();
         let outbox = &peer.sender.outbox;
-        // What it means for the peer is told where it is known: that it cannot be dialled, or is dead.
+        // The handler logs the effect on the peer, for example that it is dead.
         tracing::info!(%peer, ending = ?result, "link down");
         let left = link.end(&result).await;
         outbox.clear(left);
@@ -307,7 +313,7 @@ impl TransportHub {
     }
 }
 
-/// Ready when a link that began as `identity` has to end, with the word to say.
+/// Completes when a link that began as `identity` has to close, with the reason.
 async fn close_reason(
     phase: &mut watch::Receiver<TransportPhase>,
     identity: PeerIdentity,
@@ -319,8 +325,8 @@ async fn close_reason(
     }
 }
 
-/// Ready when everything has to end.
+/// Completes when all tasks have to stop.
 async fn stopping(phase: &mut watch::Receiver<TransportPhase>) {
-    // Without a sender there is nobody to go on for.
+    // An error means that the sender is dropped: the hub is gone, so stop too.
     let _ = phase.wait_for(|phase| phase.is_stopping).await;
 }

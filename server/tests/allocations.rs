@@ -1,7 +1,7 @@
-//! No request on a key that is there allocates.
+//! No request on an existing key allocates.
 //!
-//! Here: the process's allocator counts, around a session without a socket and around a live server. One
-//! test, because all threads of the process are counted. Not here: what requests answer.
+//! Here: the allocator of the process counts, around a session without a socket and around a live
+//! server. One test, because the count includes all threads of the process. Not here: the replies.
 
 use std::alloc::System;
 use std::io::{Read as _, Write as _};
@@ -21,12 +21,12 @@ use tollgate::session::{ExecContext, Pause, Session};
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const KEYS: usize = 1600;
-/// Requests in one read: one goes a way of its own, sixty-four are several batches.
+/// Requests per read: one takes a path of its own, sixty-four make several batches.
 const PIPELINES: [usize; 3] = [1, 16, 64];
-/// How often each key is asked for; one more time before that.
+/// Measured requests per key, after one unmeasured request.
 const TURNS: usize = 3;
 const REQUESTS: usize = TURNS * KEYS;
-/// More than the answers to one read take.
+/// More bytes than the replies to one read.
 const ANSWER_BYTES: usize = 64 << 10;
 
 const NUMBER: &str = "set {} 0 0 2\r\n10\r\n";
@@ -41,7 +41,7 @@ const LIMITS: &str = "\
     [[limit]]\nname = 'member'\nmatch = 'member:{id}'\npolicy = 'bucket:1000/60s'\n\
     parents = ['tenant:1']\n";
 
-/// What is sent before for each key, and the request.
+/// The request to prepare each key, and the measured request.
 const PLAIN: [(&str, &str); 29] = [
     (NUMBER, "incr {} 1\r\n"),
     (NUMBER, "incr {} 1 noreply\r\n"),
@@ -74,7 +74,7 @@ const PLAIN: [(&str, &str); 29] = [
     ("", "slide {} 1 60s\r\n"),
 ];
 
-/// The same for keys of these limits.
+/// The same for keys of these limits, by prefix.
 const BOUND: [(&str, &str, &str); 9] = [
     ("user", "", "incr {} 1\r\n"),
     ("user", "incr {} 1\r\n", "get {}\r\n"),
@@ -87,13 +87,13 @@ const BOUND: [(&str, &str, &str); 9] = [
     ("other", NUMBER, "incr {} 1\r\n"),
 ];
 
-/// What allocates, and how often at most for one request.
+/// Requests that allocate, and their most allocations.
 const ALLOCATING: [(&str, usize); 3] = [
-    // Holders are a list, read out to be changed; its order in time is another.
+    // Holders are a list, copied to be changed and again to be sorted by time.
     ("take {} 1 concurrency:20\r\n", 3),
-    // What is below zero is kept as text.
+    // A negative number is stored as text.
     ("incrx {} -1 60 signed\r\n", 1),
-    // Why a line is refused is put into words.
+    // The error message is formatted.
     ("incr {} x\r\n", 1),
 ];
 
@@ -128,7 +128,8 @@ fn nothing_is_allocated_for_a_request() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Bytes of what a client sends at once, for all keys: a request for each group of `keys`, so many at once.
+/// Returns the bytes of each read: one request per group of `keys` keys, `pipeline` requests at
+/// once.
 fn wires(prefix: &str, request: &str, (keys, pipeline): (usize, usize)) -> Vec<Vec<u8>> {
     let names: Vec<String> = (0..KEYS).map(|index| format!("{prefix}:{index:015}")).collect();
     let requests: Vec<String> =
@@ -136,8 +137,8 @@ fn wires(prefix: &str, request: &str, (keys, pipeline): (usize, usize)) -> Vec<V
     requests.chunks(pipeline).map(|group| group.concat().into_bytes()).collect()
 }
 
-/// Calls of the allocator while `work` runs: the lesser count of two runs, because the threads of the test
-/// harness allocate when they please.
+/// Returns the allocator calls during `work`: the lesser of two runs, because the threads of the
+/// test harness allocate at any time.
 fn allocations(mut work: impl FnMut()) -> usize {
     let mut count = || {
         let region = Region::new(ALLOCATOR);
@@ -148,7 +149,7 @@ fn allocations(mut work: impl FnMut()) -> usize {
     count().min(count())
 }
 
-/// Allocations of a session that is asked `request` again and again.
+/// Returns the allocations of a session that executes `request` repeatedly.
 fn in_a_session(
     limits: &str,
     prefix: &str,
@@ -165,7 +166,7 @@ fn in_a_session(
     let mut asked = 0;
     let mut send = |wires: &[Vec<u8>]| {
         for wire in wires {
-            // As fast at every pipeline: what time does to a state is not asked here.
+            // The time per request is the same at every pipeline, so that states age alike.
             asked += pipeline as u64;
             let now = Now::at_ms(1000 + asked / 16);
             let mut ctx =
@@ -185,7 +186,7 @@ fn in_a_session(
     allocations(|| (0..TURNS).for_each(|_| send(&wires)))
 }
 
-/// Allocations of a server that answers one request after the other, and many at once.
+/// Returns the allocations of a live server, for single and pipelined requests.
 fn at_a_live_server() -> Vec<(&'static str, usize)> {
     let listen = vec![ListenAddr { host: "127.0.0.1".to_owned(), port: 0, label: None }];
     let config = Config { threads: 1, listen, ..Config::default() };

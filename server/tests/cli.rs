@@ -1,7 +1,7 @@
-//! The command line as a user meets it: what is printed, where, and the exit code.
+//! The command line as a user sees it: output, stream and exit code.
 //!
-//! Here: the built program, run to its end. Not here: what settings come to (tests of `config`), a
-//! serving process. Snapshots in `snapshots/` are the specification of the wording.
+//! Here: the built program, run to its end. Not here: the meaning of settings (tests of `config`),
+//! a serving process. The snapshots in `snapshots/` specify the wording.
 
 use std::fmt::Write as _;
 use std::os::unix::process::CommandExt as _;
@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_tollgate");
 
-/// Runs the program under `name` with nothing in its environment.
+/// Runs the program as `name` with an empty environment.
 fn run_as(name: &str, args: &[&str]) -> Output {
     Command::new(PROGRAM).arg0(name).args(args).env_clear().output().expect("the program is built")
 }
@@ -18,7 +18,7 @@ fn run(args: &[&str]) -> Output {
     run_as("tollgate", args)
 }
 
-/// Exit code, then what was printed where.
+/// Returns the exit code and the output of each stream.
 fn transcript(output: &Output) -> String {
     let mut text = format!("exit {}\n", output.status.code().expect("it was not killed"));
     for (stream, bytes) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
@@ -35,7 +35,7 @@ fn help_is_grouped() {
 }
 
 #[test]
-fn the_first_line_names_the_version_that_scripts_sniff() {
+fn the_first_line_names_the_version() {
     let first = |output: Output| {
         String::from_utf8_lossy(&output.stdout).lines().next().unwrap_or_default().to_owned()
     };
@@ -82,7 +82,7 @@ fn the_configuration_of_a_cluster_is_printed() {
     let args = "--check-config -l 10.0.0.1 --seeds dns:cache:21211,10.0.0.2 --expect 3 --zone a \
                 --peer-cert /c --peer-key /k --peer-ca /a --lost-after never";
     let output = run(&args.split_whitespace().collect::<Vec<_>>());
-    // Files that are named are read.
+    // `--check-config` reads the named files, which do not exist.
     assert_eq!(output.status.code(), Some(64));
     let args = args.replace("--peer-cert /c --peer-key /k --peer-ca /a", "--insecure");
     let output = run(&args.split_whitespace().collect::<Vec<_>>());
@@ -105,7 +105,7 @@ fn a_word_that_is_no_command_is_refused() {
         assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
         assert!(stderr.contains(meant) && stderr.lines().count() == 1, "{words:?}: {stderr}");
     }
-    // As memcached, for scripts that call it so.
+    // Accepted as in memcached, for scripts that call it this way.
     let output = run(&["memcached", "--check-config", "word"]);
     assert_eq!(output.status.code(), Some(0), "{}", transcript(&output));
 }
@@ -188,7 +188,7 @@ fn mistakes_exit_with_64_and_one_line_that_names_them() {
 
 #[test]
 fn an_empty_value_is_a_mistake_not_a_zero() {
-    // A unit's `-p ${PORT}` with PORT unset: memcached would start without TCP.
+    // A systemd unit with `-p ${PORT}` and PORT unset: memcached would start without TCP.
     for flag in ["-p", "-m", "-u", "-P", "-l"] {
         assert_eq!(run(&[flag, ""]).status.code(), Some(64), "{flag}");
     }

@@ -1,4 +1,4 @@
-//! `tollgate cluster ...` against nodes that answer by heart: what is sent, printed, and the exit code.
+//! `tollgate cluster ...` against scripted nodes: the requests, the output and the exit code.
 //!
 //! Here: the built program beside scripted nodes. Not here: real nodes, command lines (`cli`).
 
@@ -7,8 +7,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::{Command, Output};
 use std::thread::{self, JoinHandle};
 
-/// A node: it takes one client, wants these lines in order, and gives each its answer. Then it hangs
-/// up.
+/// Starts a scripted node: it accepts one client, expects these lines in order, writes the answer
+/// to each, then closes.
 fn node(script: Vec<(&'static str, String)>) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound");
@@ -38,7 +38,8 @@ fn check(output: &Output, code: i32, stdout: &str, stderr: &str) {
     assert_eq!(seen, (Some(code), stdout.to_owned(), stderr.to_owned()));
 }
 
-/// `stats cluster nodes` of n1 at `other` and n3 in this state with so many copies.
+/// Returns `stats cluster nodes` of n1 at `other`, and of n3 with this state, primaries and
+/// backups.
 fn nodes(other: SocketAddr, leaving: Option<(&str, u32, u32)>) -> String {
     let leaving = leaving.map(|(state, primaries, backups)| {
         format!(
@@ -71,7 +72,7 @@ fn readiness_is_the_exit_code() {
                    STAT not_ready it seeks a cluster\r\nEND\r\n";
     let ready = "STAT place active\r\nSTAT ready yes\r\nSTAT not_ready -\r\nEND\r\n";
     let starting = "SERVER_ERROR not applied: the node is starting\r\n";
-    // One that does not tell it: an older build.
+    // A node that does not report readiness: an older build.
     let silent = "STAT place active\r\nEND\r\n";
     let why = |why: &str| format!("not ready: {why}");
     for (answer, line, code, stdout, reason) in [
@@ -91,7 +92,7 @@ fn readiness_is_the_exit_code() {
 }
 
 #[test]
-fn what_the_cluster_refuses_is_told_with_exit_code_1() {
+fn a_refused_command_exits_with_1() {
     let refusal = "CLIENT_ERROR cluster: there is no node n9\r\n".to_owned();
     let (server, script) = node(vec![("cluster forget n9", refusal)]);
     let stderr = format!("tollgate: {server}: CLIENT_ERROR cluster: there is no node n9\n");
@@ -118,17 +119,17 @@ fn a_node_that_is_not_there_is_named() {
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr.starts_with(&format!("tollgate: {server}: Connection refused")), "{stderr}");
 
-    // One that hangs up at once.
+    // A node that closes the connection at once.
     let (server, script) = node(vec![]);
     assert_eq!(run(server, "nodes").status.code(), Some(1));
     script.join().expect("the script was kept to");
 }
 
 #[test]
-fn a_drain_is_followed_to_its_end_even_if_the_node_that_is_asked_leaves() {
-    // n3 is asked to drain itself and ends; n1 says that it is gone.
+fn a_drain_is_followed_after_the_asked_node_leaves() {
+    // n3 is told to drain itself and ends; n1 then reports that n3 has left.
     let (other, other_script) = node(vec![("stats cluster nodes", {
-        // Only itself is left.
+        // Only n1 is left.
         "STAT n1:ring_name a\r\nSTAT n1:state active\r\nEND\r\n".to_owned()
     })]);
     let list = |state, primaries, backups| {
@@ -137,7 +138,7 @@ fn a_drain_is_followed_to_its_end_even_if_the_node_that_is_asked_leaves() {
     let (server, script) = node(vec![
         list("active", 5, 7),
         ("cluster drain cache-3", "OK\r\n".to_owned()),
-        // The map of a moment ago.
+        // The map is a moment old.
         list("active", 5, 7),
         list("draining", 2, 7),
         list("draining", 0, 7),

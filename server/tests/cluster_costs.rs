@@ -1,7 +1,9 @@
-//! What an operation costs a cluster beside the work itself: no allocation, and no wake-up of another thread.
+//! The costs of an operation in a cluster beside the work itself: no allocation, and no wake-up of
+//! another thread.
 //!
-//! Here: two nodes of one worker each in this process, whose allocator counts, and whose threads the system counts.
-//! One test, because all threads of the process are counted. Not here: a server by itself (`allocations`).
+//! Here: two nodes of one worker each in this process; its allocator counts allocations, and the
+//! system counts wake-ups. One test, because the counts include all threads of the process. Not
+//! here: a server outside a cluster (`allocations`).
 
 use std::alloc::System;
 use std::fs;
@@ -21,14 +23,14 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
 const KEYS: usize = 1600;
 const PIPELINE: usize = 16;
-/// Batches of one measurement.
+/// Batches per measurement.
 const BATCHES: usize = 2000;
-/// The control plane allocates and wakes threads as time passes. That is measured without load and taken off; this
-/// is left for what it does more than usual, for an operation.
+/// Tolerance per operation. The control plane allocates and wakes threads at all times: its cost at
+/// rest is measured and subtracted, and may vary by this much.
 const SPARE: f64 = 0.02;
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the process did.
+/// The costs of the whole process.
 #[derive(Debug, Clone, Copy)]
 struct Costs {
     allocations: f64,
@@ -36,7 +38,7 @@ struct Costs {
 }
 
 impl Costs {
-    /// What happens while `work` runs.
+    /// Returns the costs and the duration of `work`.
     fn of(work: impl FnOnce()) -> (Self, Duration) {
         let (region, before, begun) = (Region::new(ALLOCATOR), wakeups(), Instant::now());
         work();
@@ -46,12 +48,12 @@ impl Costs {
     }
 }
 
-/// A count, none of which is near 2^32.
+/// Converts a count; none is near 2^32.
 fn real(count: u64) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
-/// How often threads were woken that are neither workers nor this test's.
+/// Returns the wake-ups of all threads except the workers and this test's.
 fn wakeups() -> u64 {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux tells").flatten();
     let of_task = |path: &Path| {
@@ -75,7 +77,7 @@ impl Client {
         Self(stream)
     }
 
-    /// Sends requests and waits for as many lines.
+    /// Sends requests and waits for `lines` lines.
     fn ask(&mut self, requests: &[u8], lines: usize, answer: &mut [u8]) -> usize {
         self.0.write_all(requests).expect("it reads");
         let (mut filled, mut heard) = (0, 0);
@@ -91,7 +93,7 @@ impl Client {
 }
 
 #[test]
-fn an_operation_allocates_nothing_and_wakes_nobody_else() {
+fn an_operation_allocates_and_wakes_nothing() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let acceptor: Vec<TcpListener> =
         (0..4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
@@ -164,7 +166,7 @@ fn an_operation_allocates_nothing_and_wakes_nobody_else() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// Batches of counts of keys whose owner is this node.
+/// Returns batches of increments of keys that `owner` owns.
 fn wires(nodes: &[SocketAddr], owner: usize) -> Vec<Vec<u8>> {
     let names: Vec<String> =
         nodes.iter().map(|node| ring_name(&node.ip().to_string(), node.port())).collect();

@@ -1,6 +1,7 @@
-//! Lanes between nodes of one process, over loopback.
+//! Links between nodes of one process, over loopback.
 //!
-//! Here: what the tests share. The tests: `transport/carrying.rs`, `transport/handshake.rs`, `transport/ending.rs`.
+//! Here: the helpers. The tests: `transport/carrying.rs`, `transport/handshake.rs`,
+//! `transport/ending.rs`.
 
 #[path = "transport/carrying.rs"]
 mod carrying;
@@ -29,7 +30,7 @@ use tollgate::transport::{
 
 const CLUSTER: u128 = 77;
 
-/// Keeps what it is told, and answers pieces of connections if it is to.
+/// Records frames and link events, and answers tunnel frames if `answers`.
 struct Node {
     since: Instant,
     answers: bool,
@@ -61,7 +62,7 @@ impl Node {
         Arc::new(Self { since: Instant::now(), answers, heard, events })
     }
 
-    /// Numbers of the pieces from a node, in the order in which they came.
+    /// Returns the numbers of the tunnel frames from a node, in the order of arrival.
     fn ops_from(&self, node: u32) -> Vec<u64> {
         let heard = self.heard.lock();
         let ops = heard.iter().filter_map(|(from, frame)| match frame {
@@ -84,7 +85,7 @@ impl Node {
         self.has_event(|event| matches!(event, LinkEvent::Up(_)))
     }
 
-    /// The first failure, once there is one.
+    /// Waits for the first failure and returns it.
     async fn failure(&self) -> LinkError {
         let failure = || {
             self.events.lock().iter().find_map(|event| match event {
@@ -97,7 +98,7 @@ impl Node {
     }
 }
 
-/// A node and its lanes.
+/// A node and its transport.
 struct Host {
     node: Arc<Node>,
     transport: Transport,
@@ -112,7 +113,7 @@ fn options(node: u32) -> TransportOptions {
     with_room(TransportOptions::new(identity(node), PeerSecurity::Insecure))
 }
 
-/// The same, with room for as many answers as a test may want at a time.
+/// Adds room for as many answers as a test may have outstanding.
 fn with_room(mut options: TransportOptions) -> TransportOptions {
     options.windows.of[FrameClass::Control as usize].frames = 32_768;
     options
@@ -152,7 +153,7 @@ impl Host {
     }
 }
 
-/// Waits until something is so.
+/// Waits until `is_so` returns true.
 async fn until(what: &str, is_so: impl Fn() -> bool) {
     for _ in 0..20_000 {
         if is_so() {
@@ -163,7 +164,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     panic!("not so after long: {what}");
 }
 
-/// A numbered piece of a connection.
+/// Returns a numbered tunnel frame.
 fn op(seq: u64) -> Frame {
     op_of(seq, Bytes::from_static(b"\x01user:00000000000042"))
 }
@@ -173,7 +174,7 @@ fn op_of(seq: u64, bytes: Bytes) -> Frame {
     Frame::Tunnel(TunnelFrame { id, event: TunnelEvent::Bytes { at: seq, taken: 0, bytes } })
 }
 
-/// The number of a piece.
+/// Returns the number of a tunnel frame.
 fn seq_of(frame: &Frame) -> Option<u64> {
     match frame {
         Frame::Tunnel(TunnelFrame { event: TunnelEvent::Bytes { at, .. }, .. }) => Some(*at),
@@ -207,7 +208,7 @@ fn bytes_of(frame: &Frame) -> BytesMut {
     bytes
 }
 
-/// A stream by hand, to do what no node would.
+/// A raw stream, to send bytes that no node would.
 struct Raw {
     stream: TcpStream,
     input: BytesMut,
@@ -228,14 +229,14 @@ impl Raw {
         self.stream.write_all(bytes).await.expect("it is listened to");
     }
 
-    /// The next frame with its bytes; none at the end.
+    /// Returns the next frame with its bytes; `None` at the end.
     async fn hear(&mut self) -> Option<(Frame, Bytes)> {
         loop {
             let bytes = frame_bytes(&self.input);
             if let DecodedFrame::Frame(frame) =
                 decode(&mut self.input, FrameBounds::default()).expect("a good frame")
             {
-                // Signs of life are asked for at any time.
+                // A ping may arrive at any time.
                 if !matches!(frame, Frame::Ping(_)) {
                     return Some((frame, bytes.expect("it was whole")));
                 }
@@ -247,7 +248,7 @@ impl Raw {
         }
     }
 
-    /// The greeting, without a key.
+    /// Exchanges the handshake, without a key.
     async fn greet(&mut self, side: Side, node: u32) {
         let ours = bytes_of(&Frame::Hello(hello(node)));
         self.say(&ours).await;
@@ -262,7 +263,7 @@ impl Raw {
     }
 }
 
-/// A runtime with a thread of its own, to be killed with all that is on it.
+/// A runtime on its own thread, which can be killed with all its tasks.
 struct Runtime {
     handle: tokio::runtime::Handle,
     end: tokio::sync::oneshot::Sender<()>,
@@ -281,7 +282,7 @@ impl Runtime {
         Self { handle, end, thread }
     }
 
-    /// Sockets are closed and nobody says a word, as when a process is killed.
+    /// Closes all sockets without a farewell, as when a process is killed.
     fn kill(self) {
         let _ = self.end.send(());
         self.thread.join().expect("nothing panicked");

@@ -1,4 +1,4 @@
-# What the Perl clients' scripts share: where the server is, and checks that say what failed.
+# Shared by the scripts of Perl clients: the server's address, and checks that name the failure.
 package Checks;
 
 use strict;
@@ -9,10 +9,10 @@ use Exporter "import";
 our @EXPORT = qw($HOST $PORT $KEYS large too_large unicode_key equal same eventually is_version);
 
 our ($HOST, $PORT) = @ARGV;
-# Of one multi-get.
+# Keys of one multi-get.
 our $KEYS = 500;
 
-# With its key it still fits the servers' default of 1 MiB an item; the other does not.
+# A value that fits the default maximum of 1 MiB for an item with its key, and one that does not.
 sub large { return "l" x 1_000_000 }
 sub too_large { return "t" x 2_000_000 }
 
@@ -48,7 +48,7 @@ sub same {
     equal($what, $left, $right);
 }
 
-# Checks that `$call` comes to return nothing: the server's clock ticks in whole seconds.
+# Waits until `$call` returns nothing: the server's clock ticks in whole seconds.
 sub eventually {
     my ($what, $call) = @_;
     my $start = time;

@@ -1,12 +1,12 @@
-"""What the Python clients' scripts share: where the server is, and checks that say what failed."""
+"""Shared by the scripts of Python clients: the server's address, and checks that name the failure."""
 
 import sys
 import time
 
 HOST, PORT = sys.argv[1], int(sys.argv[2])
-# Of one multi-get.
+# Keys of one multi-get.
 KEYS = 500
-# With its key it still fits the servers' default of 1 MiB an item; the other does not.
+# A value that fits the default maximum of 1 MiB for an item with its key, and one that does not.
 LARGE = b"l" * 1_000_000
 TOO_LARGE = b"t" * 2_000_000
 # The largest counter.
@@ -34,7 +34,7 @@ def fails(what, error, call):
 
 
 def eventually(what, call, expected):
-    """Checks that `call` comes to return `expected`: the server's clock ticks in whole seconds."""
+    """Waits until `call` returns `expected`: the server's clock ticks in whole seconds."""
     start = time.monotonic()
     while (found := call()) != expected:
         if time.monotonic() - start > 10:

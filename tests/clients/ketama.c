@@ -1,7 +1,7 @@
-/* What libmemcached's weighted ketama makes of keys.
+/* Prints the server that libmemcached's weighted ketama chooses for each key.
  *
  * Arguments: one server each, host:port:weight. Standard input: one key a line. Standard output:
- * the index of each key's server, a line each. Nothing is sent to anybody. */
+ * the index of each key's server, a line each. Nothing is sent. */
 
 #include <libmemcached/memcached.h>
 #include <stdio.h>

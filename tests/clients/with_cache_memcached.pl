@@ -53,7 +53,7 @@ equal("decr stops at zero", $c->decr("n", 100) + 0, 0);
 $c->set("n", "words");
 equal("incr of words", $c->incr("n"), undef);
 equal("after an error", $c->get("n"), "words");
-# Results that nobody takes are not asked for.
+# In void context the library requests no result.
 for my $n (1 .. 100) {
     $c->set("q", 0);
     $c->incr("q", $n);

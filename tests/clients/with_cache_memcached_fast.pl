@@ -1,4 +1,4 @@
-# Cache::Memcached::Fast: pipelines of many commands, and `noreply` where no result is taken.
+# Cache::Memcached::Fast: pipelines of many commands, and `noreply` in void context.
 
 use strict;
 use warnings;

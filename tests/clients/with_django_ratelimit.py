@@ -34,7 +34,7 @@ IP = "192.0.2.7"
 
 
 class Readable:
-    """The name of a key as it is, instead of its hash."""
+    """Returns the unhashed name of a key."""
 
     def __init__(self, name):
         self.name = name
@@ -78,7 +78,7 @@ def told():
     equal("full", (found["count"], found["limit"], found["should_limit"]), (10, 10, False))
     for n in (11, 12):
         found = usage(increment=True)
-        # Alone, the library counts what it refused.
+        # Without limits, the library counts refused requests too.
         equal("refused", (found["count"], found["should_limit"]), (11 if BOUND else n, True))
     equal("the reset", 0 <= found["time_left"] <= 3600, True)
 

@@ -77,10 +77,10 @@ answer = get("/")
 equal("another route", answer.status_code, 200)
 equal("its remaining", answer.headers["X-RateLimit-Remaining"], "99")
 equal("two rates", statuses("/both", 12), {200: 10, 429: 2})
-# Asked first, counted when the answer is known.
+# Tested first, counted when the response is known.
 found = [get("/failed").status_code for _ in range(12)]
 equal("counted afterwards", found, [401] * 10 + [429] * 2)
-# Alone, the library counts what it refused.
+# Without limits, the library counts refused requests too.
 found = [get(f"/dear/{cost}").status_code for cost in (7, 7, 3)]
 equal("costs", found, [200, 429, 200 if BOUND else 429])
 

@@ -14,7 +14,7 @@ fail() {
 
 equal() { [ "$2" = "$3" ] || fail "$1: expected '$3', found '$2'"; }
 
-# Lines are `ascii delete noreply    [pass]`. Its exit status tells of failed checks.
+# Lines are `ascii delete noreply    [pass]`. The exit status reports failed checks.
 memccapable -a -h "$host" -p "$port" >capable 2>&1 && status=0 || status=$?
 names() { sed -n "s/^\(ascii .*[^ ]\)  *\[$1\]\$/\1/p" capable | paste -s -d ,; }
 [ "$(grep -c '\[pass\]\|\[FAIL\]' capable)" = 27 ] || fail "not all checks ran: $(cat capable)"

@@ -1,4 +1,4 @@
-"""limits: its fixed windows on memcached, alone or bound to limits that slide."""
+"""limits: its fixed windows on memcached, without limits or on keys of sliding limits."""
 
 import multiprocessing
 import sys
@@ -44,7 +44,7 @@ def costs():
     mine = limiter()
     equal("a cost", mine.hit(HOURLY, "dear", cost=70), True)
     equal("too dear", mine.hit(HOURLY, "dear", cost=70), False)
-    # Alone, the library counts what it refused.
+    # Without limits, the library counts refused requests too.
     equal("what is left", mine.hit(HOURLY, "dear", cost=30), BOUND)
     equal("nothing is left", mine.hit(HOURLY, "dear"), False)
 
@@ -61,7 +61,8 @@ def across_windows():
     begun = sum(mine.hit(BRIEF, "edge") for _ in range(25))
     if filled < start + 1.9 and time.time() < start + 3.4:
         equal("at the end of the window", at_the_end, 19)
-        # What 20 in two seconds let through in less than one: 39 alone, 20 with what slid out.
+        # Under 20 in two seconds, 39 hits pass in less than one second without limits; with a
+        # sliding limit, 20 and those that have expired.
         equal("at once in the next", begun, 1 if BOUND else 20)
     else:
         print("too slow to tell what passes across windows")

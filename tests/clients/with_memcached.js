@@ -5,7 +5,7 @@
 const Memcached = require("memcached");
 const [host, port] = process.argv.slice(2);
 const KEYS = 500;
-// With its key it still fits the servers' default of 1 MiB an item; the other does not.
+// A value that fits the default maximum of 1 MiB for an item with its key, and one that does not.
 const LARGE = "l".repeat(1_000_000);
 const TOO_LARGE = "t".repeat(2_000_000);
 const UNICODE_KEY = "schlüssel:鍵:🔑";

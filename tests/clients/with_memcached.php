@@ -63,7 +63,7 @@ function storing(Memcached $c): void
 
 function sizes(Memcached $c): void
 {
-    // With its key the first still fits the servers' default of 1 MiB an item; the other does not.
+    // The first fits the default maximum of 1 MiB for an item with its key; the other does not.
     $large = str_repeat("l", 1_000_000);
     equal("set of a large value", $c->set("large", $large), true);
     equal("get of a large value", $c->get("large"), $large);

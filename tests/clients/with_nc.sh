@@ -1,11 +1,11 @@
 #!/bin/sh
-# Plain lines through nc: what people type, whole pipelines at once, and the lines of clients that
-# are not here. nc closes its sending side at the end of its input and reads on.
+# Plain lines through nc: typed commands, whole pipelines at once, and the lines of clients that are
+# not installed. nc closes its sending side at the end of its input and continues to read.
 # Arguments: host, port.
 set -eu
 host=$1 port=$2
 
-# Sends its input, with `\n` as CRLF, and checks the answer.
+# Sends its input, with `\n` as CRLF, and checks the reply.
 talk() {
     what=$1 request=$2 expected=$3
     found=$(printf "$request" | sed 's/$/\r/' | nc -N -w 10 "$host" "$port" | tr -d '\r')
@@ -30,7 +30,7 @@ talk "touch" 'set t 0 2 1\n1\ntouch t 100\ntouch nothing 1\ngat 100 t nothing\nt
 talk "quiet commands" \
     'set k 0 0 1 noreply\n1\nadd k 0 0 1 noreply\n9\nincr k 4 noreply\ndelete x noreply\ntouch k 0 noreply\nget k\nflush_all noreply\nget k\n' \
     'VALUE k 0 1\n5\nEND\nEND\n'
-# What Dalli sends, the Ruby client, which is not in Debian with the meta protocol.
+# Requests of Dalli, the Ruby client, whose Debian package lacks the meta protocol.
 talk "Dalli's storing" \
     'ms k 3 F7 T10 MS\nabc\nmg k v f k s\nms k 1 T10 ME\nx\nms nothing 1 T10 MR\nx\nms k 1 MA\nd\nmg k v\n' \
     'HD\nVA 3 f7 kk s3\nabc\nNS\nNS\nHD\nVA 4\nabcd\n'
@@ -46,7 +46,7 @@ echo "$version" | grep -qx 'VERSION [0-9]*\.[0-9]*\.[0-9]*' || {
     exit 1
 }
 
-# Ten thousand counts at once, sent before an answer is read.
+# Ten thousand increments at once, sent before a reply is read.
 last=$(yes 'incr pipeline 1' | head -n 10000 | {
     printf 'set pipeline 0 0 1\r\n0\r\n'
     sed 's/$/\r/'

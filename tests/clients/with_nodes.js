@@ -1,4 +1,4 @@
-// memcached, of node, on the nodes of a cluster, as it is without options: HOST... COUNT.
+// memcached, of node, without options, on the nodes of a cluster: HOST... COUNT.
 
 "use strict";
 

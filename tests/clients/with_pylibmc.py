@@ -97,7 +97,7 @@ def administration(c):
     equal("name in stats", f"{HOST}:{PORT}".encode() in name, True)
     is_version("version in stats", stats["version"])
     equal("stats curr_items", int(stats["curr_items"]) >= 1, True)
-    # libmemcached drops the names it does not know.
+    # libmemcached drops unknown names.
     equal("stats settings", len(c.get_stats("settings")), 1)
     c.set("k", 1)
     equal("flush_all", c.flush_all(), True)

@@ -9,7 +9,7 @@ from checks import (
 
 THREADS = 16
 COUNTS = 250
-# Of quiet commands, which cost 40 ms each with Nagle's algorithm, the library's default.
+# Quiet commands take 40 ms each with Nagle's algorithm, the library's default.
 ROUNDS = 20
 
 
@@ -19,7 +19,7 @@ def client(**options):
 
 
 def count(client, key, ttl):
-    """How rate limiters count: the first to come makes the counter, with its window."""
+    """Counts as rate limiters do: the first request creates the counter, with its window."""
     while True:
         value = client.incr(key, 1)
         if value is not None:
@@ -108,7 +108,7 @@ def counters(c):
 
 
 def quietly(c):
-    """A reply too many or too few would shift all that follow."""
+    """A surplus or missing reply would shift all later ones."""
     c.flush_all()
     for n in range(ROUNDS):
         c.set("q", "0", expire=100)
@@ -137,7 +137,7 @@ def expiry(c):
     equal("touch", c.touch("gone", -1, noreply=False), True)
     equal("after touch", c.get("gone"), None)
     equal("touch of nothing", c.touch("gone", 1, noreply=False), False)
-    # A unix time; it is past.
+    # A unix time in the past.
     c.set("gone", "v", expire=1_000_000_000)
     equal("a past unix time is over", c.get("gone"), None)
     c.set("touched", "v", expire=2)
@@ -151,14 +151,14 @@ def expiry(c):
 
 
 def concurrently():
-    """Every count of every thread is its own, and nothing is lost."""
+    """All replies of all threads differ, and no increment is lost."""
     counts = [[] for _ in range(THREADS)]
 
     def work(mine):
         c = client()
         for _ in range(COUNTS):
             mine.append(count(c, "concurrent", 100))
-            # A refused request is taken back, quietly.
+            # The library takes a refused request back, with a quiet command.
             c.incr("undone", 2, noreply=True)
             c.decr("undone", 1, noreply=True)
         c.get("undone")

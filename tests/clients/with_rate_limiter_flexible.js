@@ -1,4 +1,4 @@
-// rate-limiter-flexible on memcached, alone or bound: `incr`, else `add`, and a key for the time.
+// rate-limiter-flexible on memcached, without limits or on keys of limits: `incr`, else `add`, and a key for the time.
 
 "use strict";
 
@@ -27,7 +27,8 @@ function equal(what, found, expected) {
 
 const sleep = (ms) => new Promise((done) => setTimeout(done, Math.max(0, ms)));
 
-// Whether it passes, and when all is back; the library throws both refusals and errors.
+// Returns whether the request passes, and the time until the limit is full; the library throws
+// both refusals and errors.
 async function consume(limiter, key, points = 1) {
   try {
     return { passes: true, ms: (await limiter.consume(key, points)).msBeforeNext };
@@ -57,7 +58,7 @@ async function manyWorkers() {
   const answers = (await Promise.all(Array.from({ length: WORKERS }, work))).flat();
   equal("calls of all workers", answers.length, WORKERS * CALLS);
   equal("what passes", count(answers), 100);
-  // Alone, whoever comes between the counter and the key for its time may be told -1.
+  // Without limits, a request between the creation of the counter and of the key for its time may get -1.
   if (BOUND) equal("the time is always told", answers.every(({ ms }) => isReset(ms)), true);
   const told = await hourly.get("crowd");
   equal("remaining", told.remainingPoints, 0);
@@ -72,7 +73,7 @@ async function manyWorkers() {
 async function costs() {
   equal("points", (await consume(hourly, "dear", 70)).passes, true);
   equal("too many", (await consume(hourly, "dear", 70)).passes, false);
-  // Alone, the library counts what it refused.
+  // Without limits, the library counts refused requests too.
   equal("what is left", (await consume(hourly, "dear", 30)).passes, BOUND);
   equal("nothing is left", (await consume(hourly, "dear")).passes, false);
 }
@@ -101,7 +102,8 @@ async function acrossWindows() {
   const begun = count(await passing(brief, "edge", 25));
   if (filled < start + 1_900 && Date.now() < start + 3_400) {
     equal("at the end of the window", atTheEnd, 19);
-    // What 20 in two seconds let through in less than one: 39 alone, 20 with what slid out.
+    // Under 20 in two seconds, 39 calls pass in less than one second without limits; with a
+    // sliding limit, 20 and those that have expired.
     equal("at once in the next", begun, BOUND ? 1 : 20);
   } else {
     console.log("too slow to tell what passes across windows");

@@ -1,18 +1,18 @@
-//! Standard ketama clients on three nodes: nearly every key is asked of its owner, so that nothing is
-//! forwarded.
+//! Standard ketama clients on three nodes: nearly every key is sent to its owner, so that nothing
+//! is forwarded.
 //!
-//! With the partitions that a cluster has by default, for how many keys lie in a partition with two
-//! owners depends on their number. Not here: the circle itself (`ketama.rs`).
+//! The cluster has the default number of partitions, because the share of keys in partitions with
+//! two owners depends on it. Not here: the continuum itself (`ketama.rs`).
 
 use super::nodes::Cluster;
 use crate::clients::command;
 
 const NODES: u8 = 3;
 const KEYS: u64 = 3000;
-/// Of all requests.
+/// Percentage of all requests.
 const DIRECT_PERCENT_MIN: u64 = 99;
 
-/// Requests that were answered where they were asked, and those that were forwarded, so far.
+/// The numbers of operations executed at the receiving node, and of forwarded ones, so far.
 fn traffic(cluster: &Cluster) -> [u64; 2] {
     ["ops_direct", "ops_forwarded"].map(|name| {
         let of_node = |number| cluster.figure(number, name).expect("it answers");

@@ -1,7 +1,7 @@
-//! Keys that a node owns alone: batches of the commonest requests on them are served as on a server by
-//! itself, and others, at the same moment, by their partitions' copies.
+//! Keys that a node owns alone: batches of common requests on them take the fast path of a lone
+//! server, and other requests, at the same moment, go through their partitions' replicas.
 //!
-//! Here: that both ways count as one. Not here: partitions that come and go under load (`promises`).
+//! Here: both paths count as one. Not here: partitions that come and go under load (`promises`).
 
 use std::{collections::BTreeSet, thread};
 
@@ -11,14 +11,14 @@ const CLIENTS: u8 = 6;
 const BATCHES: usize = 150;
 const KEYS: usize = 4;
 
-/// The counts of one client, and the cas uniques it was told, by key.
+/// The counts of one client, and the cas uniques it received, by key.
 fn count(cluster: &Cluster) -> [(Vec<u64>, Vec<u64>); KEYS] {
     let mut line = cluster.line(0);
     let mut seen: [(Vec<u64>, Vec<u64>); KEYS] = Default::default();
     for batch in 0..BATCHES {
         let request = |number: usize| {
             let key = (number + batch) % KEYS;
-            // Now and then one that takes the other way, in the middle of a batch.
+            // Some batches contain a request that takes the other path.
             match (batch % 3, number) {
                 (1, 9 | 20) => format!("ma n{key} c v\r\n"),
                 (2, 17) => format!("gets n{key} no\r\n"),

@@ -1,8 +1,9 @@
-//! Real nodes whose wall clocks step and differ: no key is lost, and no limit lets more through.
+//! Real nodes whose wall clocks step and differ: no key is lost, and no limit admits more.
 //!
 //! Each process has a wall clock of its own by libfaketime, and the machine's monotonic clock.
-//! `CLOCKS_SECONDS` lets the tests go on for so long, with steps at every node; without it a few
-//! are made. Not here: clocks of many seeds (`tests/sim`), the arithmetic (`cluster::replica`).
+//! `CLOCKS_SECONDS` lets the tests continue for that time, with steps at every node; without it
+//! they make a few steps. Not here: clocks of many seeds (`tests/sim`), the arithmetic
+//! (`cluster::replica`).
 
 use std::{
     env, thread,
@@ -14,12 +15,12 @@ use super::nodes::{Cluster, LONG, Line};
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
 const TEN_YEARS: i64 = 3653 * DAY;
-/// How far clocks step, in seconds, the right time between any two.
+/// The steps of clocks in seconds; the right time comes between any two.
 const STEPS: [i64; 8] = [HOUR, -HOUR, DAY, -DAY, TEN_YEARS, -TEN_YEARS, 120, -120];
 
 /// Keys of each kind.
 const KEYS: usize = 60;
-/// Limits that lets two pass and then none for ten minutes: with what is added to the number in a key.
+/// Policies that admit two and then none for ten minutes; a key contains its policy's index.
 const POLICIES: [&str; 8] = [
     "fixed:2/600s",
     "log:2/600s",
@@ -31,13 +32,13 @@ const POLICIES: [&str; 8] = [
     "concurrency:2,hold=600s",
 ];
 
-/// How long a test goes on after its few steps.
+/// The time that a test continues after its few steps.
 fn longer() -> Duration {
     let seconds = env::var("CLOCKS_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(0))
 }
 
-/// Keys that live for ten minutes, and limits that are used up for as long.
+/// Keys that live for ten minutes, and limits that are used up for the same time.
 struct Stock<'a> {
     cluster: &'a mut Cluster,
     running: Vec<u8>,
@@ -49,7 +50,7 @@ impl<'a> Stock<'a> {
         let mut line = stock.cluster.line(0);
         for key in 0..KEYS {
             ask(&mut line, &format!("set item{key} 0 600 1\r\n7\r\n"), "STORED");
-            // One key in three has an end on the calendar, a day from now.
+            // One key in three has an absolute end, a day from now.
             let end = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let end = end.expect("it is after 1970").as_secs() + 86_400;
             ask(&mut line, &format!("set until{key} 0 {end} 1\r\n7\r\n"), "STORED");
@@ -86,7 +87,7 @@ impl<'a> Stock<'a> {
         }
     }
 
-    /// Everything is there, and nothing passes, by the word of this node.
+    /// Checks through this node that every key is there, and that no limit admits more.
     #[track_caller]
     fn check(&self, node: u8, what: &str) {
         let mut line = self.cluster.line(node);
@@ -105,7 +106,7 @@ impl<'a> Stock<'a> {
         }
     }
 
-    /// Sets a node's clock, and looks when all was swept, also by the word of another.
+    /// Sets a node's clock, and checks after a sweep, through another node too.
     #[track_caller]
     fn step(&self, node: u8, seconds: i64) {
         self.cluster.set_clock(node, seconds);
@@ -118,14 +119,14 @@ impl<'a> Stock<'a> {
     }
 }
 
-/// Asks for what is answered at once.
+/// Sends a request that must be answered at once.
 #[track_caller]
 fn ask(line: &mut Line, text: &str, expected: &str) {
     let told = settled(line, text).unwrap_or_default();
     assert!(told.starts_with(expected), "{text}: {told}");
 }
 
-/// The answer, where one is to be had at once or by and by.
+/// The reply, repeating the request while it fails for a moment.
 #[track_caller]
 fn settled(line: &mut Line, text: &str) -> Option<String> {
     let start = Instant::now();
@@ -155,7 +156,8 @@ fn a_clock_that_steps_loses_nothing_on_one_node() {
     }
 }
 
-/// Steps at each node; one more joins with a wrong clock; one with a wrong clock is killed.
+/// Steps the clock of each node; another node joins with a wrong clock; one with a wrong clock
+/// dies.
 fn steps_at_each_of(nodes: u8, steps: &[i64]) {
     let mut cluster = Cluster::start_with_clocks(&vec![0; usize::from(nodes)], &[]);
     let stock = Stock::new(&mut cluster, nodes);
@@ -167,14 +169,14 @@ fn steps_at_each_of(nodes: u8, steps: &[i64]) {
     let skew = *steps.last().expect("there are some");
     cluster.set_clock(nodes, skew);
     let joined = cluster.join();
-    // While it gets its copies another clock steps.
+    // While it receives its copies, another clock steps.
     cluster.set_clock(0, -skew);
     running.push(joined);
     let stock = Stock { cluster, running };
     stock.cluster.until_at_rest(usize::from(nodes) + 1);
     stock.step(joined, skew);
     let Stock { cluster, mut running } = stock;
-    // The first node dies with a clock that is off, and others take over; one of them is off too.
+    // The first node dies with a wrong clock, and others take over; one of them is wrong too.
     cluster.kill(0);
     running.remove(0);
     let stock = Stock { cluster, running };
@@ -200,7 +202,7 @@ fn clocks_that_step_lose_nothing_on_three_nodes() {
     }
 }
 
-/// Waits until a figure of `stats cluster`, of a node by another's word or its own, is as it should be.
+/// Waits until a topic of `stats cluster`, read through `node`, is as expected.
 #[track_caller]
 fn until_told(cluster: &Cluster, node: u8, topic: &str, is_right: impl Fn(&[String]) -> bool) {
     let start = Instant::now();
@@ -240,15 +242,15 @@ fn a_node_with_a_wrong_clock_says_so_and_serves_last() {
         assert!(start.elapsed() < LONG, "{}", cluster.log(joined));
         thread::sleep(Duration::from_millis(20));
     }
-    // Its clock is set right: it gets its part.
+    // Its clock is set right, and it receives its share of partitions.
     cluster.set_clock(joined, 0);
     until_told(&cluster, 0, "stats cluster nodes\r\n", |stats| !has(stats, &primaries));
     until_told(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
     cluster.until_at_rest(4);
 }
 
-/// Takes from one node as fast as it answers: no window of 300 ms has more than its 30, and after the
-/// time that a refusal names the next one passes.
+/// Takes from one node as fast as it replies: no window of 300 ms has more than its 30, and after
+/// the time that a refusal names, the next request passes.
 #[test]
 fn a_log_is_exact_where_time_is_a_partitions() {
     const LIMIT: usize = 30;
@@ -260,7 +262,8 @@ fn a_log_is_exact_where_time_is_a_partitions() {
     let mut waits = 0;
     let most = Duration::from_secs(3).max(longer());
     while start.elapsed() < most {
-        // For a while as fast as may be, then as it is told.
+        // The client alternates: half a second as fast as possible, half a second as the reply
+        // says.
         let obeys = (start.elapsed().as_millis() / 500) % 2 == 1;
         let sent = Instant::now();
         let told = line.ask("take exact 1 log:30/300ms\r\n").expect("it answers");

@@ -1,8 +1,8 @@
-//! Five nodes whose links are cut under constant load, by plain clients and ketama's.
+//! Five nodes whose links are cut under constant load, from plain clients and ketama clients.
 //!
-//! Plain counters are refused where their owner is out of reach, never guessed; a limit lets each node's
-//! part pass there. Not here: the other policies of limits (`degraded`). It takes network namespaces
-//! (`net`).
+//! Plain counters are refused while their owner is out of reach, never guessed; a limit admits each
+//! node's share there. Not here: the other policies of limits (`degraded`). Requires network
+//! namespaces (`net`).
 
 use std::{
     collections::BTreeSet,
@@ -18,12 +18,12 @@ use super::{
 
 const FLAGS: &[&str] = &["--partition-bits", "8"];
 const KEYS: usize = 60;
-/// A partition with a copy on the side of the majority serves there again within this time.
+/// The time limit for a partition with a copy on the majority's side to serve there again.
 const SERVES_WITHIN: Duration = Duration::from_secs(5);
 const SOME: u64 = 400;
 
-/// What each of the keys is answered at a node: whether it was counted. What is counted here is
-/// counted in `account` as well.
+/// Increments each key at a node; returns the keys that were counted. `account` receives the
+/// replies too.
 fn counted(cluster: &Cluster, node: u8, account: &mut Account) -> BTreeSet<usize> {
     let mut line = cluster.line(node);
     for key in 0..KEYS {
@@ -45,7 +45,7 @@ fn counted(cluster: &Cluster, node: u8, account: &mut Account) -> BTreeSet<usize
 const LIMITS: usize = 16;
 const LIMIT: u64 = 50;
 
-/// What a node lets pass of each limit when it is asked for more than that: by the owner's word, and
+/// The units that a node admits of each limit when more are requested: by the owner's decision, and
 /// by its own.
 fn admitted(cluster: &Cluster, node: u8) -> Vec<(u64, u64)> {
     let mut line = cluster.line(node);
@@ -65,7 +65,7 @@ fn admitted(cluster: &Cluster, node: u8) -> Vec<(u64, u64)> {
     (0..LIMITS).map(|_| of_limit()).collect()
 }
 
-/// Prints what each side admitted, and sees that no side admitted more than it may.
+/// Prints the admissions of each side, and checks that no side admitted more than it may.
 fn compare(at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
     for (side, passed) in [("three", at_most), ("two", at_few)] {
         let by_owner: u64 = passed.iter().map(|(by_owner, _)| by_owner).sum();
@@ -77,13 +77,13 @@ fn compare(at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
     }
     for (most, few) in at_most.iter().zip(at_few) {
         assert!(most.0 + few.0 <= LIMIT, "{most:?} {few:?}: the owner's word alone");
-        // A node's part is that of one of the nodes that its map calls living: the three know that the
-        // two are gone, and nobody can tell the two.
+        // A node's share is an equal part among the nodes that are alive in its map: the three have
+        // learned that the two are gone, but the two have not learned of any change.
         assert!(most.1 <= LIMIT / 3 && few.1 <= LIMIT / 5, "{most:?} {few:?}: a node's part");
     }
 }
 
-/// Waits until no node owes anything, and looks at what is left of each limit.
+/// Waits until no node has a debt, and checks the remaining units of each limit.
 fn settled(cluster: &Cluster, at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
     let start = Instant::now();
     cluster.until_settled();
@@ -96,11 +96,11 @@ fn settled(cluster: &Cluster, at_most: &[(u64, u64)], at_few: &[(u64, u64)]) {
 }
 
 #[test]
-fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
+fn two_of_five_cut_off_count_no_key_on_both_sides() {
     let Some(net) = Net::or_say_why("two of five cut off") else { return };
     let cluster = &mut Cluster::start_in(Some(net), 5, FLAGS);
     Work::set_up(cluster, KEYS);
-    // All five vote, so the side with three nodes goes on.
+    // All five vote, so the side with three nodes continues.
     let (two, three) = (vec![0_u8, 1], vec![2_u8, 3, 4]);
     let addresses = |side: &[u8]| side.iter().map(|number| cluster.address(*number)).collect();
     let (few, most) = (Work::on(addresses(&two), 2, KEYS), Work::on(addresses(&three), 4, KEYS));
@@ -108,8 +108,8 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
     cluster.net().part(&two);
     let parted = Instant::now();
     let mut asked = Account::default();
-    // Served by the majority: all but those whose two copies are both on the other side. Each
-    // refusal may take a second, and all keys are asked at once.
+    // The majority serves all keys except those with both copies on the other side. Each refusal
+    // may take a second, and all keys are requested at once.
     thread::sleep(SERVES_WITHIN.saturating_sub(Duration::from_millis(1500)));
     let at_most = counted(cluster, three[0], &mut asked);
     let took = parted.elapsed();
@@ -118,7 +118,7 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
     println!("after {took:?} the three count {} keys, the two {}", at_most.len(), at_few.len());
     assert!(at_most.is_disjoint(&at_few), "{:?}", at_most.intersection(&at_few));
     assert_eq!(&at_most | &at_few, all, "every key counts on one side: {}", cluster.logs());
-    // Of ten pairs of nodes one is the two: a tenth of the keys, more or less.
+    // One of the ten pairs of nodes is the two: about a tenth of the keys.
     assert!(at_most.len() > KEYS / 2, "the three serve all that they have a copy of: {at_most:?}");
     let (limits_at_most, limits_at_few) = (admitted(cluster, three[0]), admitted(cluster, two[0]));
     compare(&limits_at_most, &limits_at_few);
@@ -143,7 +143,7 @@ fn when_two_of_five_are_cut_off_no_key_counts_on_both_sides() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_is_replaced_and_comes_back_empty_handed() {
+fn a_node_that_was_cut_off_returns_without_copies() {
     let Some(net) = Net::or_say_why("one of five cut off") else { return };
     let mut cluster = Cluster::start_in(Some(net), 5, FLAGS);
     let work = Work::start(&cluster, 6, KEYS);

@@ -1,8 +1,8 @@
 //! The connections over which workers of two nodes exchange operations and records.
 //!
-//! Here: counts through both nodes with different numbers of workers, with TLS, and while data links are cut or fall silent,
-//! and new ones can be had. Not here: links between nodes that
-//! lose everything (`links`).
+//! Here: counts through both nodes with different numbers of workers, with TLS, and while data
+//! links are cut or fall silent and new ones can be opened. Not here: links between nodes that lose
+//! everything (`links`).
 
 use std::{
     fs,
@@ -24,9 +24,9 @@ use super::{
 
 const KEYS: usize = 60;
 const CLIENTS: usize = 8;
-/// Some time under load.
+/// The time under load.
 const LOAD: Duration = Duration::from_secs(2);
-/// Clients wait for this long at most when a data link is cut or silent.
+/// The longest that clients wait when a data link is cut or silent.
 const PAUSE_MAX: Duration = Duration::from_millis(1500);
 
 /// Waits until every node has this many data links.
@@ -41,7 +41,7 @@ fn until_linked(cluster: &Cluster, nodes: u8, count: usize) {
     }
 }
 
-/// Counts through both nodes for a while, without a refusal.
+/// Counts through both nodes for `LOAD`, without a refusal.
 #[track_caller]
 fn count_and_settle(cluster: &Cluster) -> Account {
     let work = Work::start(cluster, CLIENTS, KEYS);
@@ -54,7 +54,7 @@ fn count_and_settle(cluster: &Cluster) -> Account {
 }
 
 #[test]
-fn pair_has_as_many_data_links_as_the_greater_number_of_workers() {
+fn a_pair_has_a_data_link_per_worker_of_the_larger() {
     for (first, second, links) in [("1", "1", 1), ("2", "2", 2), ("1", "3", 3), ("3", "1", 3)] {
         let threads = |number| vec!["-t".to_owned(), [first, second][usize::from(number)].into()];
         let cluster = Cluster::start_each(2, &[], |number, _| threads(number));
@@ -110,24 +110,24 @@ fn data_links_use_tls_where_peers_do() {
     until_linked(&cluster, 2, 2);
 }
 
-/// What happens to data links that are there; newer ones, and all other connections, pass.
+/// The fate of existing data links; newer ones, and all other connections, pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Pass,
-    /// It is closed.
+    /// The link is closed.
     Cut,
-    /// Nothing of what is said on it arrives.
+    /// No byte on the link arrives.
     Silent,
 }
 
-/// Proxies in front of the ports at which nodes reach each other.
+/// Proxies in front of the nodes' peer ports.
 #[derive(Clone, Default)]
 struct Proxies(Arc<Mutex<Vec<Arc<Mutex<Fate>>>>>);
 
 const PROXY_PORT: u16 = 31211;
 
 impl Proxies {
-    /// Listens at a node's host; the flags that send the other nodes there.
+    /// Listens at a node's host; returns the flags that direct the other nodes there.
     fn at(&self, host: Ipv4Addr) -> Vec<String> {
         let listener = TcpListener::bind((host, PROXY_PORT)).expect("the port is free");
         let proxies = self.clone();
@@ -140,14 +140,14 @@ impl Proxies {
         vec!["--advertise-peer".to_owned(), format!("{host}:{PROXY_PORT}")]
     }
 
-    /// Decides on all data links that are there.
+    /// Sets the fate of all existing data links.
     fn decide(&self, fate: Fate) {
         for link in self.0.lock().expect("no holder panics").drain(..) {
             *link.lock().expect("no holder panics") = fate;
         }
     }
 
-    /// Passes a connection on to a node.
+    /// Forwards a connection to a node.
     fn pass_on(&self, mut from: TcpStream, to: SocketAddr) {
         let mut first = BytesMut::new();
         let mut room = [0; 512];
@@ -178,7 +178,7 @@ impl Proxies {
     }
 }
 
-/// Passes on what one side says.
+/// Forwards the bytes of one direction.
 fn pump(mut from: TcpStream, mut to: TcpStream, fate: &Mutex<Fate>) {
     from.set_read_timeout(Some(Duration::from_millis(5))).expect("it is open");
     let mut room = vec![0; 65536].into_boxed_slice();
@@ -200,7 +200,7 @@ fn pump(mut from: TcpStream, mut to: TcpStream, fate: &Mutex<Fate>) {
     }
 }
 
-/// Counts while data links come to an end again and again.
+/// Counts while data links end repeatedly.
 #[track_caller]
 fn count_while_links_end(fate: Fate) {
     let proxies = Proxies::default();

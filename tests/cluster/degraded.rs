@@ -1,4 +1,4 @@
-//! What limits say while owners are out of reach, and what is made good afterwards.
+//! The replies of limits while owners are out of reach, and the compensation afterwards.
 
 use std::{
     fs, thread,
@@ -10,7 +10,8 @@ use nix::sys::signal::Signal;
 use super::nodes::Cluster;
 use super::overload::owned;
 
-/// Asks for `login<n>` keys until `for_s` seconds are over: what passed, and the lines that were told.
+/// Takes from `login<n>` keys until `for_s` seconds are over: the number admitted, and the reply
+/// lines.
 fn hammer(cluster: &Cluster, key: &str, policy: &str, for_s: u64) -> (u64, Vec<String>) {
     let mut line = cluster.line(0);
     let (start, mut passed, mut told) = (Instant::now(), 0, Vec::new());
@@ -32,7 +33,7 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
     }
     let (passed, told) = hammer(&cluster, "login", "log:90/600s", 4);
     println!("alone: {passed} of 90 passed, of {} asked", told.len());
-    // One in three parts. A request that was on its way when the others fell silent may have passed
+    // The node's share is a third. A request in flight when the others fell silent may have passed
     // at its owner.
     assert!((30..=31).contains(&passed), "{passed}: {told:?}");
     assert!(told.iter().filter(|line| line.contains("degraded=1")).count() >= 30, "{told:?}");
@@ -50,7 +51,7 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
 }
 
 #[test]
-fn a_plain_incr_that_is_refused_alone_answers_more_than_the_limit() {
+fn a_degraded_incr_refusal_exceeds_the_whole_limit() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let path = folder.path().join("limits.toml");
     let limit = "[[limit]]\nname = 'login'\nmatch = 'login:{user}'\npolicy = 'log:9/600s'\n";
@@ -86,7 +87,7 @@ fn a_plain_incr_that_is_refused_alone_answers_more_than_the_limit() {
     }
 }
 
-/// The name of a hold in an answer.
+/// The name of a hold in a reply.
 fn lease(answer: &str) -> String {
     let name = answer.split(' ').find_map(|word| word.strip_prefix("lease="));
     name.unwrap_or_else(|| panic!("no hold: {answer}")).to_owned()
@@ -99,7 +100,7 @@ fn holds_given_alone_count_at_their_owner_later() {
     for number in [1, 2] {
         cluster.signal(number, Signal::SIGSTOP);
     }
-    // Some keys are this node's own and some are not.
+    // This node owns some of the keys, and other nodes the rest.
     let keys: Vec<String> = (0..6).map(|number| format!("door{number}")).collect();
     let mut line = cluster.line(0);
     let mut ask = |text: String| line.ask(&text).expect("it answers").expect("it does not hang up");
@@ -115,7 +116,7 @@ fn holds_given_alone_count_at_their_owner_later() {
                 leases.push(lease(&answer));
             }
         }
-        // One ends before its owner hears of it, one lasts longer.
+        // One hold ends before its owner learns of it, one is renewed.
         let first = leases.remove(0);
         let settled = ask(format!("settle {key} {first} 0\r\n"));
         assert!(settled.starts_with("SETTLED "), "{settled}");
@@ -128,7 +129,7 @@ fn holds_given_alone_count_at_their_owner_later() {
     }
     cluster.until_settled();
     for (key, leases) in &given {
-        // What was on its way when the others fell silent may be held as well.
+        // A request in flight when the others fell silent may hold a unit as well.
         let left = cluster.left(1, key, HOLDS);
         assert!((24..=26).contains(&left), "{key}: {left} of 30 are left");
         for lease in leases {

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use super::nodes::{Cluster, LONG};
 use crate::live::Program;
 
-/// A server on a directory that it cannot use; it ends by itself.
+/// Starts a server on a directory that it cannot use; it ends by itself.
 fn refused(directory: &Path) -> Output {
     let mut command = Command::new("timeout");
     command.arg("30").arg(Program::Tollgate.path());
@@ -68,7 +68,7 @@ fn copy(from: &Path, to: &Path) {
 #[test]
 fn a_copied_directory_ends_with_an_error() {
     let mut cluster = Cluster::start(3, &[]);
-    // Nothing is written while it is copied.
+    // The node is stopped, so that it writes nothing during the copy.
     cluster.signal(0, Signal::SIGSTOP);
     copy(&cluster.data(0), &cluster.data(3));
     cluster.signal(0, Signal::SIGCONT);
@@ -78,7 +78,7 @@ fn a_copied_directory_ends_with_an_error() {
     let log = cluster.log(number);
     assert!(log.contains("copied"), "{log}");
     assert!(log.lines().filter(|line| line.contains("ERROR")).count() <= 2, "{log}");
-    // The node itself is as it was.
+    // The node itself is unaffected.
     cluster.until_at_rest(3);
     let log = cluster.log(0);
     assert!(!log.contains("ERROR"), "{log}");

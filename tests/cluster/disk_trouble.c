@@ -2,7 +2,7 @@
  *
  * While the file named by DISK_TROUBLE exists, writes and syncs of files under a data directory
  * ("control.redb" or beside it) do what its text says: "eio", "enospc" or "erofs" fail with that error,
- * "slow" makes each sync take half a second. Not here: which node has trouble when (disks.rs). */
+ * "slow" makes each sync take half a second. Not here: the choice of the node and the time (disks.rs). */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The trouble that a descriptor has: an error, -1 for a slow sync, or 0. */
+/* The fault of a descriptor: an error, -1 for a slow sync, or 0. */
 static int trouble(int fd)
 {
     const char *flag = getenv("DISK_TROUBLE");

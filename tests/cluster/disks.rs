@@ -1,8 +1,9 @@
 //! Disks under the control log that fail, fill or are slow, while nodes count and others restart.
 //!
-//! Here: no acknowledged count is lost, another node leads, the node says what is wrong, and goes on when
-//! its disk works again. `DISKS=all` tries every trouble at a leader, a voter that follows, and a node
-//! that does not vote; without it the worst of them. Not here: the same from seeds (`tests/sim`).
+//! Here: no acknowledged count is lost, another node leads, the node reports the fault, and
+//! continues when its disk works again. `DISKS=all` tries every fault at a leader, a voter that
+//! follows, and a node that does not vote; without it only the worst. Not here: the same from seeds
+//! (`tests/sim`).
 
 use std::{
     env, fs,
@@ -19,20 +20,20 @@ use super::{
     work::Work,
 };
 
-/// Answers that clients get between two events.
+/// Replies that clients receive between two events.
 const SOME: u64 = 200;
-/// A node says what is wrong with its disk this soon.
+/// The time limit for a node to report the fault of its disk.
 const SAID_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Leader,
     Follower,
-    /// It does not vote.
+    /// A node that does not vote.
     Observer,
 }
 
-/// The library that makes trouble; it is built once for a test.
+/// The preloaded library that causes disk faults; built once for a test.
 pub(super) fn library(folder: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("cluster/disk_trouble.c");
     let library = folder.join("disk_trouble.so");
@@ -75,7 +76,7 @@ fn find(cluster: &Cluster, role: Role, nodes: u8) -> u8 {
     found.expect("four nodes have one of each")
 }
 
-/// One disk has trouble while clients count and another node is killed and comes back.
+/// One disk has a fault while clients count and another node is killed and restarted.
 fn has_trouble(
     cluster: &mut Cluster,
     role: Role,

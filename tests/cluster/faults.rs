@@ -9,7 +9,7 @@ use super::{
     work::{Account, Work},
 };
 
-/// Answers that a client gets when all goes well.
+/// Replies that a client receives while all is well.
 const SOME: u64 = 400;
 
 #[track_caller]
@@ -19,7 +19,7 @@ fn nothing_went_wrong(account: &Account, cluster: &Cluster) {
 }
 
 #[test]
-fn a_node_that_joins_and_one_that_is_drained_cost_no_answer() {
+fn a_join_and_a_drain_cost_no_reply() {
     let mut cluster = Cluster::start(3, &[]);
     let work = Work::start(&cluster, 6, 40);
     work.until_answered(SOME);
@@ -57,7 +57,7 @@ fn a_rolling_restart_of_all_costs_no_answer() {
 }
 
 #[test]
-fn what_was_acknowledged_survives_any_one_node() {
+fn acknowledged_counts_survive_the_loss_of_one_node() {
     let mut cluster = Cluster::start(3, &[]);
     for number in 0..3 {
         let work = Work::start(&cluster, 6, 40);
@@ -91,7 +91,7 @@ fn what_was_acknowledged_survives_any_one_node() {
 }
 
 #[test]
-fn a_node_that_stands_still_is_replaced_and_comes_back_empty_handed() {
+fn a_stopped_node_is_replaced_and_returns_empty() {
     let mut cluster = Cluster::start(3, &[]);
     let work = Work::start(&cluster, 6, 40);
     work.until_answered(SOME);

@@ -1,7 +1,7 @@
-//! Five nodes under constant load: what may happen to one at a time, and what an operator does.
+//! Five nodes under constant load: faults of one node at a time, and actions of an operator.
 //!
-//! Not here: links that are cut (`cut`), three nodes (`faults`). `NODES_SECONDS` lets each test go
-//! on for so long; without it each goes through everything once.
+//! Not here: links that are cut (`cut`), three nodes (`faults`). `NODES_SECONDS` lets each test
+//! continue for that time; without it each runs through everything once.
 
 use std::{
     env, thread,
@@ -15,11 +15,11 @@ use super::{
     work::{Account, Work},
 };
 
-/// Answers that clients get between two events.
+/// Replies that clients receive between two events.
 const SOME: u64 = 400;
 const NODES: u8 = 5;
 
-/// How long a test goes on after it went through everything once.
+/// The time that a test continues after it ran through everything once.
 fn longer() -> Duration {
     let seconds = env::var("NODES_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(0))
@@ -43,21 +43,21 @@ fn tell(what: &str, account: &Account, start: Instant) {
 
 #[derive(Debug, Clone, Copy)]
 enum Fault {
-    /// It comes back with its data directory.
+    /// The node restarts with its data directory.
     Kill,
-    /// Another one comes in its place.
+    /// A new node takes its place.
     Replace,
-    /// It stands still until it was given up, and goes on.
+    /// The node is stopped until the others declare it dead, and then continues.
     Stop,
 }
 
 #[test]
-fn what_was_acknowledged_survives_all_that_happens_to_one_of_five() {
+fn acknowledged_counts_survive_any_fault_of_one() {
     let mut cluster = Cluster::start(NODES, &[]);
     let start = Instant::now();
     for round in 0.. {
         for (at, fault) in [Fault::Kill, Fault::Replace, Fault::Stop].into_iter().enumerate() {
-            // Every node has its turn with every fault.
+            // Every node suffers every fault in turn.
             let number = ((round + at) % usize::from(NODES)) as u8;
             let work = Work::start(&cluster, 6, 60);
             work.until_answered(SOME);
@@ -65,7 +65,7 @@ fn what_was_acknowledged_survives_all_that_happens_to_one_of_five() {
                 Fault::Kill | Fault::Replace => cluster.kill(number),
                 Fault::Stop => cluster.signal(number, Signal::SIGSTOP),
             }
-            // Who has just asked it waits for it all the same.
+            // Clients with an outstanding request to it still wait for the reply.
             work.use_nodes(all_but(&cluster, number));
             work.until_answered(SOME);
             match fault {
@@ -98,7 +98,7 @@ fn five_nodes_join_drain_and_restart_without_an_error() {
         for number in 0..NODES {
             work.use_nodes(all_but(&cluster, number));
             work.until_answered(SOME);
-            // The first is drained, and joins as another node; the others restart.
+            // The first is drained, and joins as a new node; the others restart.
             assert!(cluster.end(number).success(), "{}", cluster.log(number));
             if number == 0 {
                 cluster.until_at_rest((NODES - 1).into());

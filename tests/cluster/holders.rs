@@ -1,4 +1,4 @@
-//! Thousands of holders of one key: what they cost, and who knows of them after a death.
+//! Thousands of holders of one key: their cost, and the copies' knowledge of them after a death.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use super::nodes::{Cluster, Line};
 const POLICY: &str = "concurrency:50000,hold=1h";
 const HOLDERS: usize = 20_000;
 
-/// Takes one unit so many times, and tells the leases.
+/// Takes one unit `count` times, and returns the leases.
 fn hold(line: &mut Line, key: &str, count: usize) -> Vec<String> {
     let mut leases = Vec::new();
     while leases.len() < count {
@@ -23,7 +23,7 @@ fn hold(line: &mut Line, key: &str, count: usize) -> Vec<String> {
     leases
 }
 
-/// How long so many takes take, one after the other.
+/// The time that `count` takes need, one after the other.
 fn time(line: &mut Line, key: &str, count: usize) -> Duration {
     let start = Instant::now();
     for _ in 0..count {
@@ -38,7 +38,7 @@ fn used(cluster: &Cluster, number: u8) -> u64 {
 }
 
 #[test]
-fn many_holders_cost_as_few_and_are_known_after_a_death() {
+fn many_holders_cost_as_few_and_survive_a_death() {
     let mut cluster = Cluster::start(2, &[]);
     cluster.until_at_rest(2);
     let mut lines = [cluster.line(0), cluster.line(1)];
@@ -59,7 +59,7 @@ fn many_holders_cost_as_few_and_are_known_after_a_death() {
     held -= 500;
     let renewed = lines[1].ask(&format!("renew gpu {} 2h\r\n", leases[600])).expect("it answers");
     assert_eq!(renewed.as_deref(), Some("RENEWED 7200000"));
-    // A new node gets them in pieces, while they change.
+    // A new node receives them in chunks, while they change.
     cluster.join();
     held += hold(&mut lines[0], "gpu", 1_000).len() as u64;
     cluster.until_at_rest(3);
@@ -67,7 +67,7 @@ fn many_holders_cost_as_few_and_are_known_after_a_death() {
     cluster.kill(0);
     cluster.until_at_rest(2);
     assert_eq!([1, 2].map(|number| used(&cluster, number)), [held; 2]);
-    // What a node gets from the new primary is whole too.
+    // The copy that a node receives from the new primary is complete too.
     let fourth = cluster.join();
     cluster.until_at_rest(3);
     assert!(cluster.end(1).success(), "{}", cluster.log(1));

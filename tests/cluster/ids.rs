@@ -1,13 +1,13 @@
-//! Ids in a cluster: a request that is repeated after its owner is gone is answered, not counted.
+//! Ids in a cluster: a request repeated after its owner's death is answered, and not counted again.
 
 use std::time::Instant;
 
 use super::nodes::{Cluster, LONG};
 
-/// Keys, so that every node owns some.
+/// The number of keys: enough that every node owns some.
 const KEYS: usize = 60;
 
-/// What is asked of a key: one that passes, one that is refused, one that holds, a count.
+/// The requests of a key: one that passes, one that is refused, one that holds, a count.
 fn requests(round: usize, key: usize) -> [String; 4] {
     let id = format!("id=r{round}\r\n");
     [
@@ -18,7 +18,7 @@ fn requests(round: usize, key: usize) -> [String; 4] {
     ]
 }
 
-/// What a node answers, once none is moving.
+/// The reply of a node, repeating the request while its partition moves.
 #[track_caller]
 fn answer(cluster: &Cluster, node: u8, request: &str) -> String {
     let (start, mut line) = (Instant::now(), cluster.line(node));
@@ -31,13 +31,14 @@ fn answer(cluster: &Cluster, node: u8, request: &str) -> String {
     }
 }
 
-/// Asks everything of every key at one node.
+/// Sends all requests of every key to one node.
 fn ask_all(cluster: &Cluster, node: u8, round: usize) -> Vec<String> {
     let all = (0..KEYS).flat_map(|key| requests(round, key));
     all.map(|request| answer(cluster, node, &request)).collect()
 }
 
-/// Everything that was asked in a round is answered as it was, and counted as often as there were rounds.
+/// Repeats all requests of a round: the replies are the same, and the counts equal the number of
+/// rounds.
 #[track_caller]
 fn repeat_all(cluster: &Cluster, node: u8, round: usize, answers: &[String]) {
     let again = ask_all(cluster, node, round);
@@ -61,12 +62,12 @@ fn repeat_all(cluster: &Cluster, node: u8, round: usize, answers: &[String]) {
 fn an_id_is_answered_after_its_owner_was_killed() {
     let mut cluster = Cluster::start(3, &[]);
     let answers = ask_all(&cluster, 0, 0);
-    // Who owned some of the keys is gone, and the backups answer.
+    // The owner of some keys is dead, and the backups answer.
     cluster.kill(1);
     cluster.until_at_rest(2);
     repeat_all(&cluster, 0, 0, &answers);
 
-    // A new copy is made, of ids too, and answers when the one that it was made of is killed.
+    // A new copy includes the ids, and answers when the replica that it was copied from is killed.
     let answers = ask_all(&cluster, 2, 1);
     cluster.restart(1);
     cluster.until_at_rest(3);
@@ -74,7 +75,7 @@ fn an_id_is_answered_after_its_owner_was_killed() {
     cluster.until_at_rest(2);
     repeat_all(&cluster, 1, 1, &answers);
 
-    // A node that is drained hands its ids over.
+    // A drained node hands over its ids.
     cluster.restart(0);
     cluster.until_at_rest(3);
     let answers = ask_all(&cluster, 1, 2);

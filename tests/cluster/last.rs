@@ -1,4 +1,4 @@
-//! The last node of a cluster that is told to end, and what nodes log when others die.
+//! The end of the last node of a cluster, and the log lines of nodes when others die.
 
 use std::{
     thread,
@@ -10,7 +10,7 @@ use super::{
     pairs::leader,
 };
 
-/// The way out takes 90 s by default; this is far less, also on a busy machine.
+/// A node takes up to 90 s to leave by default; this is far less, also on a busy machine.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 #[test]
@@ -64,7 +64,7 @@ fn a_dead_node_is_one_line_with_its_name() {
     assert!(since.iter().all(|line| !line.contains("ERROR")), "{since:?}");
     cluster.restart(dying);
     says(&cluster, "is back");
-    // The beginning is told too.
+    // The start is logged too.
     let founded = (0..3).any(|number| cluster.log(number).contains("founds a cluster"));
     assert!(founded, "{}", cluster.logs());
 }

@@ -1,4 +1,4 @@
-//! Limits over many nodes.
+//! Limits in a cluster of several nodes.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -10,8 +10,8 @@ use super::nodes::{Cluster, Line};
 
 #[test]
 fn a_limit_is_one_limit_whoever_dies() {
-    // By itself no node lets anything pass; by default each lets its part, marked `degraded=1`, while
-    // the owner is out of reach: on a busy machine that may be longer than a request waits.
+    // With `deny` no node admits by itself. By default each admits its share, marked `degraded=1`,
+    // while the owner is out of reach: on a busy machine that may be longer than a request waits.
     let mut cluster = Cluster::start(3, &["--on-unavailable", "deny"]);
     let stop = AtomicBool::new(false);
     let places = cluster.addresses();
@@ -51,6 +51,6 @@ fn a_limit_is_one_limit_whoever_dies() {
         clients.into_iter().map(|client| client.join().expect("it asks")).sum()
     });
     assert!(admitted <= 100, "{admitted} admitted");
-    // What was not answered may have been charged, and nothing else was.
+    // A request without a reply may have been charged; no other request was.
     assert!(admitted >= 90, "{admitted} admitted");
 }

@@ -1,9 +1,9 @@
-//! Links between two nodes that lose packets, in both directions or in one, while both nodes reach a
-//! third one; and a node that loses all of its links.
+//! Links between two nodes that lose packets, in both directions or in one, while both nodes reach
+//! a third one; and a node that loses all of its links.
 //!
-//! Here: all keys are answered through all nodes, and a node that reaches nobody answers at once. Not
-//! here: nodes that are cut off in groups (`cut`). It takes network namespaces (`net`), so that nobody
-//! is told what is lost.
+//! Here: all keys are answered through all nodes, and a node without any link answers at once. Not
+//! here: nodes that are cut off in groups (`cut`). Requires network namespaces (`net`), so that
+//! packets are lost without an error.
 
 use std::{
     env,
@@ -23,12 +23,12 @@ use super::{
 
 const FLAGS: &[&str] = &["--partition-bits", "8"];
 const KEYS: usize = 60;
-/// All keys are answered everywhere this long after a link was cut.
+/// The time after a cut within which all keys are answered everywhere.
 const HEALS_WITHIN: Duration = Duration::from_secs(3);
-/// A node that reaches nobody answers at once from this time on.
+/// The time after which a node without links answers at once.
 const ALONE_AFTER: Duration = Duration::from_secs(2);
 
-/// One answer: when it came, how long it took, and what it was.
+/// One reply: its arrival, its latency, and its content.
 struct Answer {
     key: usize,
     at: Instant,
@@ -36,7 +36,7 @@ struct Answer {
     text: String,
 }
 
-/// A client at one node that asks for one key after the other.
+/// A client at one node that requests one key after the other.
 struct Asking {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<Answer>>,
@@ -78,13 +78,13 @@ impl Asking {
     }
 }
 
-/// How long faults last: some seconds, or what the environment says.
+/// The duration of faults: some seconds, or the value in the environment.
 fn length() -> Duration {
     let seconds = env::var("CUT_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(seconds.unwrap_or(4))
 }
 
-/// Loses what goes over these ways for a while, and asks for all keys at all nodes meanwhile.
+/// Drops the packets of these directions for a while, and meanwhile requests all keys at all nodes.
 fn cut_and_ask(cluster: &Cluster, ways: &[(u8, u8)], account: &mut Account) {
     let nodes = cluster.addresses().len() as u8;
     let asking: Vec<Asking> = (0..nodes)
@@ -117,7 +117,7 @@ fn cut_and_ask(cluster: &Cluster, ways: &[(u8, u8)], account: &mut Account) {
     assert_eq!(late, 0, "refused after {HEALS_WITHIN:?}: {:?}{}", account.kinds(), cluster.logs());
 }
 
-/// Cuts each of the links in each way.
+/// Cuts each link in each direction.
 fn cut_each(count: u8, links: impl Fn(u8) -> Vec<(u8, u8)>) {
     let Some(net) = Net::or_say_why("cut links") else { return };
     let cluster = &mut Cluster::start_in(Some(net), count, FLAGS);
@@ -136,7 +136,7 @@ fn cut_each(count: u8, links: impl Fn(u8) -> Vec<(u8, u8)>) {
     cluster.until_at_rest(usize::from(count));
 }
 
-/// The links of some nodes.
+/// All links between `count` nodes.
 fn all_links(count: u8) -> Vec<(u8, u8)> {
     (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other))).collect()
 }

@@ -1,10 +1,10 @@
 //! Five nodes with three copies under constant load, and every fault of this suite mixed at random.
 //!
-//! Each round hits one or two nodes (they die, are replaced, stand still, are cut off, drain), and
+//! Each round hits one or two nodes (they die, are replaced, stop, are cut off, drain), and
 //! meanwhile clocks step, links are cut, disks fail or are slow, and processors are busy. No
-//! acknowledged count may be lost, and none repeated. `NODES_SECONDS` lets it go on for so long,
-//! `NODES_SEED` repeats a run's choices; without them it does a few rounds. Not here: how long each
-//! fault is felt (`promises`).
+//! acknowledged count may be lost, and none repeated. `NODES_SECONDS` lets it continue for that
+//! time, `NODES_SEED` repeats a run's choices; without them it does a few rounds. Not here: the
+//! duration of each fault's effect (`promises`).
 
 use std::{
     env, process, thread,
@@ -21,13 +21,13 @@ use super::{
 };
 
 const NODES: u8 = 5;
-/// Rounds without `NODES_SECONDS`.
+/// The number of rounds without `NODES_SECONDS`.
 const ROUNDS: u32 = 4;
 const KEYS: usize = 60;
-/// Answers that clients get before the faults of a round and after them.
+/// Replies that clients receive before the faults of a round and after them.
 const SOME: u64 = 300;
 
-/// A fault of a node that takes its counts out of reach.
+/// A fault that takes a node's counts out of reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Blow {
     Kill,
@@ -53,7 +53,7 @@ enum Trouble {
     Busy,
 }
 
-/// Chance, from a seed: `SplitMix64`.
+/// Random numbers from a seed: `SplitMix64`.
 struct Chance(u64);
 
 impl Chance {
@@ -68,7 +68,7 @@ impl Chance {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// Some nodes, each once.
+    /// `count` different nodes.
     fn nodes(&mut self, count: usize) -> Vec<u8> {
         let mut all: Vec<u8> = (0..NODES).collect();
         (0..count).map(|_| all.swap_remove(self.below(all.len() as u64) as usize)).collect()
@@ -115,7 +115,7 @@ fn strike(cluster: &mut Cluster, node: u8, blow: Blow) {
     }
 }
 
-/// The end of a blow. Cuts are healed by the caller. A node whose disk failed ends with an error.
+/// Ends a blow. The caller heals cuts. A node whose disk failed ends with an error.
 fn mend(cluster: &mut Cluster, (node, blow): (u8, Blow), had_disk_trouble: bool) {
     match blow {
         Blow::Kill => cluster.restart(node),

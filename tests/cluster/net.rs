@@ -1,8 +1,8 @@
 //! A network of namespaces whose links can be cut.
 //!
-//! Here: a namespace for each node, joined by two bridges; a node is on one of them, or on none. Not
-//! here: nodes (`nodes`). It takes root and `ip`; where either is missing [`Net::new`] says why, and a
-//! test that has no network must say so too: [`Net::or_say_why`].
+//! Here: a namespace for each node, joined by two bridges; a node is on one of them, or on none.
+//! Not here: nodes (`nodes`). Requires root and `ip`; where either is missing, [`Net::new`] returns
+//! the reason, and a test without a network must report it too: [`Net::or_say_why`].
 //!
 //! ```text
 //!   clients ── first bridge ── nodes 0 … n        cut: a node's link is down
@@ -10,8 +10,8 @@
 //!                                                 lose: packets of one node to another vanish
 //! ```
 //!
-//! Both bridges have the clients' address and the same hardware address, so a node does not notice
-//! that it is on the other one but for whom it does not reach any more.
+//! Both bridges have the clients' address and the same hardware address, so a node notices the
+//! change of its bridge only by the nodes that it no longer reaches.
 
 use std::{
     net::Ipv4Addr,
@@ -19,22 +19,22 @@ use std::{
     sync::atomic::{AtomicU16, Ordering},
 };
 
-/// Nobody's: packets for it vanish, and nobody is told.
+/// A hardware address without an interface: packets to it vanish without an error.
 const NOWHERE: &str = "02:00:00:00:00:01";
-/// Of both bridges.
+/// The address of both bridges.
 const HARDWARE_ADDRESS: &str = "02:00:00:00:00:fe";
 
 /// Some namespaces. Dropping it removes them.
 #[derive(Debug)]
 pub(crate) struct Net {
-    /// The front of all names; an interface's has at most 15 bytes.
+    /// The prefix of all names; an interface's name has at most 15 bytes.
     name: String,
     /// The second and third part of the addresses.
     net: (u8, u8),
     nodes: u8,
 }
 
-/// Runs `ip`; what it says when it fails.
+/// Runs `ip`; returns its error output if it fails.
 fn ip(words: &str) -> Result<(), String> {
     let output = Command::new("ip")
         .args(words.split_whitespace())
@@ -52,7 +52,7 @@ impl Net {
     ///
     /// # Errors
     ///
-    /// Why there can be none here.
+    /// The reason that this machine cannot have one.
     fn new() -> Result<Self, String> {
         static NEXT: AtomicU16 = AtomicU16::new(0);
         let (pid, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
@@ -69,7 +69,7 @@ impl Net {
         Ok(net)
     }
 
-    /// A network; none where there can be none, and then it says so aloud.
+    /// A network; `None` where this machine cannot have one, which is then printed.
     pub(crate) fn or_say_why(test: &str) -> Option<Self> {
         let laid = Self::new().and_then(|mut net| net.add().map(|_| net));
         match laid {
@@ -78,7 +78,7 @@ impl Net {
                 Some(net)
             }
             Err(why) => {
-                // Not `eprintln`, which the harness keeps to itself while tests pass.
+                // Written directly, because the harness captures `eprintln` while tests pass.
                 let told = format!("\n*** SKIPPED {test}: no network namespaces here: {why} ***\n");
                 let _ = std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes());
                 None
@@ -103,18 +103,18 @@ impl Net {
         Ipv4Addr::new(10, self.net.0, self.net.1, last)
     }
 
-    /// Where a node is.
+    /// The address of a node.
     pub(crate) fn host(&self, node: u8) -> Ipv4Addr {
         self.address(node + 1)
     }
 
-    /// A place for one more node, on the first bridge.
+    /// Adds the namespace of one more node, on the first bridge.
     pub(crate) fn add(&mut self) -> Result<u8, String> {
         let node = self.nodes;
         let (space, link, host) = (self.space(node), self.link(node), self.host(node));
         self.nodes += 1;
         if ip(&format!("netns add {space}")).is_err() {
-            // It was made when we tried whether one can be.
+            // The constructor's trial has created it.
             return ip(&format!("link show {link}")).map(|()| node);
         }
         ip(&format!("link add {link} type veth peer name eth0 netns {space}"))?;
@@ -134,32 +134,32 @@ impl Net {
         ip(&format!("route replace {host}/32 dev {bridge} src {clients}"))
     }
 
-    /// Takes nodes away from the others; clients reach all of them as before.
+    /// Separates nodes from the others; clients reach all of them as before.
     pub(super) fn part(&self, nodes: &[u8]) {
         for node in nodes {
             self.put(*node, "b").expect("the links are ours");
         }
     }
 
-    /// A node reaches nobody, and nobody reaches it.
+    /// Separates a node from all others and from clients.
     pub(super) fn cut(&self, node: u8) {
         ip(&format!("link set {} down", self.link(node))).expect("the links are ours");
     }
 
-    /// Packets of one node to another vanish, in this direction alone.
+    /// Drops the packets of one node to another, in this direction only.
     pub(super) fn lose(&self, from: u8, to: u8) {
         let (space, host) = (self.space(from), self.host(to));
         let entry = format!("neigh replace {host} lladdr {NOWHERE} nud permanent dev eth0");
         ip(&format!("-n {space} {entry}")).expect("the spaces are ours");
     }
 
-    /// Packets of one node to another arrive again.
+    /// Stops dropping the packets of one node to another.
     pub(super) fn find(&self, from: u8, to: u8) {
-        // There is none where none was lost.
+        // There is no entry if no packet was dropped.
         let _ = ip(&format!("-n {} neigh del {} dev eth0", self.space(from), self.host(to)));
     }
 
-    /// A node and all others lose what they send to each other; clients reach all of them as before.
+    /// Drops all packets between a node and all others; clients reach all of them as before.
     pub(super) fn isolate(&self, node: u8) {
         for other in (0..self.nodes).filter(|other| *other != node) {
             self.lose(node, other);
@@ -167,7 +167,7 @@ impl Net {
         }
     }
 
-    /// All reach all again.
+    /// Connects all nodes to each other again.
     pub(super) fn heal(&self) {
         for (from, to) in (0..self.nodes).flat_map(|from| (0..self.nodes).map(move |to| (from, to)))
         {
@@ -184,7 +184,7 @@ impl Net {
 
 impl Drop for Net {
     fn drop(&mut self) {
-        // The first may be there even if no node is.
+        // The link of the first may exist even without nodes.
         for node in 0..self.nodes.max(1) {
             let _ = ip(&format!("link del {}", self.link(node)));
             let _ = ip(&format!("netns del {}", self.space(node)));

@@ -1,6 +1,6 @@
-//! Nodes as processes: starting, killing, stopping them, and asking how the cluster is.
+//! Nodes as processes: starting, killing, stopping them, and querying the state of the cluster.
 //!
-//! Not here: what clients do meanwhile (`work`).
+//! Not here: the clients' load meanwhile (`work`).
 
 use std::{
     fs::{self, File},
@@ -22,46 +22,46 @@ use super::net::Net;
 use crate::faketime::{self, WallClock};
 use crate::live::{PATIENCE, Program};
 
-/// A cluster takes longer than a server for what ought to happen at once.
+/// The time limit for actions of a cluster, which takes longer than a single server.
 pub(super) const LONG: Duration = Duration::from_mins(1);
 
-/// One node: its place, and its process while there is one.
+/// One node: its number, and its process while it runs.
 #[derive(Debug)]
 pub(super) struct Node {
     number: u8,
     child: Option<Child>,
 }
 
-/// Some nodes, and where they keep things.
+/// Some nodes and their folder.
 #[derive(Debug)]
 pub(super) struct Cluster {
     folder: tempfile::TempDir,
-    /// The second and third part of its addresses.
+    /// The second and third part of the nodes' addresses.
     net: (u8, u8),
-    /// Its own network, if not the loopback's.
+    /// The cluster's network namespaces, if it does not use the loopback.
     own_net: Option<Net>,
     /// Each node has a wall clock of its own, by libfaketime.
     has_clocks: bool,
     flags: Vec<String>,
     disks: Disks,
-    /// Nodes log as they do without flags.
+    /// Nodes log at the default level.
     is_quiet: bool,
     nodes: Vec<Node>,
 }
 
-/// What is under the data directories of a cluster.
+/// The disks under the data directories of a cluster.
 #[derive(Debug, Default)]
 pub(super) enum Disks {
     /// The folder of the test.
     #[default]
     Plain,
-    /// The same, with this library preloaded: it fails writes on command.
+    /// The folder of the test, with this library preloaded: it fails writes on command.
     Troubled(PathBuf),
-    /// A file system of its own for each node, mounted in memory.
+    /// A separate file system for each node, mounted in memory.
     Small,
 }
 
-/// A client's line to a node, which may be gone at any time.
+/// A client's connection to a node, which may end at any time.
 #[derive(Debug)]
 pub(super) struct Line {
     reader: BufReader<TcpStream>,
@@ -80,7 +80,7 @@ impl Line {
         self.reader.get_mut().write_all(text.as_bytes())
     }
 
-    /// The next line, without its end; none when the node hung up.
+    /// The next line, without its end; `None` when the node closed the connection.
     pub(super) fn hear(&mut self) -> std::io::Result<Option<String>> {
         let mut line = String::new();
         if self.reader.read_line(&mut line)? == 0 || !line.ends_with('\n') {
@@ -90,7 +90,7 @@ impl Line {
         Ok(Some(line))
     }
 
-    /// No more will be sent.
+    /// Closes the sending direction.
     pub(super) fn shut(&mut self) {
         self.reader.get_ref().shutdown(std::net::Shutdown::Write).expect("it is open");
     }
@@ -100,7 +100,7 @@ impl Line {
         self.hear()
     }
 
-    /// All lines up to `END`.
+    /// Sends a request and returns all lines up to `END`.
     pub(super) fn lines(&mut self, text: &str) -> std::io::Result<Vec<String>> {
         self.send(text)?;
         let mut lines = Vec::new();
@@ -115,27 +115,28 @@ impl Line {
 }
 
 impl Cluster {
-    /// `count` nodes that found a cluster of few partitions; `flags` go to each.
+    /// Starts `count` nodes that found a cluster of few partitions; `flags` go to each.
     pub(super) fn start(count: u8, flags: &[&str]) -> Self {
         Self::start_in(None, count, &[&["--partition-bits", "8"], flags].concat())
     }
 
-    /// The same, in a network of its own or not, and with as many partitions as `flags` say.
+    /// Like [`start`](Self::start), in a network of its own or not, with the number of partitions
+    /// in `flags`.
     pub(super) fn start_in(own_net: Option<Net>, count: u8, flags: &[&str]) -> Self {
         Self::found(own_net, Disks::Plain, false, count, flags)
     }
 
-    /// The same, on other disks.
+    /// Like [`start`](Self::start), on other disks.
     pub(super) fn start_on(disks: Disks, count: u8, flags: &[&str]) -> Self {
         Self::found(None, disks, false, count, &[&["--partition-bits", "8"], flags].concat())
     }
 
-    /// The same, and nodes log as they do by default.
+    /// Like [`start`](Self::start), with nodes that log at the default level.
     pub(super) fn start_quietly(count: u8) -> Self {
         Self::found(None, Disks::Plain, true, count, &["--partition-bits", "8"])
     }
 
-    /// The same as [`start`](Self::start); `each` gives more flags of a node by its number and host.
+    /// Like [`start`](Self::start); `each` returns more flags of a node by its number and host.
     pub(super) fn start_each(
         count: u8,
         flags: &[&str],
@@ -174,15 +175,15 @@ impl Cluster {
         cluster
     }
 
-    /// The same as [`start`](Self::start), with a wall clock of its own for each node, that is ahead by
-    /// so many seconds.
+    /// Like [`start`](Self::start), with a wall clock for each node, ahead by the seconds in
+    /// `ahead`.
     pub(super) fn start_with_clocks(ahead: &[i64], flags: &[&str]) -> Self {
         let flags = [&["--partition-bits", "6"], flags].concat();
         Self::start_with_clocks_in(None, Disks::Plain, ahead, &flags)
     }
 
-    /// The same, in a network of its own or not, on other disks or not, and with as many partitions as
-    /// `flags` say.
+    /// Like [`start_with_clocks`](Self::start_with_clocks), in a network of its own or not, on
+    /// other disks or not, with the number of partitions in `flags`.
     pub(super) fn start_with_clocks_in(
         own_net: Option<Net>,
         disks: Disks,
@@ -208,7 +209,7 @@ impl Cluster {
         self.until_at_rest(usize::from(count));
     }
 
-    /// Sets the wall clock of a node, which may run, so many seconds ahead.
+    /// Sets the wall clock of a node `seconds` ahead, also while the node runs.
     pub(super) fn set_clock(&self, number: u8, seconds: i64) {
         self.clock(number).set(seconds);
     }
@@ -217,7 +218,7 @@ impl Cluster {
         WallClock::new(self.folder.path().join(format!("clock{number}")))
     }
 
-    /// A place for a node.
+    /// Adds a node without a process.
     fn add(&mut self) -> u8 {
         let number = self.nodes.len() as u8;
         if let Some(net) = &mut self.own_net {
@@ -231,7 +232,7 @@ impl Cluster {
         number
     }
 
-    /// The network of its own.
+    /// The network of this cluster.
     pub(super) fn net(&self) -> &Net {
         self.own_net.as_ref().expect("it was started in one")
     }
@@ -251,12 +252,12 @@ impl Cluster {
         self.nodes.iter().map(|node| self.address(node.number)).collect()
     }
 
-    /// A node more; it joins.
+    /// Starts another node, which joins.
     pub(super) fn join(&mut self) -> u8 {
         self.join_with(&[])
     }
 
-    /// The same, with flags of its own: the last one of a kind counts.
+    /// Like [`join`](Self::join), with further flags: the last one of a kind counts.
     pub(super) fn join_with(&mut self, flags: &[&str]) -> u8 {
         let number = self.add();
         self.spawn(number, flags);
@@ -268,12 +269,13 @@ impl Cluster {
         self.spawn(number, &[]);
     }
 
-    /// The same, with flags of its own.
+    /// Like [`restart`](Self::restart), with further flags.
     pub(super) fn restart_with(&mut self, number: u8, flags: &[&str]) {
         self.spawn(number, flags);
     }
 
-    /// Starts a node that has ended, with an empty memory of everything: as another one at its place.
+    /// Starts a node that has ended, with an empty data directory: as a new node at the same
+    /// address.
     pub(super) fn replace(&mut self, number: u8) {
         fs::remove_dir_all(self.data(number)).expect("it had a data directory");
         self.spawn(number, &[]);
@@ -300,7 +302,7 @@ impl Cluster {
             }
             Some(net) => {
                 let mut command = Command::new("ip");
-                // `ip` becomes the program, so its process is the node's.
+                // `ip` executes the program, so its process becomes the node's.
                 command.args(["netns", "exec", &net.space(number)]).arg(Program::Tollgate.path());
                 // Clients come from another network namespace, and are operators too.
                 command.args(["--insecure", "-A"]);
@@ -349,14 +351,14 @@ impl Cluster {
         signal::kill(self.pid(number), signal).expect("the node runs");
     }
 
-    /// Ends a node without a word.
+    /// Kills a node.
     pub(super) fn kill(&mut self, number: u8) {
         let mut child = self.nodes[usize::from(number)].child.take().expect("the node runs");
         child.kill().expect("the node runs");
         child.wait().expect("the child is ours");
     }
 
-    /// Ends several nodes in the same moment.
+    /// Kills several nodes at the same moment.
     pub(super) fn kill_all(&mut self, numbers: &[u8]) {
         for number in numbers {
             self.signal(*number, Signal::SIGKILL);
@@ -370,7 +372,7 @@ impl Cluster {
         self.folder.path().join(format!("trouble{number}"))
     }
 
-    /// The disk of a node has trouble from now on, or none any more.
+    /// Starts a fault of a node's disk, or ends it.
     pub(super) fn set_trouble(&self, number: u8, kind: Option<&str>) {
         let flag = self.trouble(number);
         match kind {
@@ -401,7 +403,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the answer of each running node to a `get` of `key`, and its log. A test prints this when the key is
+    /// The reply of each running node to a `get` of `key`, and its log; printed when the key is
     /// missing.
     pub(super) fn accounts_of(&self, key: &str) -> String {
         let account = |number| {
@@ -419,7 +421,7 @@ impl Cluster {
         self.nodes.iter().filter(|node| node.child.is_some()).map(|node| node.number)
     }
 
-    /// A figure of `stats cluster`; none while the node does not answer.
+    /// A value of `stats cluster`; `None` while the node does not reply.
     pub(super) fn figure(&self, number: u8, name: &str) -> Option<String> {
         let mut line = Line::connect(self.address(number)).ok()?;
         let stats = line.lines("stats cluster\r\n").ok()?;
@@ -427,8 +429,8 @@ impl Cluster {
         Some(stats.iter().find_map(|stat| stat.strip_prefix(&wanted))?.to_owned())
     }
 
-    /// Waits until the cluster has `count` active nodes, every partition has its copies, nothing moves,
-    /// and as many nodes vote as should.
+    /// Waits until the cluster has `count` active nodes, every partition has its copies, nothing
+    /// moves, and the number of voters is right.
     pub(super) fn until_at_rest(&mut self, count: usize) {
         let start = Instant::now();
         loop {
@@ -458,8 +460,8 @@ impl Cluster {
         }
     }
 
-    /// Whether a node knows of as many voters as there should be. While there are fewer, others cannot
-    /// do without one of them; and who is dead may vote or not.
+    /// Whether a node counts as many voters as its cluster should have. With fewer, the cluster
+    /// cannot lose one of them. While a node is dead, any number is right: it may be a voter.
     fn has_its_voters(&self, number: u8) -> bool {
         let figure = |name| self.figure(number, name);
         let (Some(nodes), Some(voters)) = (figure("nodes"), figure("voters")) else { return false };
@@ -471,7 +473,7 @@ impl Cluster {
         figure("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted
     }
 
-    /// Waits until no node owes for what limits let pass on its own account.
+    /// Waits until no node has a debt from its own admissions.
     pub(super) fn until_settled(&self) {
         let start = Instant::now();
         let owes = |number| self.figure(number, "debt_pending").as_deref() != Some("0");
@@ -481,14 +483,14 @@ impl Cluster {
         }
     }
 
-    /// What a node says that is left of a key's limit; 0 where more is used.
+    /// The remaining units of a key's limit according to a node; 0 if more are used.
     pub(super) fn left(&self, number: u8, key: &str, policy: &str) -> u64 {
         let look = self.ask(number, &format!("take {key} 1 {policy} peek\r\n"));
         let left: i64 = look.split(' ').nth(2).and_then(|word| word.parse().ok()).expect("a count");
         left.max(0).unsigned_abs()
     }
 
-    /// The end of every log.
+    /// The last lines of every log.
     pub(super) fn logs(&self) -> String {
         let mut all = String::new();
         for node in &self.nodes {
@@ -500,7 +502,7 @@ impl Cluster {
         all
     }
 
-    /// A line to a node that runs.
+    /// A connection to a running node.
     #[track_caller]
     pub(super) fn line(&self, number: u8) -> Line {
         let start = Instant::now();
@@ -513,7 +515,7 @@ impl Cluster {
         }
     }
 
-    /// What a node answers with one line.
+    /// Sends a request and returns its one line of reply.
     #[track_caller]
     pub(super) fn ask(&self, number: u8, text: &str) -> String {
         self.line(number).ask(text).expect("it answers").expect("it does not hang up")
@@ -539,7 +541,7 @@ impl Drop for Cluster {
 ///
 /// # Errors
 ///
-/// Why there can be none here.
+/// The reason that this machine cannot mount one.
 pub(super) fn mount(place: &std::path::Path) -> Result<(), String> {
     let mounted = Command::new("mount")
         .args(["-t", "tmpfs", "-o", "size=12m", "tmpfs"])

@@ -1,4 +1,4 @@
-//! What an operator tells a cluster and is told by it: `tollgate cluster` beside real nodes.
+//! An operator's commands and their replies: `tollgate cluster` with real nodes.
 
 use std::{
     process::{Command, Output},
@@ -23,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Waits until `cluster ready` ends with this code; the answer.
+/// Waits until `cluster ready` ends with this code; returns its output.
 #[track_caller]
 fn until_ready_is(cluster: &Cluster, node: u8, code: i32, reason: &str) {
     let start = Instant::now();
@@ -89,7 +89,7 @@ fn readiness_follows_the_cluster() {
             let stats = cluster.line(node).lines("stats cluster nodes\r\n").expect("it answers");
             let own = stats.iter().find_map(|line| line.strip_suffix(":self yes"));
             let own = format!("{}:ready yes", own.expect("a node knows itself"));
-            // The one that does not vote knows nothing of the other, and does not say no.
+            // The node that does not vote has no knowledge of the other, and does not report `no`.
             if stats.contains(&own) && !stats.iter().any(|line| line.ends_with(":ready no")) {
                 break;
             }
@@ -100,7 +100,7 @@ fn readiness_follows_the_cluster() {
         assert!(table.lines().count() == 3, "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }
-    // The one that votes stands still, and the other hears nobody.
+    // The voter is stopped, and the other node reaches no one else.
     let voter = cluster.figure(0, "voters");
     let voter = u8::from(cluster.figure(0, "node") != voter);
     cluster.signal(voter, Signal::SIGSTOP);

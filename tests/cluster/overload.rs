@@ -1,5 +1,5 @@
-//! What clients see of a cluster that has too much to do: a backup that takes nothing, and nodes that get
-//! hardly any processor time.
+//! An overloaded cluster, seen by clients: a backup that reads nothing, and nodes with hardly any
+//! processor time.
 //!
 //! Not here: nodes that stop for long or die (`five`, `cut`).
 
@@ -15,17 +15,17 @@ use nix::sys::signal::Signal;
 use super::nodes::{Cluster, Line};
 use super::work::Work;
 
-/// An answer that waits for nobody comes within this time, on a busy machine too.
+/// The time limit for a reply that needs no other node, on a busy machine too.
 const AT_ONCE: Duration = Duration::from_millis(200);
-/// The time in which the values arrive at the node; shorter than a peer may be silent.
+/// The time in which the values arrive at the node; shorter than the silence that a peer tolerates.
 const ARRIVAL: Duration = Duration::from_millis(150);
-/// Bytes of one value. Twenty-one of them are more than the 4 MiB of a lane, and of a stream.
+/// Bytes of one value. Twenty-one of them exceed the 4 MiB of a transport link, and of a stream.
 const VALUE_BYTES: usize = 200_000;
 /// Clients that count in batches, and requests of a batch: 460 KB of records.
 const CLIENTS: usize = 10;
 const BATCH: usize = 1000;
 
-/// Keys that `node` owns in a cluster of 256 partitions, of those that begin with `front`.
+/// `count` keys with the prefix `front` that `node` owns in a cluster of 256 partitions.
 pub(super) fn owned(cluster: &Cluster, node: u8, front: &str, count: usize) -> Vec<String> {
     let addresses = cluster.addresses();
     let names: Vec<String> =
@@ -39,7 +39,7 @@ pub(super) fn owned(cluster: &Cluster, node: u8, front: &str, count: usize) -> V
 
 #[test]
 fn a_backup_that_stands_still_fills_no_memory() {
-    // One worker, so one link.
+    // One worker, so one data link.
     let cluster = Cluster::start(2, &["-t", "1", "--replicas", "2"]);
     let value = "v".repeat(VALUE_BYTES);
     let large = owned(&cluster, 0, "large", 30);
@@ -54,7 +54,8 @@ fn a_backup_that_stands_still_fills_no_memory() {
         line.send(&format!("set {key} 0 0 {VALUE_BYTES}\r\n{value}\r\n")).expect("it is read");
     }
     thread::sleep(ARRIVAL);
-    // Whoever waits for an answer is not read on, so these wait instead of filling the stream.
+    // A connection with an outstanding request is not read further, so these wait and add nothing
+    // to the stream.
     for (line, key) in clients.iter_mut().zip(&counters) {
         line.send(&format!("incr {key} 1\r\n").repeat(BATCH)).expect("it is read");
     }
@@ -63,7 +64,7 @@ fn a_backup_that_stands_still_fills_no_memory() {
     assert_eq!(told, "SERVER_ERROR not applied: busy");
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     cluster.signal(1, Signal::SIGCONT);
-    // What was refused was not done, and all else was.
+    // A refused request was not executed, and all others were.
     let mut stored = 0;
     for (line, key) in writers.iter_mut().zip(&large) {
         let told = line.hear().expect("it answers").expect("a line");
@@ -129,7 +130,7 @@ fn starved_nodes_answer_late_but_answer() {
     assert_eq!(account.broken, 0);
 }
 
-/// Memory of a node beside the items that `-m` bounds.
+/// The memory of a node beside the items that `-m` bounds.
 const BESIDE_ITEMS_MIB: u64 = 60;
 
 #[test]

@@ -1,9 +1,9 @@
-//! Two nodes that are killed in the same moment, or one soon after the other.
+//! Two nodes that are killed at the same moment, or one soon after the other.
 //!
-//! Here: with three copies on five nodes every key is answered soon, whichever two they are; with two
-//! copies a second voter may die as soon as the copies of the first are made again. `PAIRS=all` tries
-//! all ten pairs; without it those with the leader and without it. Not here: the same for other
-//! numbers of nodes (`cluster/control/src/tests/survival.rs`).
+//! Here: with three copies on five nodes every key is answered soon, whichever two die; with two
+//! copies a second voter may die as soon as the copies of the first are made again. `PAIRS=all`
+//! tries all ten pairs; without it one pair with the leader and one without. Not here: the same for
+//! other numbers of nodes (`cluster/control/src/tests/survival.rs`).
 
 use std::{
     env, thread,
@@ -13,10 +13,10 @@ use std::{
 use super::nodes::{Cluster, LONG};
 
 const KEYS: usize = 150;
-/// Every key is answered this long after two nodes were killed.
+/// The time limit for every key to be answered after two nodes were killed.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(3);
 
-/// Counts each key up to `counts` through a node; how long until all were answered.
+/// Counts each key up to `counts` through a node; returns the time until all were answered.
 #[track_caller]
 fn until_all_are_answered(cluster: &Cluster, node: u8, counts: &mut [u64]) -> Duration {
     let start = Instant::now();
@@ -55,7 +55,7 @@ fn set_up(cluster: &Cluster) -> Vec<u64> {
     vec![0; KEYS]
 }
 
-/// The number of the node that leads, in a cluster whose node ids are looked up.
+/// The number of the leading node, found by its node id.
 pub(super) fn leader(cluster: &Cluster, nodes: u8) -> u8 {
     let start = Instant::now();
     loop {
@@ -81,7 +81,7 @@ fn any_two_of_five_die_at_once_and_keys_answer() {
         let (one, other) = if tries == pairs.len() {
             pairs[at]
         } else {
-            // The leader and the next one, then two that do not lead.
+            // First the leader and the next one, then two that do not lead.
             let leader = leader(&cluster, 5);
             let first = if at == 0 { leader } else { (leader + 2) % 5 };
             (first, (first + 1) % 5)
@@ -109,7 +109,7 @@ fn a_second_voter_dies_once_copies_are_made_again() {
     };
     let mut dying: Vec<u8> = (0..4).filter(is_voter).collect();
     assert_eq!(dying.len(), 3, "{voters}");
-    // One that votes, then the leader.
+    // First one that votes, then the leader.
     let led = leader(&cluster, 4);
     dying.retain(|number| *number != led);
     cluster.kill(dying[0]);

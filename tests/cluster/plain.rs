@@ -1,4 +1,4 @@
-//! What any client may do at any node, with every node up.
+//! The commands that any client may send to any node, with every node up.
 
 use std::thread;
 
@@ -60,7 +60,7 @@ fn many_keys_of_many_owners_are_had_at_once() {
         let values: Vec<&String> = told.iter().skip(1).step_by(2).collect();
         assert!(values.into_iter().eq(&keys), "in the order of the keys");
     }
-    // Half the connection closed: what was asked is answered all the same.
+    // Half of the connection is closed: earlier requests are still answered.
     let mut line = cluster.line(2);
     line.send("incr nothing 1\r\nget m7\r\n").expect("it takes them");
     line.shut();
@@ -126,7 +126,7 @@ fn requests_that_go_as_one_are_answered_one_by_one() {
         let mut line = cluster.line(node);
         line.send(&asked).expect("it takes them");
         let word = |answer: String| match answer.split_once(' ') {
-            // The times of a verdict are of no matter here.
+            // The times of a verdict vary and are ignored.
             Some((verdict @ ("ALLOW" | "DENY"), rest)) => {
                 let left = rest.split(' ').nth(1).unwrap_or_default();
                 format!("{verdict} {left}")
@@ -196,7 +196,7 @@ fn a_limit_that_many_ask_at_once_admits_no_more() {
 }
 
 #[test]
-fn who_has_another_key_is_no_peer() {
+fn a_node_with_another_key_is_no_peer() {
     let keys = tempfile::tempdir().expect("a temporary folder can be made");
     let file = |name: &str, key: &str| {
         let path = keys.path().join(name);

@@ -1,10 +1,10 @@
-//! The table of docs/operations/cluster.md: for each fault and setting what is kept, what clients see, and for
-//! how long. Each cell is tried on five real nodes.
+//! The table of docs/operations/cluster.md: for each fault and setting, the counts that are kept,
+//! the effect on clients, and its duration. Each cell is tried on five real nodes.
 //!
-//! Clients are connected to nodes that stay. `PROMISES=strict` holds the times to the table, on a
-//! machine with nothing else to do; without it they may be four times as long. `PROMISES=write`
-//! writes the table into the page. Not here: disks, which have tests of their own. It takes network
-//! namespaces (`net`) and libfaketime.
+//! Clients are connected to nodes that stay. `PROMISES=strict` enforces the times of the table, on
+//! an idle machine; without it they may be four times as long. `PROMISES=write` writes the table
+//! into the page. Not here: disks, which have tests of their own. Requires network namespaces
+//! (`net`) and libfaketime.
 
 use std::{
     env, fmt, fs, thread,
@@ -21,13 +21,13 @@ use super::{
 
 const NODES: u8 = 5;
 const KEYS: usize = 40;
-/// Answers that clients get before a fault and after it.
+/// Replies that clients receive before a fault and after it.
 const SOME: u64 = 300;
-/// A partition without a living copy begins anew after this time, in these clusters.
+/// The time after which a partition without a living copy starts empty, in these clusters.
 const LOST_AFTER: Duration = Duration::from_secs(4);
-/// A node that stands still does so for this long.
+/// The time that a stopped node stays stopped.
 const STANDSTILL: Duration = Duration::from_secs(3);
-/// A wall clock is set ahead by an hour.
+/// The seconds that a wall clock is set ahead.
 const STEP: i64 = 3600;
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/operations/cluster.md");
 const BEGIN: &str = "<!-- promises: tests/cluster/promises.rs writes this table -->\n";
@@ -56,7 +56,7 @@ impl Setting {
     }
 }
 
-/// A fault, or what an operator does.
+/// A fault, or an action of an operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Join,
@@ -105,11 +105,11 @@ impl Fault {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kept {
     All,
-    /// Those that were answered before the last 10 ms.
+    /// The counts answered before the last 10 ms.
     AllButTheLag,
-    /// Those of partitions with a copy that lives; the others begin anew.
+    /// The counts of partitions with a living copy; the others start empty.
     WhereACopyLives,
-    /// Map, limits and settings only.
+    /// Only the map, the limits and the settings.
     None,
 }
 
@@ -117,7 +117,7 @@ enum Kept {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Within {
     Ms(u64),
-    /// After `lost_after` and 3 s at most.
+    /// `lost_after` and at most 3 s more.
     LostAfter,
 }
 
@@ -172,7 +172,7 @@ impl fmt::Display for Promise {
     }
 }
 
-/// The table as the page has it.
+/// The table in the form of the page.
 fn table() -> String {
     let mut table = String::from(
         "| fault | `--replicas 1` | `--replicas 2` | `--replicas 2 --ack owner` | `--replicas 3` |\n\
@@ -205,7 +205,7 @@ fn victims(cluster: &Cluster, fault: Fault, nodes: &[u8]) -> Vec<u8> {
     let leader = leader(cluster, nodes);
     let others: Vec<u8> = nodes.iter().copied().filter(|number| *number != leader).collect();
     match fault {
-        // Of a link that is cut, clients are at both ends.
+        // The clients of a cut link are at both of its ends.
         Fault::Join | Fault::CutLink => Vec::new(),
         Fault::Drain | Fault::KillLeader => vec![leader],
         Fault::Kill | Fault::Standstill | Fault::CutOff | Fault::ClockStep => vec![others[0]],
@@ -214,19 +214,19 @@ fn victims(cluster: &Cluster, fault: Fault, nodes: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What a fault did.
+/// The effects of a fault.
 struct Measured {
     account: Account,
-    /// From the fault to the last error, or to the end of the last long wait.
+    /// The time from the fault to the last error, or to the end of the last long wait.
     troubled: Duration,
-    /// Counts that were answered and are gone, by key.
+    /// Counts that were answered and are lost, by key.
     lost: Vec<u64>,
-    /// Answers in 10 ms, before the fault.
+    /// The replies within 10 ms, before the fault.
     in_the_lag: u64,
 }
 
-/// Lets a fault happen under load, and waits until all nodes are at rest again. A node that joins
-/// stays as one of `nodes`.
+/// Causes a fault under load, and waits until all nodes are at rest again. A joined node becomes
+/// one of `nodes`.
 fn measure(cluster: &mut Cluster, fault: Fault, nodes: &mut Vec<u8>) -> Measured {
     let victims = victims(cluster, fault, nodes);
     let stays = |number: &u8| !victims.contains(number);
@@ -339,7 +339,7 @@ fn check(promise: Promise, measured: &Measured, about: &str) {
     assert!(*troubled < within, "{about}: {troubled:?}");
 }
 
-/// Every fault on a cluster of this setting.
+/// Tries every fault on a cluster with this setting.
 fn keeps_its_promises(setting: Setting) {
     let Some(net) = Net::or_say_why("faults and settings") else { return };
     let lost_after = LOST_AFTER.as_secs().to_string();

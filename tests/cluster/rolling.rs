@@ -1,5 +1,5 @@
-//! A rolling restart of five nodes under constant load: every node drains at SIGTERM, ends, and comes
-//! back with its data directory, one after the other.
+//! A rolling restart of five nodes under constant load: every node drains at SIGTERM, ends, and
+//! comes back with its data directory, one after the other.
 //!
 //! No client is connected to the node that restarts, so none may see an error or a long pause. Not
 //! here: nodes that die (`five`, `faults`). `ROLLING_RESTARTS` sets the number of restarts.
@@ -15,11 +15,11 @@ use super::{
 };
 
 const NODES: u8 = 5;
-/// Restarts without `ROLLING_RESTARTS`: each node has its turn once.
+/// The number of restarts without `ROLLING_RESTARTS`: one per node.
 const RESTARTS: usize = 5;
-/// Answers that clients get between two restarts.
+/// Replies that clients receive between two restarts.
 const SOME: u64 = 400;
-/// The longest time between two answers to one client, on a machine with nothing else to do.
+/// The longest time between two replies to one client, on an idle machine.
 const PAUSE_MAX: Duration = Duration::from_millis(500);
 
 fn restarts() -> Option<usize> {
@@ -59,7 +59,7 @@ fn a_rolling_restart_of_five_nodes_costs_no_answer() {
     );
     assert!(account.errors.is_empty(), "{:?} {}", account.kinds(), cluster.logs());
     assert_eq!(account.broken, 0, "{}", cluster.logs());
-    // Other tests run beside this one unless it is asked for by itself.
+    // Other tests run beside this one, unless the environment requests it alone.
     if restarts().is_some() {
         assert!(account.longest < PAUSE_MAX, "{:?} {}", account.longest, cluster.logs());
     }

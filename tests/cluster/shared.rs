@@ -1,6 +1,6 @@
 //! Limits of a whole cluster: changed at one node, in force at all; parents with owners elsewhere.
 //!
-//! Not here: what becomes of a limit when nodes die (`limits`), what a limit is (`tests/limits.rs`).
+//! Not here: limits when nodes die (`limits`), limits of one node (`tests/limits.rs`).
 
 use std::{
     fs,
@@ -15,7 +15,8 @@ use nix::sys::signal::Signal;
 use super::nodes::{Cluster, Line};
 use crate::live::{PATIENCE, Program, Server};
 
-/// A heartbeat is 300 ms; a busy machine adds to it.
+/// The time limit for a heartbeat to take effect: the period is 300 ms, and a busy machine adds to
+/// it.
 const BEAT: Duration = Duration::from_secs(2);
 
 const API: &str = "[[limit]]\nname = \"api\"\nmatch = \"api:{user}\"\n";
@@ -32,7 +33,7 @@ fn api(policy: &str) -> String {
     format!("{API}policy = \"{policy}\"\n")
 }
 
-/// Waits until a node answers so.
+/// Waits until a node's reply is the expected one.
 #[track_caller]
 fn until(line: &mut Line, text: &str, expected: &str, patience: Duration) {
     let start = Instant::now();
@@ -46,8 +47,8 @@ fn until(line: &mut Line, text: &str, expected: &str, patience: Duration) {
     }
 }
 
-/// Waits until `stats limits` of every node has this line, for a heartbeat: a key is judged by its
-/// owner, whoever is asked.
+/// Waits until `stats limits` of every node has had this line for a heartbeat: the owner decides on
+/// a key, whichever node receives the request.
 #[track_caller]
 fn until_all(lines: &mut [Line], stat: &str) {
     let (since, wanted) = (Instant::now(), format!("STAT {stat}"));
@@ -67,13 +68,13 @@ fn ask(line: &mut Line, text: &str) -> String {
     line.ask(text).expect("it answers").expect("it is there")
 }
 
-/// The value of a key; none: it is not there.
+/// The value of a key; `None` if there is no such key.
 fn value(line: &mut Line, key: &str) -> Option<u64> {
     let told = line.lines(&format!("get {key}\r\n")).expect("it answers");
     told.get(1).map(|value| value.parse().expect("usage is a number"))
 }
 
-/// The limits as a node tells them.
+/// The limits as a node lists them.
 fn listed(line: &mut Line) -> String {
     let told = line.lines("cluster limits\r\n").expect("it answers");
     assert!(told[0].starts_with("CONFIG limits 0 "), "{told:?}");
@@ -89,7 +90,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
     let since = Instant::now();
     until_all(&mut lines, "api:policy fixed:30/10h");
     println!("in force everywhere after {:?}", since.elapsed());
-    // One limit, whoever is asked, in whatever words.
+    // One limit, whichever node and spelling a request uses.
     let mut allowed = 0;
     for turn in 0..60 {
         let line = &mut lines[turn % 3];
@@ -101,7 +102,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
     }
     assert_eq!(allowed, 30);
 
-    // What was used stays used when the limit changes.
+    // Used units stay used when the limit changes.
     assert_eq!(ask(&mut lines[1], &put("api", &api("fixed:40/10h"))), "OK");
     until_all(&mut lines, "api:policy fixed:40/10h");
     for line in &mut lines {
@@ -110,7 +111,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
     assert!(ask(&mut lines[2], "take api:a 10 -\r\n").starts_with("ALLOW 40 0 "));
     assert!(ask(&mut lines[0], "take api:a 1 -\r\n").starts_with("DENY 40 0 "));
 
-    // What is bad, alone or with the others, is refused, and tells where.
+    // A bad limit, alone or with the others, is refused, with the place of the fault.
     for (name, text, told) in [
         (
             "api",
@@ -137,7 +138,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
         "CLIENT_ERROR cluster: there is no limit x"
     );
 
-    // Order: what is special comes before what is general.
+    // Order: the special limit precedes the general one.
     let special = limit("vip", "match = \"api:vip\"\npolicy = \"fixed:1000/10h\"");
     let line = format!("cluster limit vip {} before=api\r\n{special}\r\n", special.len());
     assert_eq!(ask(&mut lines[2], &line), "OK");
@@ -151,7 +152,8 @@ fn a_limit_put_at_one_node_holds_at_all() {
     assert_eq!(told[0], "STAT limits 2");
     assert!(told[1].starts_with("STAT vip:version ") && told[2].starts_with("STAT api:version "));
 
-    // A limit that is removed leaves plain keys, but for those that have counted something: they remember.
+    // After removal of a limit its keys are plain, except those with a state: these keep their
+    // policy.
     assert_eq!(ask(&mut lines[0], "cluster unlimit api\r\n"), "OK");
     until_all(&mut lines, "limits 1");
     for line in &mut lines {
@@ -176,7 +178,7 @@ fn parents_hold_wherever_their_owners_are() {
         assert_eq!(ask(&mut lines[0], &put(name, &limit(name, more))), "OK");
     }
     until_all(&mut lines, "limits 3");
-    // Keys with many owners: of each twenty some are with every node.
+    // The keys have many owners: of each twenty, every node owns some.
     for tenant in 0..20 {
         let key = |user: usize| format!("user:{tenant}:{user}");
         let mut allowed = [0_u64; 4];
@@ -191,7 +193,7 @@ fn parents_hold_wherever_their_owners_are() {
                 u64::from(told.parse::<u64>().expect("a number") <= 5)
             };
         }
-        // What the parent refused the children have back.
+        // Units that the parent refused are refunded to the children.
         assert_eq!(allowed, [3; 4], "twelve of the tenant's, in turn");
         let start = Instant::now();
         let used = |line: &mut Line| -> Vec<Option<u64>> {
@@ -204,12 +206,12 @@ fn parents_hold_wherever_their_owners_are() {
         if tenant % 4 > 0 {
             continue;
         }
-        // What is given back is given back to all.
+        // A refund goes to the key and all its parents.
         let line = &mut lines[tenant % 3];
         assert_eq!(ask(line, &format!("decr {} 2\r\n", key(0))), "1");
         assert!(ask(line, &format!("refund {} 3\r\n", key(1))).starts_with("ALLOW 5 5 "));
         assert_eq!(used(line), [Some(1), None, Some(3), Some(3), Some(7)]);
-        // Several at once: each and its parent, which both have.
+        // Several keys at once: each of them and their common parent.
         let many = format!("takem 2 {} {}\r\n", key(0), key(1));
         assert!(ask(line, &many).starts_with("ALLOW 12 1 "), "the tenant has least left");
         assert_eq!(used(line), [Some(3), Some(2), Some(3), Some(3), Some(11)]);
@@ -257,7 +259,7 @@ fn a_cluster_of_one_keeps_its_limits() {
         "OK"
     );
     until(&mut line, "incr b:a 3\r\n", "3", BEAT);
-    // A file that changes brings what changed in it, at once when asked.
+    // A changed file applies its changes, at once after a signal.
     fs::write(&file, api("fixed:4/10h")).expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     until(&mut line, "take api:a 0 -\r\n", "ALLOW 4 4 0 0", PATIENCE);
@@ -266,13 +268,13 @@ fn a_cluster_of_one_keeps_its_limits() {
     server.signal(Signal::SIGKILL);
     server.ended();
 
-    // An old file takes nothing back, and says so.
+    // An old file reverts nothing, and a log line reports it.
     let mut server = Server::start(&flags);
     let mut line = Line::connect(server.address()).expect("it listens");
     until(&mut line, "take api:a 0 -\r\n", "ALLOW 5 5 0 0", PATIENCE);
     until(&mut line, "take b:a 0 -\r\n", "ALLOW 7 7 0 0", PATIENCE);
     server.until("it says what differs", |server| {
-        server.log().contains("the cluster's limits are other than those of the limits file")
+        server.log().contains("the cluster's limits differ from the limits file")
     });
     assert!(server.log().contains("names=\"api b\""), "{}", server.log());
     // A bad file changes nothing.
@@ -281,7 +283,7 @@ fn a_cluster_of_one_keeps_its_limits() {
     server.until("it refuses the file", |server| server.log().contains("limits kept as they were"));
     let told = line.lines("stats limits\r\n").expect("it answers");
     assert!(told.iter().any(|stat| stat.starts_with("STAT limits_fault ")), "{told:?}");
-    // One that has not got the limit any more removes it.
+    // A file without the limit removes it.
     fs::write(&file, "allow_empty = true\n").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     until(&mut line, "take api:a 0 -\r\n", "NOT_FOUND", PATIENCE);
@@ -346,13 +348,13 @@ fn an_operator_reads_and_writes_all_limits() {
         let told = [done.stdout, done.stderr].concat();
         (done.status.success(), String::from_utf8(told).expect("text"))
     };
-    // The parent stands behind its child.
+    // The parent follows its child in the order.
     let child = limit("c", "match = \"c:{x}\"\npolicy = \"block\"\nparents = [\"p:{x}\"]");
     let parent = limit("p", "match = \"p:{x}\"\npolicy = \"fixed:5/h\"");
     fs::write(&file, format!("# A comment\n{child}{parent}")).expect("the folder is ours");
     assert_eq!(run(0, &["put", path(&file)]), (true, "done\n".to_owned()));
     let expected = format!("{}\n\n{}\n", parent.trim_end(), child.trim_end());
-    // The other node hears of it within a heartbeat.
+    // The other node receives it within a heartbeat.
     let heard = |node, expected: &str| {
         let start = Instant::now();
         while run(node, &["get"]) != (true, expected.to_owned()) {

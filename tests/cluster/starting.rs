@@ -1,4 +1,4 @@
-//! A node before it has a place in its cluster, and one on its way out: what clients see.
+//! A node before it has a place in its cluster, and one that is leaving, as seen by clients.
 
 use std::{
     fs, thread,
@@ -16,7 +16,7 @@ fn starting_node_lets_requests_wait() {
     for value in 2..6 {
         cluster.kill(2);
         cluster.restart(2);
-        // The first connection that it takes, with a request right away.
+        // This is the first connection that the node accepts, with a request at once.
         assert_eq!(cluster.ask(2, "incr early 1\r\n"), value.to_string());
         cluster.until_at_rest(3);
     }
@@ -45,7 +45,7 @@ fn node_with_a_wrong_peer_key_says_so() {
     let fault = cluster.figure(stranger, "fault").expect("it answers");
     assert!(fault.contains("wrong key"), "{fault}");
     let log = cluster.log(stranger);
-    assert!(log.contains("look at the peer key"), "{log}");
+    assert!(log.contains("check the peer key"), "{log}");
 }
 
 #[test]
@@ -54,14 +54,15 @@ fn draining_node_serves_until_it_leads_nothing() {
     assert_eq!(cluster.ask(0, "set late 0 0 1\r\n0\r\n"), "STORED");
     cluster.signal(2, Signal::SIGTERM);
     let mut counted = 0;
-    // New connections all the while; the first that is refused finds it on its last steps.
+    // New connections continue; the first that is refused ends the loop, shortly before the node
+    // ends.
     while let Ok(mut line) = Line::connect(cluster.address(2)) {
         match line.ask("incr late 1\r\n") {
             Ok(Some(answer)) => {
                 counted += 1;
                 assert_eq!(answer, counted.to_string());
             }
-            // It hung up between two requests.
+            // The node closed the connection between two requests.
             Ok(None) | Err(_) => break,
         }
     }

@@ -1,4 +1,5 @@
-//! System calls of a round, counted: two nodes make four more than a server by itself, a `send` and a `recv` each.
+//! System calls of a round, counted: two nodes make four more than a lone server, a `send` and a
+//! `recv` each.
 //!
 //! Here: `strace` on live nodes under one client's batches. Not here: allocations and threads
 //! (`server/tests/cluster_costs.rs`), time (`benches`).
@@ -17,15 +18,15 @@ use crate::live::Server;
 
 /// Requests of a batch.
 const PIPELINE: usize = 16;
-/// Batches that are counted; what happens by the clock is spread over them.
+/// Batches that are counted; periodic calls are spread over them.
 const ROUNDS: usize = 400;
 /// The system calls of a worker that move bytes or wait for them.
 const COUNTED: [&str; 8] =
     ["read", "write", "recvfrom", "recvmsg", "sendto", "sendmsg", "writev", "readv"];
-/// What links and control plane do by the clock, for a round.
+/// The periodic calls of links and control plane, per round.
 const SPARE: f64 = 0.6;
 
-/// `strace` at a process, counting.
+/// A running `strace` that counts the calls of a process.
 struct Tracer {
     child: Child,
     path: std::path::PathBuf,
@@ -52,7 +53,7 @@ impl Tracer {
             assert!(start.elapsed() < LONG, "strace does not attach");
             thread::sleep(Duration::from_millis(5));
         }
-        // It attaches to one thread after the other.
+        // `strace` attaches to one thread after the other.
         thread::sleep(Duration::from_millis(200));
         Self { child, path }
     }
@@ -72,7 +73,7 @@ impl Tracer {
     }
 }
 
-/// Sends batches of increments and waits for the answers of each.
+/// Sends batches of increments and waits for the replies to each.
 fn count(line: &mut Line, keys: &[String], rounds: usize) {
     let lines: Vec<String> = keys.iter().map(|key| format!("incr {key} 1\r\n")).collect();
     let batch = lines.concat();
@@ -85,7 +86,7 @@ fn count(line: &mut Line, keys: &[String], rounds: usize) {
     }
 }
 
-/// System calls of all these processes for a batch of `line`.
+/// The system calls of all these processes per batch of `line`.
 fn calls_of_a_round(processes: &[i32], line: &mut Line, keys: &[String]) -> f64 {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     count(line, keys, ROUNDS);

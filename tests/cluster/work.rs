@@ -1,12 +1,12 @@
 //! Constant load, and the account of it.
 //!
-//! Here: plain clients, that count on any node and go to another when theirs is gone, and ketama's,
-//! that ask each key's owner and the next on the circle when that is gone. Not here: what happens to
-//! the nodes meanwhile.
+//! Here: plain clients, which count on any node and change to another when theirs is gone, and
+//! ketama clients, which send to each key's owner and to the next on the continuum when that is
+//! gone. Not here: the faults of the nodes meanwhile.
 //!
-//! `incr` answers with a value, so every count shows: the answers to one key must all differ, and
-//! what the key holds at the end is what was acknowledged, and at most what has an unknown outcome
-//! besides.
+//! `incr` answers with a value, so every count shows: the replies to one key must all differ, and
+//! the key's final value is at least the number of acknowledged counts, and at most that plus the
+//! number of unknown outcomes.
 
 use std::{
     collections::BTreeMap,
@@ -23,29 +23,29 @@ use cluster::placement::ketama::{Circle, hash, ring_name};
 
 use super::nodes::{Cluster, LONG, Line};
 
-/// Without an answer for so long, a client of ketama's asks others for a while.
+/// Without a reply for this time, a ketama client sends to other nodes for a while.
 const EJECTED: Duration = Duration::from_millis(500);
 
-/// A time between two answers to one client that is worth telling.
+/// The shortest time between two replies to one client that is recorded as a pause.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// What one key's clients were told.
+/// The replies to one key's clients.
 #[derive(Debug, Default, Clone)]
 struct Told {
     values: Vec<u64>,
-    /// Requests whose answer never came, or was "outcome unknown".
+    /// Requests without a reply, or with the reply "outcome unknown".
     unknown: u64,
 }
 
-/// What clients of all keys saw.
+/// The replies to clients, of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     keys: BTreeMap<String, Told>,
-    /// Answers that are no count.
+    /// Replies that are no count.
     pub(super) errors: Vec<String>,
-    /// Connections that ended in the middle of a request.
+    /// Connections that ended during a request.
     pub(super) broken: u64,
-    /// The longest time between two answers to one client.
+    /// The longest time between two replies to one client.
     pub(super) longest: Duration,
     pub(super) answered: u64,
 }
@@ -57,13 +57,13 @@ pub(super) struct Work {
     clients: Vec<JoinHandle<Account>>,
 }
 
-/// What clients saw so far.
+/// The state that clients share.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Clients are to end.
+    /// Set when clients must end.
     stop: AtomicBool,
     answered: AtomicU64,
-    /// The ends of long times between two answers to one client, and how long they were.
+    /// The pauses between two replies to one client: their ends and their lengths.
     pauses: Mutex<Vec<(Instant, Duration)>>,
     /// The moment of the last error, or of the end of the last pause.
     last_trouble: Mutex<Option<Instant>>,
@@ -74,7 +74,7 @@ impl Progress {
         *self.last_trouble.lock().expect("nobody panics with it") = Some(Instant::now());
     }
 
-    /// An answer came this long after the one before it.
+    /// Records a reply that came `pause` after the one before it.
     fn note_answer(&self, pause: Duration) {
         if pause >= PAUSE {
             self.note_trouble();
@@ -86,18 +86,18 @@ impl Progress {
 }
 
 impl Work {
-    /// `count` clients, every other one ketama's, on `keys` keys that are at 0.
+    /// Starts `count` clients, every other one of ketama's kind, on `keys` keys that are at 0.
     pub(super) fn start(cluster: &Cluster, count: usize, keys: usize) -> Self {
         Self::set_up(cluster, keys);
         Self::on(cluster.addresses(), count, keys)
     }
 
-    /// Puts `keys` keys to 0.
+    /// Sets `keys` keys to 0.
     pub(super) fn set_up(cluster: &Cluster, keys: usize) {
         Self::set_up_at(cluster, 0, keys);
     }
 
-    /// The same, through another node.
+    /// Like [`set_up`](Self::set_up), through another node.
     pub(super) fn set_up_at(cluster: &Cluster, node: u8, keys: usize) {
         let mut line = cluster.line(node);
         for key in 0..keys {
@@ -106,7 +106,7 @@ impl Work {
         }
     }
 
-    /// The same clients at these nodes, on keys that were set up.
+    /// Starts such clients at these nodes, on keys that were set up.
     pub(super) fn on(places: Vec<SocketAddr>, count: usize, keys: usize) -> Self {
         let places = Arc::new(Mutex::new(places));
         let progress = Arc::new(Progress::default());
@@ -121,22 +121,22 @@ impl Work {
         Self { places, progress, clients }
     }
 
-    /// From now on clients are at these nodes.
+    /// Moves the clients to these nodes.
     pub(super) fn use_nodes(&self, places: Vec<SocketAddr>) {
         *self.places.lock().expect("nobody panics with it") = places;
     }
 
-    /// The long times that a client waited for an answer, with the moment of each answer.
+    /// The pauses of clients, with the moment of each reply.
     pub(super) fn pauses(&self) -> Vec<(Instant, Duration)> {
         self.progress.pauses.lock().expect("nobody panics with it").clone()
     }
 
-    /// The moment of the last error, or of the end of the last long time without an answer.
+    /// The moment of the last error, or of the end of the last pause.
     pub(super) fn last_trouble(&self) -> Option<Instant> {
         *self.progress.last_trouble.lock().expect("nobody panics with it")
     }
 
-    /// Lets `count` more requests be answered.
+    /// Waits until `count` more requests were answered.
     #[track_caller]
     pub(super) fn until_answered(&self, count: u64) {
         let answered = || self.progress.answered.load(Ordering::Relaxed);
@@ -147,7 +147,7 @@ impl Work {
         }
     }
 
-    /// Ends the clients.
+    /// Stops the clients.
     pub(super) fn end(self) -> Account {
         self.progress.stop.store(true, Ordering::Relaxed);
         let mut all = Account::default();
@@ -157,7 +157,7 @@ impl Work {
         all
     }
 
-    /// Ends the clients, and settles their account with what the keys hold.
+    /// Stops the clients, and compares their account with the values of the keys.
     #[track_caller]
     pub(super) fn settle(self, cluster: &Cluster, node: u8) -> Account {
         let mut account = self.end();
@@ -167,7 +167,7 @@ impl Work {
 }
 
 impl Account {
-    /// What a client was told; whether that is a count.
+    /// Records a reply; returns whether it is a count.
     pub(super) fn note(&mut self, key: &str, answer: String) -> bool {
         let told = self.keys.entry(key.to_owned()).or_default();
         if let Ok(value) = answer.parse() {
@@ -180,7 +180,7 @@ impl Account {
         false
     }
 
-    /// What other clients of the same keys saw.
+    /// Adds the account of other clients of the same keys.
     pub(super) fn add(&mut self, other: Self) {
         self.errors.extend(other.errors);
         self.broken += other.broken;
@@ -193,7 +193,7 @@ impl Account {
         }
     }
 
-    /// Compares it with what the keys hold.
+    /// Compares the account with the values of the keys.
     #[track_caller]
     pub(super) fn settle(&mut self, cluster: &Cluster, node: u8) {
         let mut line = cluster.line(node);
@@ -214,8 +214,8 @@ impl Account {
         }
     }
 
-    /// The acknowledged counts of each key that it does not hold any more. No key may hold more than
-    /// was asked.
+    /// The acknowledged counts of each key that are missing from its value. No key may count more
+    /// than was requested.
     #[track_caller]
     pub(super) fn losses(&self, cluster: &Cluster, node: u8) -> Vec<u64> {
         let mut losses = Vec::new();
@@ -229,7 +229,7 @@ impl Account {
         losses
     }
 
-    /// Answers that are no count, by what they say.
+    /// The number of replies that are no count, by their text.
     pub(super) fn kinds(&self) -> BTreeMap<&str, usize> {
         let mut kinds = BTreeMap::new();
         for error in &self.errors {
@@ -242,14 +242,14 @@ impl Account {
 /// One client.
 struct Client<'a> {
     number: usize,
-    /// It asks each key's owner.
+    /// Whether it sends to each key's owner.
     is_aware: bool,
     keys: usize,
     places: &'a Mutex<Vec<SocketAddr>>,
-    /// A plain one's place among the nodes.
+    /// A plain client's index among the nodes.
     turn: usize,
     lines: BTreeMap<SocketAddr, Line>,
-    /// Nodes that did not answer, and until when others are asked.
+    /// Nodes that did not reply, with the time until which they are avoided.
     ejected: BTreeMap<SocketAddr, Instant>,
     account: Account,
 }
@@ -276,7 +276,7 @@ impl<'a> Client<'a> {
         while !progress.stop.load(Ordering::Relaxed) {
             let places = self.places.lock().expect("nobody panics with it").clone();
             if places != known {
-                // Between two requests, as clients do that follow a list of nodes.
+                // Changes happen between two requests, as in clients that follow a list of nodes.
                 self.lines.retain(|place, _| places.contains(place));
                 circle = self::circle(&places);
                 known = places;
@@ -286,14 +286,14 @@ impl<'a> Client<'a> {
             let Some(line) = self.line(place) else { continue };
             asked += 1;
             let Ok(Some(answer)) = line.ask(&format!("incr {key} 1\r\n")) else {
-                // It may have been heard before the connection broke.
+                // The node may have executed it before the connection broke.
                 self.account.keys.entry(key).or_default().unknown += 1;
                 self.account.broken += 1;
                 progress.note_trouble();
                 self.leave(place);
                 continue;
             };
-            // A key that is gone is answered.
+            // A missing key counts as answered.
             let is_answered = answer == "NOT_FOUND";
             if self.account.note(&key, answer) {
                 let pause = last.elapsed();
@@ -309,7 +309,7 @@ impl<'a> Client<'a> {
         self.account
     }
 
-    /// Whom to ask.
+    /// The node that receives the next request.
     fn place(&self, key: &str, places: &[SocketAddr], circle: &Circle) -> SocketAddr {
         if !self.is_aware {
             return places[self.turn % places.len()];
@@ -322,7 +322,7 @@ impl<'a> Client<'a> {
         places[usize::from(owner.unwrap_or(0))]
     }
 
-    /// The connection to a node, if there can be one.
+    /// The connection to a node; `None` if it refuses.
     fn line(&mut self, place: SocketAddr) -> Option<&mut Line> {
         if !self.lines.contains_key(&place) {
             let Ok(line) = Line::connect(place) else {
@@ -342,7 +342,7 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The count that a key holds, 0 if there is no such key.
+/// The count of a key, 0 if there is no such key.
 #[track_caller]
 fn kept(cluster: &Cluster, node: u8, key: &str) -> u64 {
     let start = Instant::now();
@@ -358,7 +358,7 @@ fn kept(cluster: &Cluster, node: u8, key: &str) -> u64 {
     }
 }
 
-/// The circle that a client of ketama's draws of its list.
+/// The continuum that a ketama client computes from its list.
 fn circle(places: &[SocketAddr]) -> Circle {
     let names: Vec<String> =
         places.iter().map(|place| ring_name(&place.ip().to_string(), place.port())).collect();

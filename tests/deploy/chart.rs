@@ -1,7 +1,7 @@
 //! `deploy/helm/tollgate`, rendered by Helm and started.
 //!
-//! Here: pods as the chart describes them: arguments, environment, volumes, probes, `preStop`. Not here:
-//! whether Kubernetes would take the manifests.
+//! Here: pods as the chart describes them: arguments, environment, volumes, probes, `preStop`. Not
+//! here: whether Kubernetes would accept the manifests.
 
 use std::{
     fmt::Write as _,
@@ -19,7 +19,7 @@ use super::{VERSION, text};
 use crate::cluster::net::Net;
 use crate::live::Program;
 
-/// Helm, as `tests/setup.sh` installs it.
+/// The path of Helm, as installed by `tests/setup.sh`.
 fn helm() -> PathBuf {
     let program = Program::Tollgate.path();
     let target = program.ancestors().nth(2).expect("it lies in target/<profile>");
@@ -28,7 +28,7 @@ fn helm() -> PathBuf {
     helm
 }
 
-/// The manifests with these `--set` values, or what Helm says against them.
+/// The manifests with these `--set` values, or Helm's error message.
 fn render(values: &[&str]) -> Result<Vec<Value>, String> {
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/tollgate");
     let mut command = Command::new(helm());
@@ -56,7 +56,7 @@ fn words(value: &Value) -> Vec<String> {
     list(value).iter().map(text).collect()
 }
 
-/// Shell lines that lay a pod's volume.
+/// Shell lines that create a pod's volume.
 fn volume(name: &str, folder: &str, set: &Value, manifests: &[Value]) -> String {
     let spec = &set["spec"];
     let claims = list(&spec["volumeClaimTemplates"]);
@@ -86,7 +86,7 @@ fn volume(name: &str, folder: &str, set: &Value, manifests: &[Value]) -> String 
     lines
 }
 
-/// A pod of the set.
+/// The plan of one pod of the set.
 fn plan(number: u8, set: &Value, manifests: &[Value]) -> Plan {
     let template = &set["spec"]["template"]["spec"];
     let container = &template["containers"][0];

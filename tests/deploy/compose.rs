@@ -1,7 +1,7 @@
 //! `deploy/compose.yaml` and `deploy/Dockerfile`, started.
 //!
-//! Here: image, environment, secrets and health checks as the files say them, with the built server for the
-//! one that the image would hold.
+//! Here: image, environment, secrets and health checks according to the files, with the built
+//! server in place of the image's.
 
 use std::{collections::BTreeMap, fmt::Write as _};
 
@@ -12,13 +12,13 @@ use super::machine::{Plan, three_count_as_one};
 use super::{read, seconds, text};
 use crate::cluster::net::Net;
 
-/// What the last stage of the Dockerfile comes to.
+/// The result of the Dockerfile's last stage.
 #[derive(Debug, Default)]
 pub(super) struct Image {
     pub(super) environment: BTreeMap<String, String>,
     pub(super) user: String,
     folder: String,
-    /// Folders, as `install` makes them.
+    /// Folders, as arguments of `install`.
     pub(super) folders: String,
 }
 
@@ -34,7 +34,7 @@ impl Image {
                     for command in rest.split("&&").map(str::trim) {
                         match command.split(' ').next() {
                             Some("install") => image.folders.push_str(&[command, "\n"].concat()),
-                            // The user; every machine has it.
+                            // The user, which exists on every machine of this test.
                             Some("groupadd" | "useradd") => assert!(command.contains("id 11211")),
                             _ => panic!("the test does not know {command}"),
                         }
@@ -88,7 +88,8 @@ fn compose_starts_three_nodes_that_count_as_one() {
         for (variable, value) in what["environment"].as_object().expect("it has an environment") {
             plan.environment.insert(variable.clone(), text(value));
         }
-        // A container reads the file of a secret as it lies outside; its header says who must be able to.
+        // A container sees a secret's file with the mode that it has on the host; the header of the
+        // compose file names the user who must be able to read it.
         for secret in what["secrets"].as_array().expect("it has secrets") {
             let secret = text(secret);
             assert!(compose["secrets"][&secret]["file"].is_string(), "{secret} is declared");
@@ -99,7 +100,7 @@ fn compose_starts_three_nodes_that_count_as_one() {
             )
             .expect("a String");
         }
-        // A new volume at a folder of the image begins as that.
+        // A new volume at a folder of the image starts with the folder's owner and mode.
         for volume in what["volumes"].as_array().expect("it has volumes") {
             let volume = text(volume);
             let (volume, folder) = volume.split_once(':').expect("NAME:FOLDER");

@@ -1,9 +1,9 @@
-//! A stand-in for a container, a pod or a host with systemd: network, files, user and environment of one
-//! server.
+//! A stand-in for a container, a pod or a host with systemd: network, files, user and environment
+//! of one server.
 //!
-//! Here: a process in its network namespace, with folders of its own for `/etc`, `/run` and `/var/lib`,
-//! and commands that run beside it, as a health check does. Not here: what the shipped files say
-//! (`compose`, `unit`, `chart`).
+//! Here: a process in its network namespace, with folders of its own for `/etc`, `/run` and
+//! `/var/lib`, and commands that run beside it, as a health check does. Not here: the content of
+//! the shipped files (`compose`, `unit`, `chart`).
 
 use std::{
     collections::BTreeMap,
@@ -23,31 +23,31 @@ use nix::{
 use crate::cluster::net::Net;
 use crate::live::Program;
 
-/// A cluster in a debug build, on a machine that runs other tests as well.
+/// The time limit for a cluster in a debug build, on a machine that runs other tests as well.
 pub(super) const LONG: Duration = Duration::from_mins(1);
 
-/// Where the server lies on each machine: this folder is first in its path.
+/// The folder of the server on each machine, first in its path.
 const BIN: &str = "/run/bin";
 
-/// Files of the machine that programs need, beside those that a test gives it.
+/// Files of the host that programs need, beside those of the test.
 const FILES_OF_ETC: [&str; 4] =
     ["/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/ld.so.cache"];
 
-/// What a server is started with.
+/// The environment in which a server is started.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Plan {
     /// Flags of the server.
     pub(super) args: Vec<String>,
-    /// All of its environment, but `PATH`.
+    /// The whole environment, except `PATH`.
     pub(super) environment: BTreeMap<String, String>,
     /// User and group, by name or number.
     pub(super) user: String,
-    /// Shell lines that run as root before the server: folders and files that a container, pod or unit
-    /// brings.
+    /// Shell lines that run as root before the server: they create the folders and files of a
+    /// container, pod or unit.
     pub(super) prepare: String,
     /// The working directory.
     pub(super) folder: String,
-    /// Whether everything else can be read only.
+    /// Whether everything else is read-only.
     pub(super) is_read_only: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Machine {
 }
 
 impl Machine {
-    /// Starts a server at a place of the network; `names` are lines of `/etc/hosts`.
+    /// Starts a server at node `place` of the network; `names` are lines of `/etc/hosts`.
     pub(super) fn start(net: &Net, place: u8, names: &str, plan: Plan) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let etc = folder.path().join("etc");
@@ -79,7 +79,7 @@ impl Machine {
         group.push_str("tollgate:x:11211:\n");
         fs::write(etc.join("group"), group).expect("the folder is ours");
         fs::write(etc.join("hosts"), format!("127.0.0.1 localhost\n{names}")).expect("ours");
-        // A name may have several addresses.
+        // This setting allows several addresses of one name.
         fs::write(etc.join("host.conf"), "multi on\n").expect("the folder is ours");
         let log = fs::File::create(folder.path().join("log")).expect("the folder is ours");
 
@@ -114,7 +114,7 @@ impl Machine {
         Self { host: net.host(place), plan, child: Some(child), folder }
     }
 
-    /// What the server wrote on standard error.
+    /// The server's standard error.
     pub(super) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
@@ -131,7 +131,7 @@ impl Machine {
         command.stdin(Stdio::null()).output().expect("nsenter is installed")
     }
 
-    /// Runs a health check; what it says when it fails.
+    /// Runs a health check; returns its output if it fails.
     pub(super) fn check(&self, words: &[String]) -> Result<(), String> {
         let output = self.run(words);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -146,7 +146,7 @@ impl Machine {
         }
     }
 
-    /// Polls until `true`, while the server runs.
+    /// Polls until `yes` returns true, while the server runs.
     pub(super) fn until(&mut self, what: &str, mut yes: impl FnMut(&Self) -> bool) {
         let start = Instant::now();
         while !yes(self) {
@@ -156,14 +156,14 @@ impl Machine {
         }
     }
 
-    /// Waits until the server answers clients at all.
+    /// Waits until the server replies to clients.
     pub(super) fn until_it_listens(&mut self) {
         self.until("it listens", |machine| {
             machine.ask("version\r\n").is_some_and(|answer| answer.starts_with("VERSION"))
         });
     }
 
-    /// What the client port answers, with one line.
+    /// The client port's reply of one line.
     pub(super) fn ask(&self, request: &str) -> Option<String> {
         let address = SocketAddr::from((self.host, 11211));
         let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1)).ok()?;
@@ -197,7 +197,7 @@ impl Machine {
 }
 
 impl Plan {
-    /// The words that become the user, with the environment and no other.
+    /// The command that changes to the user, with exactly the plan's environment.
     fn as_user(&self) -> Vec<String> {
         let (user, group) = self.user.split_once(':').unwrap_or((&self.user, &self.user));
         let path = format!("PATH={BIN}:/usr/local/bin:/usr/bin:/bin");
@@ -218,8 +218,8 @@ impl Drop for Machine {
     }
 }
 
-/// Three machines, one after the other: the health check of the first fails until the others are there,
-/// then a count goes through each, and stays when the first one leaves as `leave` has it.
+/// Three machines, one after the other: the health check of the first fails until the others are
+/// there, then a count goes through each, and stays when the first one leaves by `leave`.
 pub(super) fn three_count_as_one(
     net: &Net,
     names: &str,

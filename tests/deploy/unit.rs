@@ -1,7 +1,7 @@
 //! `deploy/tollgate.service` with `deploy/tollgate.default`, started.
 //!
-//! Here: what systemd would do with the settings that matter to the server: user, environment, folders,
-//! signals. Not here: the sandbox of the unit, which only systemd can make.
+//! Here: systemd's handling of the settings that matter to the server: user, environment, folders,
+//! signals. Not here: the sandbox of the unit, which only systemd can create.
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
@@ -11,7 +11,7 @@ use super::machine::{Machine, Plan, three_count_as_one};
 use super::{read, seconds};
 use crate::cluster::net::Net;
 
-/// Settings that this test does not act on: when it is started, and what the server is kept from.
+/// Settings without effect in this test: the time of the start, and the sandbox.
 const OTHERS: [&str; 31] = [
     "Type",
     "Restart",
@@ -46,7 +46,7 @@ const OTHERS: [&str; 31] = [
     "KillMode",
 ];
 
-/// The `[Service]` of the unit.
+/// The `[Service]` section of the unit.
 fn service() -> BTreeMap<String, String> {
     let file = read("tollgate.service");
     let (_, section) = file.split_once("[Service]\n").expect("it has a service");
@@ -56,7 +56,7 @@ fn service() -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// Variables, as an environment file writes them.
+/// The variables of an environment file.
 fn variables(text: &str) -> BTreeMap<String, String> {
     let lines =
         text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -64,7 +64,7 @@ fn variables(text: &str) -> BTreeMap<String, String> {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
 }
 
-/// What systemd starts with these lines in the environment file.
+/// The plan that systemd would run with these lines in the environment file.
 fn plan(defaults: &str) -> Plan {
     let mut service = service();
     for other in OTHERS {
@@ -82,12 +82,12 @@ fn plan(defaults: &str) -> Plan {
         .map(|(n, v)| (n.to_owned(), v.to_owned()))
         .expect("one");
     let mut environment = BTreeMap::from([(name, value)]);
-    // What the file says outweighs what the unit says.
+    // The file takes precedence over the unit.
     assert_eq!(take("EnvironmentFile"), "-/etc/default/tollgate");
     environment.extend(variables(defaults));
     let start = take("ExecStart");
     let mut words = start.split(' ');
-    // Its header has the server installed there.
+    // The unit's header installs the server there.
     let program = words.next().expect("a program");
     assert!(read("tollgate.service").contains(&format!("target/release/tollgate {program}\n")));
     assert_eq!(take("ExecReload"), "/bin/kill -HUP $MAINPID");
@@ -101,7 +101,7 @@ fn plan(defaults: &str) -> Plan {
     Plan { args, environment, user: format!("{user}:{group}"), prepare, folder, is_read_only: true }
 }
 
-/// The command of a line of the unit that begins so.
+/// The command of the unit's line with this prefix.
 fn command_of(line: &str) -> Vec<String> {
     let unit = read("tollgate.service");
     let found = unit.lines().find_map(|other| other.strip_prefix(line)).expect("it has the line");
@@ -120,7 +120,7 @@ fn the_unit_starts_a_server_that_counts() {
         String::from_utf8_lossy(&output.stdout).replace('\r', "")
     };
     machine.until("it counts", |machine| said(machine) == "STORED 5\n");
-    // ExecReload, and what stops it.
+    // ExecReload, and then the stop signal.
     machine.signal(Signal::SIGHUP);
     assert_eq!(said(&machine), "STORED 5\n");
     assert_eq!(machine.ask("version\r\n"), None, "only this machine reaches it");
@@ -133,7 +133,7 @@ fn units_start_three_nodes_that_count_as_one() {
     let Some(mut net) = Net::or_say_why("units_start_three_nodes_that_count_as_one") else {
         return;
     };
-    // Every setting in force, the addresses those of this network.
+    // Every setting is active, with the addresses of this network.
     let defaults = read("tollgate.default").replace("\n#TOLLGATE_", "\nTOLLGATE_");
     let limits = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/limits.toml");
     let plans: Vec<Plan> = (0..3)
@@ -151,7 +151,7 @@ fn units_start_three_nodes_that_count_as_one() {
             }
             assert!(!defaults.contains("=10.0.0."), "{defaults}");
             let mut plan = plan(&defaults);
-            // Its comment has the key in a file that only the server can read.
+            // The unit's comment puts the key into a file that only the server can read.
             plan.prepare += "install -d -m 0755 /etc/tollgate\n\
                              printf 0123456789abcdef0123456789abcdef > /etc/tollgate/peer.key\n\
                              chown tollgate /etc/tollgate/peer.key\n\

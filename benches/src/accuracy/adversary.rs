@@ -1,16 +1,16 @@
-//! A caller who knows the algorithm and takes all it can get.
+//! A caller that knows the algorithm and takes as much as it can get.
 //!
-//! An attack may open with one call, waits for the phase that suits it, and from then on tries at each
-//! millisecond until it is refused. Which phase is worst depends on the policy, so all are tried.
+//! An attack may open with one call, waits for the phase that suits it, and from then on tries at
+//! each millisecond until it is refused. The worst phase depends on the policy, so all are tried.
 
 use super::contender::{Contender, WINDOW_MS};
 use super::subject::Subject;
 use super::truth::worst;
 
-/// How an adversary goes about it.
+/// One strategy of the adversary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Attack {
-    /// As the table calls it.
+    /// The name in the table.
     pub name: &'static str,
     /// Sends one call at the origin.
     pub opens: bool,
@@ -35,19 +35,19 @@ pub const ATTACKS: [Attack; 5] = [
     },
 ];
 
-/// What came of an attack.
+/// The result of an attack.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Haul {
-    /// How it was gone about.
+    /// The attack that was run.
     pub attack: Attack,
     /// The calls that passed, in milliseconds from the origin.
     pub admitted: Vec<u64>,
-    /// The most of them in any 60 seconds.
+    /// The most calls that passed in any 60 seconds.
     pub worst: u64,
 }
 
 impl Attack {
-    /// Goes on up to `until_ms`.
+    /// Runs the attack up to `until_ms`.
     #[must_use]
     pub fn run(self, contender: &Contender, until_ms: u64) -> Haul {
         let mut subject = Subject::new(contender.policy());
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn every_bound_holds_and_is_reached() {
         for contender in &CONTENDERS {
-            // From the middle nothing is got that other attacks do not get.
+            // An attack from the middle gets nothing that the other attacks do not get.
             let attacks = [ATTACKS[0], ATTACKS[3], ATTACKS[4]];
             let hauls = attacks.iter().map(|attack| attack.run(contender, UNTIL_MS)).collect();
             let haul = best(hauls).expect("there are attacks");
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_policy_and_a_log_never_pass_more_than_the_limit() {
+    fn a_strict_policy_and_a_log_never_exceed_the_limit() {
         let exact = ["6+1 strict", "60+1 strict", "log"];
         for contender in &CONTENDERS {
             assert_eq!(contender.bound == LIMIT, exact.contains(&contender.name));

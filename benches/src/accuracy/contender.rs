@@ -1,4 +1,4 @@
-//! Who is compared: the policies, and what each promises for any 60 seconds.
+//! The policies under comparison, and the bound that each promises for any 60 seconds.
 //!
 //! Here: names, policy tokens, bounds. Not here: how they are driven (`subject`).
 
@@ -12,22 +12,22 @@ pub const WINDOW_MS: u64 = 60_000;
 /// An algorithm with its parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Contender {
-    /// As tables and plots call it.
+    /// The name in tables and plots.
     pub name: &'static str,
     /// The policy token.
     pub token: &'static str,
     /// The most calls of one unit that may ever pass in any 60 seconds.
     pub bound: u64,
-    /// Why it is that many.
+    /// The reason for `bound`.
     pub because: &'static str,
 }
 
-/// The span may hold all P calls of the oldest slice where the policy counts P·(1 − e/S) of them: that is
-/// P·e/S too many, e being less than S and P at most the limit.
+/// The span may hold all P calls of the oldest slice where the policy counts P·(1 − e/S) of them:
+/// that is P·e/S too many, with e less than S and P at most the limit.
 const GUESS: &str = "the limit, and less than all of the oldest slice";
 const TOKENS: &str = "C + R·t, t below 60 s";
 
-/// All of them, as they stand in the tables.
+/// All contenders, in the order of the tables.
 pub const CONTENDERS: [Contender; 11] = [
     Contender {
         name: "fixed, calendar",
@@ -83,13 +83,13 @@ pub const CONTENDERS: [Contender; 11] = [
 ];
 
 impl Contender {
-    /// The policy as it is.
+    /// The policy that `token` names.
     #[must_use]
     pub fn policy(&self) -> Policy {
         Policy::parse(self.token.as_bytes()).expect("the tokens above are policies")
     }
 
-    /// The same way of counting without a limit, as `slide` does it; `None` for buckets, which count
+    /// The same way of counting without a limit, as `slide` does it. `None` for buckets: they count
     /// nothing that a window's count could be compared with.
     #[must_use]
     pub fn meter(&self) -> Option<Policy> {
@@ -109,7 +109,7 @@ impl Contender {
     }
 }
 
-/// The contender of that name.
+/// The contender with this name.
 #[must_use]
 pub fn named(name: &str) -> &'static Contender {
     CONTENDERS.iter().find(|contender| contender.name == name).expect("a name of the list above")

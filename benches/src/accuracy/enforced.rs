@@ -1,13 +1,13 @@
-//! What is let through: arrivals go through a policy, and what it admitted is held against the truth.
+//! Enforcement: arrivals go through a policy, and the admitted calls are compared with the truth.
 //!
-//! Here: the closed loop, in which a refused call leaves no trace. Not here: how well the count itself
-//! is known (`observed`).
+//! Here: the closed loop, in which a refused call leaves no trace. Not here: the accuracy of the
+//! count itself (`observed`).
 
 use super::contender::{Contender, LIMIT};
 use super::subject::Subject;
 use super::truth::Trailing;
 
-/// What a policy made of some arrivals.
+/// The decisions of a policy on some arrivals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enforced {
     /// Calls that came.
@@ -16,14 +16,14 @@ pub struct Enforced {
     pub admitted: u64,
     /// The most calls that passed in any 60 seconds.
     pub worst: u64,
-    /// Calls that passed though the limit had passed in the 60 seconds up to them.
+    /// Calls that passed although the limit had passed in the 60 seconds up to them.
     pub wrong_allow: u64,
-    /// Calls that were refused though less than the limit had passed.
+    /// Calls that were refused although less than the limit had passed.
     pub wrong_deny: u64,
 }
 
 impl Enforced {
-    /// Sends the arrivals through; `admit` is told each that passes.
+    /// Sends the arrivals through the policy; calls `admit` with each that passes.
     pub fn run(contender: &Contender, arrivals: &[u64], mut admit: impl FnMut(u64)) -> Self {
         let mut subject = Subject::new(contender.policy());
         let mut passed = Trailing::default();
@@ -50,7 +50,7 @@ mod tests {
     use super::super::truth::worst;
     use super::Enforced;
 
-    /// Some hundred minutes of each traffic.
+    /// Enough arrivals for some hundred minutes of each traffic.
     const ARRIVALS: usize = 10_000;
 
     #[test]

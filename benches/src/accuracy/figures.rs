@@ -1,7 +1,7 @@
-//! The three pictures: what is counted, what is let through, what an adversary gets.
+//! The three pictures: the counted calls, the admitted calls, and the gain of an adversary.
 //!
-//! Here: which lines, over which minutes. Not here: how a line is drawn (`chart`).
-//! Between two points of a picture the most is shown, so that no spike falls through.
+//! Here: the lines and the minutes of each picture. Not here: how a line is drawn (`chart`).
+//! Between two points of a picture the maximum is shown, so that no spike is lost.
 
 use plotters::chart::SeriesLabelPosition;
 use plotters::style::RGBColor;
@@ -20,18 +20,18 @@ const ORANGE: RGBColor = RGBColor(213, 94, 0);
 const GREEN: RGBColor = RGBColor(0, 158, 115);
 const RED: RGBColor = RGBColor(200, 30, 30);
 
-/// Between two points of a line.
+/// The time between two points of a line.
 const STEP_MS: u64 = 500;
-/// How long a stretch of traffic is shown.
+/// The length of the stretch of traffic that a picture shows.
 const SHOWN_MS: u64 = 10 * WINDOW_MS;
-/// Those that have a panel of their own.
+/// The contenders with a panel of their own.
 const SHOWN: [&str; 6] =
     ["fixed, calendar", "two-window", "6+1 slices", "6+1 strict", "bucket", "log"];
 
 /// A picture and its file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Figure {
-    /// Its name in the folder of the page.
+    /// The file's name in the folder of the page.
     pub file: &'static str,
     /// The SVG.
     pub svg: String,
@@ -41,7 +41,7 @@ pub struct Figure {
 ///
 /// # Errors
 ///
-/// [`ChartError`], if one could not be drawn.
+/// [`ChartError`], if a picture could not be drawn.
 pub fn all(seed: u64) -> Result<Vec<Figure>, ChartError> {
     let arrivals = Traffic::Bursts.arrivals(seed);
     let figure = |file, chart: &Chart| Ok(Figure { file, svg: chart.draw()? });
@@ -60,7 +60,7 @@ struct Stretch {
 }
 
 impl Stretch {
-    /// Around an instant, from a whole minute.
+    /// The stretch around an instant; it begins at a whole minute.
     fn around(at_ms: u64) -> Self {
         let from_ms = at_ms.saturating_sub(SHOWN_MS / 2) / WINDOW_MS * WINDOW_MS;
         Self { from_ms, for_ms: SHOWN_MS }
@@ -95,7 +95,7 @@ impl Stretch {
         points
     }
 
-    /// What a contender's meter says of these calls.
+    /// The estimates of a contender's meter for these calls.
     fn estimate(self, name: &str, calls: &[u64]) -> Vec<(f64, f64)> {
         let policy = named(name).meter().expect("only what has a meter is drawn");
         let mut meter = Subject::new(policy);
@@ -110,7 +110,7 @@ impl Stretch {
         points
     }
 
-    /// The limit, as a line.
+    /// The limit as a line.
     fn limit(self) -> Line {
         let points = vec![(0.0, LIMIT as f64), (self.minutes(), LIMIT as f64)];
         Line { width: 1, ..line("limit", RED, points) }
@@ -129,7 +129,7 @@ fn calls(end: f64) -> Axis {
     Axis { label: "calls", range: 0.0..end, numbers: 6, text: |at| at.to_string() }
 }
 
-/// The instant at which two windows are furthest from the truth.
+/// The instant at which the two-window count is furthest from the truth.
 fn furthest(arrivals: &[u64]) -> u64 {
     let policy = named("two-window").meter().expect("a sliding count has a meter");
     let (mut meter, mut truth) = (Subject::new(policy), Trailing::default());
@@ -163,7 +163,7 @@ fn count(arrivals: &[u64]) -> Chart {
 }
 
 fn admitted(arrivals: &[u64]) -> Chart {
-    // Around the worst that a fixed window lets through.
+    // The stretch is around the worst that a fixed window lets through.
     let mut passed = Trailing::default();
     let mut worst = (0, 0);
     Enforced::run(named("fixed, calendar"), arrivals, |at_ms| {
@@ -172,7 +172,7 @@ fn admitted(arrivals: &[u64]) -> Chart {
     });
     let stretch = Stretch::around(worst.1);
     let mut offered = stretch.truth(arrivals);
-    // What is above the panel is cut off there.
+    // Values above the panel are cut off there.
     let y_end = 2.4 * LIMIT as f64;
     for (_, calls) in &mut offered {
         *calls = calls.min(y_end);
@@ -197,7 +197,7 @@ fn adversary() -> Chart {
     }
 }
 
-/// What passed, with its worst in the title.
+/// A panel of the calls that passed, with the worst minute in the title.
 fn panel(name: &str, stretch: Stretch, offered: Option<Vec<(f64, f64)>>, passed: &[u64]) -> Panel {
     let passed = stretch.truth(passed);
     let worst = passed.iter().map(|(_, calls)| *calls).fold(0.0, f64::max);

@@ -1,17 +1,17 @@
-//! How well a count is known: a meter without a limit sees every call, and its estimate is held
-//! against the perfect count.
+//! The error of a count: a meter without a limit sees every call, and its estimate is compared with
+//! the perfect count.
 //!
-//! Here: the open loop, in which no decision changes what comes next. Not here: what a limit lets
-//! through (`enforced`), many keys (`sources`).
+//! Here: the open loop, in which no decision changes later calls. Not here: the calls that a limit
+//! admits (`enforced`), many keys (`sources`).
 
 use super::contender::{Contender, LIMIT};
 use super::subject::{ONLY_KEY, Subject};
 use super::truth::Trailing;
 
-/// How far some estimates were from the truth.
+/// The distance of some estimates from the truth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Observed {
-    /// Estimates, one a call.
+    /// Estimates, one per call.
     pub calls: u64,
     /// The sum of |estimate − truth| / truth.
     pub error_sum: f64,
@@ -22,7 +22,7 @@ pub struct Observed {
 }
 
 impl Observed {
-    /// Shows all arrivals to the contender's meter; `None` if it has none.
+    /// Feeds all arrivals to the contender's meter; `None` if it has none.
     #[must_use]
     pub fn run(contender: &Contender, arrivals: &[u64]) -> Option<Self> {
         let mut meter = Subject::new(contender.meter()?);
@@ -34,7 +34,7 @@ impl Observed {
         Some(observed)
     }
 
-    /// Notes an estimate. Both numbers include the call at hand, so neither is 0.
+    /// Records an estimate. Both numbers include the call at hand, so neither is 0.
     pub fn note(&mut self, estimate: u64, truth: u64) {
         self.calls += 1;
         self.error_sum += estimate.abs_diff(truth) as f64 / truth as f64;
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn two_windows_estimate_the_golden_number() {
-        // 88 calls in the window before, 12 in this one, 15 s of it gone: 88 · 45/60 + 12 = 78.
+        // 88 calls in the window before, 12 in this one, 15 s of it elapsed: 88 · 45/60 + 12 = 78.
         let mut meter = named("two-window").meter().map(super::Subject::new).expect("a meter");
         for n in 0..88 {
             meter.take(n * 100, b"key");

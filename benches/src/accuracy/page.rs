@@ -10,12 +10,12 @@ use super::study::{Row, SEEDS, SPREAD, Study};
 use super::traffic::TRAFFICS;
 use crate::table::Table;
 
-/// Places in `TRAFFICS`.
+/// Indices into `TRAFFICS`.
 const POISSON: usize = 0;
 const BURSTS: usize = 1;
 const DAY: usize = 2;
 
-/// What the project's design expected of Poisson arrivals and of bursts.
+/// The worst minute that the design expects, for Poisson arrivals and for bursts.
 const EXPECTED: [(&str, [u64; 2]); 6] = [
     ("fixed, calendar", [135, 200]),
     ("two-window", [113, 165]),
@@ -99,7 +99,7 @@ whether that takes 60 s or 1 s. What helps is `strict`, or a log.
 
 ";
 
-/// A share in percent, with so many digits behind the point.
+/// A share in percent, with `digits` decimals.
 fn percent(part: u64, whole: u64, digits: usize) -> String {
     format!("{:.digits$} %", part as f64 * 100.0 / whole as f64)
 }
@@ -147,7 +147,7 @@ fn bullet(name: &str, about: &str) -> String {
     format!("* **{name}**: {about}.\n")
 }
 
-/// The figures that most readers want, of bursts where nothing else is said.
+/// The figures that most readers want; for bursts, unless a heading says otherwise.
 fn summary(rows: &[Row]) -> String {
     let head = ["", "policy", "error", "wrong", "worst 60 s: Poisson", "bursts", "adversary"];
     let mut table = Table::new(head, 2);
@@ -171,7 +171,7 @@ fn expected(row: &Row) -> Option<[u64; 2]> {
     EXPECTED.iter().find(|(name, _)| *name == row.contender.name).map(|(_, worst)| *worst)
 }
 
-/// Which expected figures no seed comes to.
+/// The expected figures that no seed reaches.
 fn outside(rows: &[Row]) -> String {
     let mut outside = Vec::new();
     for row in rows {
@@ -265,7 +265,7 @@ fn sources(rows: &[Row]) -> String {
 fn adversary(rows: &[Row]) -> String {
     let mut table = Table::new(["", "attack", "because", "bound", "worst 60 s"], 3);
     for row in rows {
-        // Whoever gets no more than the limit needs no attack.
+        // A contender that never exceeds the limit needs no attack.
         let attack = if row.haul.worst > LIMIT { row.haul.attack.name } else { "any" };
         table.row(vec![
             row.contender.name.to_owned(),

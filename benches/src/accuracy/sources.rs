@@ -1,9 +1,9 @@
-//! Many keys at once, most of them far below the limit: the kind of traffic that Cloudflare's published
-//! figures are of.
+//! Many keys at once, most of them far below the limit: the kind of traffic behind Cloudflare's
+//! published figures.
 //!
 //! Here: two mixes of sources, and the estimates of a meter on them. Each source is a key of one
-//! engine. What decides is how many sources are near the limit, so one mix has some and the other
-//! has none.
+//! engine. The error depends on how many sources are near the limit, so one mix has some and the
+//! other has none.
 
 use super::contender::Contender;
 use super::observed::Observed;
@@ -14,18 +14,18 @@ use crate::rng::Rng;
 
 const HOUR_MS: u64 = 3_600_000;
 
-/// Sources of `Zipf`, and the calls a minute of the busiest.
+/// The number of sources of `Zipf`, and the calls a minute of the busiest.
 const ZIPF_SOURCES: u32 = 2_000;
 const ZIPF_TOP_PER_MINUTE: f64 = 1_000.0;
 
-/// Sources of `Apart` that behave, the most calls a minute of one, and the sources that do not.
+/// In `Apart`: the quiet sources, the most calls a minute of one, and the floods.
 const QUIET_SOURCES: u32 = 1_000;
 const QUIET_PER_MINUTE: f64 = 20.0;
 const FLOODS: u32 = 10;
 const FLOOD_PER_MINUTE: f64 = 1_000.0;
 const FLOOD_MS: u64 = 600_000;
 
-/// A mix of sources, an hour of it.
+/// A mix of sources that call for an hour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mix {
     /// Rates by rank, so that some are near the limit.
@@ -34,7 +34,7 @@ pub enum Mix {
     Apart,
 }
 
-/// Both.
+/// Both mixes.
 pub const MIXES: [Mix; 2] = [Mix::Zipf, Mix::Apart];
 
 /// A call of a source.
@@ -42,12 +42,12 @@ pub const MIXES: [Mix; 2] = [Mix::Zipf, Mix::Apart];
 pub struct Call {
     /// Milliseconds from the origin.
     pub at_ms: u64,
-    /// The source's number.
+    /// The source's index.
     pub source: u32,
 }
 
 impl Mix {
-    /// As tables call it.
+    /// The name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -56,7 +56,7 @@ impl Mix {
         }
     }
 
-    /// What it is, with its parameters.
+    /// A description of the mix, with its parameters.
     #[must_use]
     pub fn about(self) -> String {
         match self {
@@ -104,7 +104,7 @@ impl Mix {
     }
 }
 
-/// Shows all calls to the contender's meter; `None` if it has none.
+/// Feeds all calls to the contender's meter; `None` if it has none.
 #[must_use]
 pub fn observe(contender: &Contender, calls: &[Call]) -> Option<Observed> {
     let mut meter = Subject::new(contender.meter()?);

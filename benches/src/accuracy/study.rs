@@ -1,7 +1,7 @@
 //! All measurements of a seed.
 //!
-//! Here: which contender meets which traffic, with progress for people who wait. Not here: what the
-//! figures mean (`enforced`, `observed`, `adversary`) and how they are shown (`page`).
+//! Here: which contender meets which traffic, with progress on standard error. Not here: the
+//! meaning of the figures (`enforced`, `observed`, `adversary`) and their presentation (`page`).
 
 use super::adversary::{ATTACKS, Haul, best};
 use super::contender::{CONTENDERS, Contender, WINDOW_MS};
@@ -13,39 +13,39 @@ use crate::progress::Progress;
 
 /// Seeds whose spread is shown beside the first.
 pub const SEEDS: u64 = 10;
-/// The traffics of which it is shown.
+/// The traffics whose spread is shown.
 pub const SPREAD: [Traffic; 2] = [Traffic::Poisson, Traffic::Bursts];
-/// How long an attack goes on.
+/// The duration of an attack.
 pub const ATTACK_MS: u64 = 4 * WINDOW_MS;
 
-/// What there is to say of one contender. Lists are in the order of the lists they are about.
+/// All results of one contender. Each list has the order of the list that its field names.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Who.
+    /// The contender.
     pub contender: Contender,
-    /// A figure for each of `TRAFFICS`.
+    /// One figure for each of `TRAFFICS`.
     pub enforced: Vec<Enforced>,
-    /// The least and the most of `Enforced::worst` over all seeds, for each of `SPREAD`.
+    /// The minimum and the maximum of `Enforced::worst` over all seeds, for each of `SPREAD`.
     pub spread: Vec<(u64, u64)>,
-    /// A figure for each of `TRAFFICS`, none for what has no meter.
+    /// One figure for each of `TRAFFICS`; empty for a contender without a meter.
     pub observed: Vec<Observed>,
-    /// A figure for each of `MIXES`, none for what has no meter.
+    /// One figure for each of `MIXES`; empty for a contender without a meter.
     pub mixes: Vec<Observed>,
-    /// The worst that an adversary could do.
+    /// The result of the worst attack.
     pub haul: Haul,
 }
 
 /// The figures of all contenders.
 #[derive(Debug, Clone)]
 pub struct Study {
-    /// Where all traffic comes from.
+    /// The seed of all traffic.
     pub seed: u64,
-    /// In the order of `CONTENDERS`.
+    /// One row for each of `CONTENDERS`, in their order.
     pub rows: Vec<Row>,
 }
 
 impl Study {
-    /// Measures; half a minute or so.
+    /// Runs all measurements; takes about half a minute.
     #[must_use]
     pub fn run(seed: u64, progress: &Progress) -> Self {
         let arrivals = TRAFFICS.map(|traffic| traffic.arrivals(seed));
@@ -88,14 +88,14 @@ impl Study {
     }
 }
 
-/// The attack that gets most out of a contender.
+/// The attack that admits the most calls in any 60 seconds.
 #[must_use]
 pub fn worst_attack(contender: &Contender) -> Haul {
     let hauls = ATTACKS.iter().map(|attack| attack.run(contender, ATTACK_MS)).collect();
     best(hauls).expect("the list of attacks is not empty")
 }
 
-/// Does the same with each contender.
+/// Calls `run` for each contender and reports progress.
 fn each<T>(what: &str, progress: &Progress, mut run: impl FnMut(&Contender) -> T) -> Vec<T> {
     let whole = CONTENDERS.len() as u64;
     let mut done = 0;
@@ -108,7 +108,7 @@ fn each<T>(what: &str, progress: &Progress, mut run: impl FnMut(&Contender) -> T
     CONTENDERS.iter().map(&mut run).collect()
 }
 
-/// The least and the most of the worst.
+/// The minimum and the maximum of the worst minutes.
 fn span<'a>(contender: &Contender, lists: impl Iterator<Item = &'a Vec<u64>>) -> (u64, u64) {
     lists
         .map(|arrivals| Enforced::run(contender, arrivals, |_| ()).worst)

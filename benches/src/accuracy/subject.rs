@@ -1,7 +1,7 @@
 //! One policy in the real engine, under a simulated clock.
 //!
-//! Here: the engine, its time, its keys. Not here: when calls come (`traffic`) and what their answers
-//! mean (`enforced`, `observed`).
+//! Here: the engine, its time, its keys. Not here: when calls come (`traffic`) and how their
+//! results are judged (`enforced`, `observed`).
 
 use std::sync::Arc;
 
@@ -13,18 +13,18 @@ use protocol::Policy;
 const UNIX_ORIGIN_MS: u64 = 1_699_999_980_000;
 /// Far more than all states of a run take.
 const MEMORY_BYTES: usize = 256 << 20;
-/// The key of runs that need but one.
+/// The key of runs that need only one.
 pub const ONLY_KEY: &[u8] = b"key";
 
-/// An engine of its own, in which all keys have one policy.
+/// An engine in which all keys have one policy.
 pub struct Subject {
     engine: Engine,
     hasher: KeyHasher,
     policy: Policy,
 }
 
-/// The simulated instant so many milliseconds after the origin, at which slices of all lengths and
-/// calendar minutes begin together.
+/// The simulated instant `at_ms` milliseconds after the origin. At the origin, slices of all
+/// lengths and calendar minutes begin together.
 #[must_use]
 pub fn instant(at_ms: u64) -> Now {
     Now { mono: Nanos(at_ms * 1_000_000), unix_ms: UNIX_ORIGIN_MS + at_ms }
@@ -45,12 +45,12 @@ impl Subject {
         self.ask(at_ms, key, &TakeParams { cost: 1, ..TakeParams::default() })
     }
 
-    /// The usage of the only key as it stands.
+    /// The current usage of the only key.
     pub fn used(&mut self, at_ms: u64) -> u64 {
         self.ask(at_ms, ONLY_KEY, &TakeParams { peek: true, ..TakeParams::default() }).used
     }
 
-    /// Takes one unit of the only key, if it passes.
+    /// Takes one unit of the only key; returns whether it passed.
     pub fn admits(&mut self, at_ms: u64) -> bool {
         self.take(at_ms, ONLY_KEY).verdict == Verdict::Allow
     }

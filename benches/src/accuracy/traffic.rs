@@ -1,8 +1,8 @@
 //! When calls come: seeded arrivals of one key.
 //!
-//! Here: patterns, as lists of whole milliseconds. Rates change in straight lines, so that no function
-//! of the platform's but the logarithm is behind them. Not here: many keys (`sources`), and callers
-//! who look at the answers (`adversary`).
+//! Here: patterns, as lists of whole milliseconds. Rates change linearly, so the logarithm is the
+//! only function of the platform's library that they depend on. Not here: many keys (`sources`),
+//! and callers that react to the replies (`adversary`).
 
 use crate::rng::Rng;
 
@@ -11,7 +11,7 @@ const HOUR_MS: u64 = 60 * MINUTE_MS;
 
 /// Calls a minute of `poisson`.
 const POISSON_PER_MINUTE: f64 = 110.0;
-/// Calls a second while a burst lasts, its length, and the mean of the pauses.
+/// Calls a second during a burst, the burst's length, and the mean pause.
 const BURST_PER_SECOND: f64 = 5.0;
 const BURST_MS: f64 = 20_000.0;
 const PAUSE_MS: f64 = 40_000.0;
@@ -31,11 +31,11 @@ pub enum Traffic {
     Day,
 }
 
-/// All of them, as they stand in the tables.
+/// All patterns, in the order of the tables.
 pub const TRAFFICS: [Traffic; 3] = [Traffic::Poisson, Traffic::Bursts, Traffic::Day];
 
 impl Traffic {
-    /// As tables call it.
+    /// The name in tables.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -45,7 +45,7 @@ impl Traffic {
         }
     }
 
-    /// What it is, with its parameters.
+    /// A description of the pattern, with its parameters.
     #[must_use]
     pub fn about(self) -> String {
         match self {
@@ -63,7 +63,7 @@ impl Traffic {
         }
     }
 
-    /// Milliseconds from the origin, in order.
+    /// The arrivals in milliseconds from the origin, in order.
     #[must_use]
     pub fn arrivals(self, seed: u64) -> Vec<u64> {
         let mut rng = Rng::new(seed);
@@ -83,7 +83,7 @@ impl Traffic {
     }
 }
 
-/// Independent calls for so long.
+/// Independent calls for `for_ms` milliseconds.
 pub(super) fn poisson(rng: &mut Rng, per_minute: f64, for_ms: u64) -> Vec<u64> {
     let mut arrivals = Vec::new();
     let mut at_ms = 0.0;
@@ -130,7 +130,7 @@ mod tests {
     fn rates_are_what_they_are_said_to_be() {
         let near = |arrivals: usize, expected: usize| arrivals.abs_diff(expected) < expected / 20;
         assert!(near(Traffic::Poisson.arrivals(1).len(), 110 * 360));
-        // A third of the time five a second.
+        // Five calls a second for a third of the time.
         assert!(near(Traffic::Bursts.arrivals(1).len(), 5 * 3600 * 6 / 3));
         let day = Traffic::Day.arrivals(1);
         assert!(near(day.len(), 100 * 1440));

@@ -1,8 +1,8 @@
 //! The perfect count: every instant is kept.
 //!
-//! A span of 60 seconds holds its end but not its beginning, `(t − 60 s, t]`, as the engine's log has
-//! it: a call is gone when it is a window old. The worst of all spans ends with a call, so it is
-//! enough to look at those.
+//! A span of 60 seconds includes its end but not its beginning, `(t − 60 s, t]`, as in the engine's
+//! log: a call expires when it is a window old. The worst of all spans ends with a call, so only
+//! those are checked.
 
 use std::collections::VecDeque;
 
@@ -11,12 +11,12 @@ use super::contender::WINDOW_MS;
 /// The calls of the last 60 seconds.
 #[derive(Debug, Clone, Default)]
 pub struct Trailing {
-    /// Milliseconds, oldest first.
+    /// Instants in milliseconds, oldest first.
     instants: VecDeque<u64>,
 }
 
 impl Trailing {
-    /// How many there are at `at_ms`, which never goes back.
+    /// The number of calls in the 60 seconds up to `at_ms`, which never decreases.
     pub fn count(&mut self, at_ms: u64) -> u64 {
         while self.instants.front().is_some_and(|first| first + WINDOW_MS <= at_ms) {
             self.instants.pop_front();
@@ -24,7 +24,7 @@ impl Trailing {
         self.instants.len() as u64
     }
 
-    /// Adds a call and tells how many there are with it.
+    /// Adds a call and returns the number of calls including it.
     pub fn add(&mut self, at_ms: u64) -> u64 {
         let before = self.count(at_ms);
         self.instants.push_back(at_ms);
@@ -45,7 +45,7 @@ mod tests {
     use super::{Trailing, worst};
     use crate::rng::Rng;
 
-    /// Every span that begins or ends at a millisecond of interest, counted by looking at all calls.
+    /// Counts every span that begins or ends at a millisecond of interest, by a scan of all calls.
     fn naive(instants: &[u64]) -> u64 {
         let in_span = |end: u64| {
             instants.iter().filter(|at| **at <= end && **at + WINDOW_MS > end).count() as u64
@@ -73,7 +73,7 @@ mod tests {
             let mut at_ms = 0;
             let mut instants = Vec::new();
             for _ in 0..120 {
-                // Whole windows now and then, so that ends meet beginnings.
+                // Some gaps include a whole window, so that spans end where others begin.
                 let whole = u64::from(rng.below(20) == 0) * WINDOW_MS;
                 at_ms += whole + u64::from(rng.below(most_gap));
                 instants.push(at_ms);

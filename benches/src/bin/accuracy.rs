@@ -11,25 +11,25 @@ use benches::accuracy::{figures, page};
 use benches::progress::Progress;
 use clap::Parser;
 
-/// What is written down is not what was measured.
+/// The files differ from the measurement.
 const DIFFERS: u8 = 1;
 /// The run could not finish.
 const FAILED: u8 = 2;
 
-/// Runs seeded traffic through the engine with a simulated clock and writes what each algorithm made
-/// of it, as tables and pictures.
+/// Runs seeded traffic through the engine with a simulated clock and writes the decisions of each
+/// algorithm as tables and pictures.
 ///
-/// Exit codes: 0 written, or as written; 1 --check found a difference; 2 the run could not finish.
+/// Exit codes: 0 written, or unchanged; 1 --check found a difference; 2 the run could not finish.
 #[derive(Debug, Parser)]
 #[command(name = "accuracy", version, max_term_width = 100)]
 struct Options {
-    /// Where all traffic comes from
+    /// The seed of all traffic
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// The folder of the page and its pictures
     #[arg(long, value_name = "FOLDER", default_value = "docs/accuracy")]
     out: PathBuf,
-    /// Write nothing; fail if what is there is not what would be written
+    /// Write nothing; fail if the files differ from a new measurement
     #[arg(long)]
     check: bool,
 }
@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Measures and writes; or compares, and returns the files that differ.
+/// Measures and writes the files, or compares them and returns those that differ.
 fn run(options: &Options) -> anyhow::Result<Vec<String>> {
     let progress = Progress::default();
     progress.say(&format!("seed {}", options.seed));

@@ -1,9 +1,11 @@
-//! A bare counter server: the floor under all counting over TCP, which `load` measures the others beside.
+//! A bare counter server: the lower bound of counting over TCP, which `load` measures beside the
+//! others.
 //!
-//! One thread; each round reads all ready connections, finds the slots of all that was asked, so that their
-//! cache misses overlap, then counts, then writes once a connection. Here is what `load` asks of counters:
-//! `incr <key> 1`, `get <keys>`, `set` of a digit. Not here: expiry, eviction, growth, statistics, locks, limits,
-//! other keys than those of 20 bytes; whoever asks for anything else is hung up on.
+//! One thread. Each round reads all ready connections, finds the slots of all requested keys so
+//! that their cache misses overlap, then counts, then writes once per connection. Here: the
+//! requests that `load` sends for counters: `incr <key> 1`, `get <keys>`, `set` of a digit. Not
+//! here: expiry, eviction, growth, statistics, locks, limits, keys of other lengths than 20 bytes;
+//! any other request closes the connection.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
@@ -14,13 +16,13 @@ use benches::rng::mix;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
 
-/// That of the server.
+/// The allocator of the server.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Slots of the table, 32 bytes each: no more than half as many keys fit.
+/// Slots of the table, 32 bytes each; at most half of them may be used.
 const SLOTS: usize = 1 << 21;
-/// Most that a connection may leave unanswered: one read.
+/// The most unanswered bytes of a connection: one read.
 const INPUT_BYTES: usize = 64 << 10;
 const EVENTS: usize = 1024;
 const LISTENER: Token = Token(usize::MAX);
@@ -47,7 +49,7 @@ impl Table {
         mix(a ^ mix(b ^ mix(c))) as usize % SLOTS
     }
 
-    /// The slot of a key, used or the one to use.
+    /// The slot of a key: the one that stores it, or the free one to use.
     fn slot(&mut self, home: usize, key: [u8; KEY_BYTES]) -> &mut Slot {
         let mut at = home;
         while self.0[at].is_used && self.0[at].key != key {
@@ -57,12 +59,12 @@ impl Table {
     }
 }
 
-/// What is asked of one key.
+/// An operation on one key.
 #[derive(Clone, Copy)]
 enum Ask {
     Incr,
     Set(u8),
-    /// Whether it is the last of its `get`.
+    /// True for the last key of its `get`.
     Get(bool),
 }
 
@@ -84,8 +86,8 @@ impl Connection {
         Self { stream, input: Vec::new(), found: Vec::new(), output: Vec::new() }
     }
 
-    /// Reads once and finds what is asked. A sum of what lies in the slots is the answer: reading it, not
-    /// using it, fetches them.
+    /// Reads once and decodes the requests. Returns a sum over the slots' contents: computing it
+    /// reads the slots and so fetches them; the value has no use.
     fn read(&mut self, table: &Table, buffer: &mut [u8]) -> io::Result<u64> {
         let mut touched = 0;
         loop {
@@ -119,7 +121,7 @@ impl Connection {
             if let Some(rest) = line.strip_prefix(b"incr ") {
                 add(Ask::Incr, rest.strip_suffix(b" 1\r").ok_or(ErrorKind::InvalidData)?)?;
             } else if let Some(rest) = line.strip_prefix(b"get ") {
-                // The byte behind each key is a blank, and behind the last one the end of the line.
+                // Each key is followed by a blank, the last one by the end of the line.
                 let mut words = rest.chunks(KEY_BYTES + 1).peekable();
                 while let Some(word) = words.next() {
                     let key = word.split_last().map_or(word, |(_, key)| key);
@@ -144,7 +146,7 @@ impl Connection {
         Ok(touched)
     }
 
-    /// Counts, and writes all answers.
+    /// Executes the requests and writes all replies.
     fn answer(&mut self, table: &mut Table) -> io::Result<()> {
         let output = &mut self.output;
         let mut digits = itoa::Buffer::new();
@@ -163,7 +165,8 @@ impl Connection {
                 }
                 Ask::Get(is_last) => {
                     if slot.is_used {
-                        // A count has fewer than ten digits in any run.
+                        // A value has at most nine digits in any run, so its length is a single
+                        // digit.
                         let value = digits.format(slot.count).as_bytes();
                         let mut head = *b"VALUE 0123456789abcdef0123 0 1\r\n";
                         head[6..6 + KEY_BYTES].copy_from_slice(&key);
@@ -181,7 +184,7 @@ impl Connection {
         self.write()
     }
 
-    /// Writes what waits, as far as the socket takes it.
+    /// Writes as much of the pending output as the socket accepts.
     fn write(&mut self) -> io::Result<()> {
         let mut written = 0;
         while written < self.output.len() {

@@ -1,6 +1,6 @@
 //! The load generator's program: parse, run, print, exit code.
 //!
-//! Everything else is in the package's library; its README says how to read what is printed.
+//! Everything else is in the package's library; its README explains the printed report.
 
 use std::process::ExitCode;
 
@@ -13,7 +13,7 @@ use benches::report::Report;
 use benches::{cluster, compare, memory, peers};
 use clap::Parser;
 
-/// All replies came, and some were wrong.
+/// All replies arrived, and some were wrong.
 const WRONG: u8 = 1;
 /// The run could not finish.
 const FAILED: u8 = 2;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Makes the run, prints its report and returns how many replies were wrong.
+/// Makes the run, prints its report and returns the number of wrong replies.
 fn run(options: Options) -> anyhow::Result<u64> {
     let options = options.resolve()?;
     let machine = Machine::look();

@@ -1,10 +1,11 @@
-//! What a second worker brings: threads that answer requests of their own clients from one store, without
+//! The gain of a second worker: threads execute requests of their own clients on one store, without
 //! sockets.
 //!
-//! On two cores a load generator needs one of them, so that over TCP two workers cannot be seen at full speed. Here
-//! each thread does what a worker does between reading and writing, sixteen requests at a time, and nobody has to ask.
-//! What it leaves out is the kernel's share, which threads do not wait for each other in. Threads with a store each
-//! show what the machine itself gives to a second one. Not here: the server over TCP (`load`).
+//! With two cores, a load generator needs one of them, so over TCP two workers cannot run at full
+//! speed. Here each thread does the work of a worker between reading and writing, sixteen requests
+//! at a time, and no generator runs. The kernel's share is left out; threads do not wait for each
+//! other in it. Threads with a store each show how much the machine gives to a second thread. Not
+//! here: the server over TCP (`load`).
 
 #![allow(
     clippy::cast_precision_loss,
@@ -28,16 +29,16 @@ use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
 
-/// That of the server.
+/// The allocator of the server.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Requests that a client sends at once.
 const PIPELINE: usize = 16;
-/// Batches of requests that each thread has, and begins anew.
+/// Batches of requests of each thread, which sends them cyclically.
 const BATCHES: usize = 4096;
 
-/// What clients ask: a name, the line, whether all of them ask it of one key.
+/// The kinds of requests: a name, the line, and whether all of them name one key.
 const KINDS: [(&str, &str, bool); 4] = [
     ("incr", "incr {} 1\r\n", false),
     ("incr-hot", "incr {} 1\r\n", true),
@@ -45,17 +46,17 @@ const KINDS: [(&str, &str, bool); 4] = [
     ("take-bucket", "take {} 1 bucket:9000000/d\r\n", false),
 ];
 
-/// Answers requests from one store with one thread and with several, and compares.
+/// Executes requests on one store with one thread and with several, and compares the speeds.
 #[derive(Debug, Parser)]
 #[command(name = "workers", version)]
 struct Options {
-    /// Threads beside one
+    /// Threads to compare with one
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=64))]
     threads: u32,
-    /// Keys
+    /// Keys in each store
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     keys: u32,
-    /// Times that one thread and several have their turn
+    /// Rounds, in each of which one thread and several take a turn
     #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
     /// Milliseconds of a turn
@@ -81,7 +82,7 @@ fn main() -> ExitCode {
         let sides = [(1, 1), (threads, 1), (threads, threads)];
         let mut figures = [const { Vec::new() }; 3];
         for round in 0..options.rounds as usize {
-            // Each round begins with another.
+            // Each round begins with another side.
             for turn in 0..sides.len() {
                 let side = (round + turn) % sides.len();
                 let (threads, own) = sides[side];
@@ -107,7 +108,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What so many threads answer, which share the stores.
+/// Operations a second of `threads` threads that share `stores`.
 fn ops_per_second(stores: &[Store], threads: usize, time: Duration) -> f64 {
     let (begin, is_over) = (Barrier::new(threads + 1), AtomicBool::new(false));
     let work = |number: usize| {
@@ -140,7 +141,7 @@ fn ops_per_second(stores: &[Store], threads: usize, time: Duration) -> f64 {
     })
 }
 
-/// Answers what a client sent; the answer is how much of it.
+/// Executes the requests in `wire`; returns the number of bytes consumed.
 fn answer(worker: &mut Local, service: &Service, wire: &[u8], out: &mut Vec<u8>) -> usize {
     out.clear();
     let (done, pause) = worker.answer(service, Now::at_ms(1000), wire, out);
@@ -148,7 +149,7 @@ fn answer(worker: &mut Local, service: &Service, wire: &[u8], out: &mut Vec<u8>)
     done
 }
 
-/// A filled store, and what each thread's client asks of it.
+/// A filled store, and the requests of each thread's client.
 struct Store {
     service: Service,
     wires: Vec<Vec<Vec<u8>>>,

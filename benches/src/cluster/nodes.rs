@@ -1,7 +1,7 @@
 //! The nodes of a shape: real processes on this machine, from their start to their end.
 //!
 //! Here: flags, ports, certificates, waiting until a cluster is at rest, which node owns which key.
-//! Not here: requests that are measured (`cluster`).
+//! Not here: measured requests (`cluster`).
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -22,24 +22,24 @@ use crate::keys::{Space, key};
 use crate::limits_file::LimitsFile;
 
 const PROGRAM: &str = "target/release/tollgate";
-/// Megabytes of a node, so that none of the run's keys is evicted.
+/// The memory of a node in megabytes: enough that no key of the run is evicted.
 const MEMORY_MB: &str = "4096";
-/// The time in which a cluster must come to rest.
+/// The time limit for a cluster to come to rest.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The nodes of a shape. Dropping it ends them.
+/// The nodes of a shape. Dropping this value ends them.
 pub(super) struct Nodes {
     children: Vec<Child>,
-    /// The nodes that are asked.
+    /// The addresses of the nodes that receive requests.
     pub(super) addresses: Vec<SocketAddr>,
     folder: PathBuf,
-    /// Kept as long as the nodes may read it.
+    /// Kept while the nodes may read the file.
     _limits: Option<LimitsFile>,
 }
 
 impl Nodes {
-    /// Starts the nodes and waits until they are at rest. `has_limits`: with a limits file that has the
-    /// limit of [`Space::Bound`]. `cores`: all on one core.
+    /// Starts the nodes and waits until they are at rest. `has_limits` passes a limits file that
+    /// has the limit of [`Space::Bound`]. `cores` pins all nodes to one core.
     pub(super) fn start(
         shape: &Shape,
         has_limits: bool,
@@ -48,7 +48,7 @@ impl Nodes {
         let failed = |what: String| LoadError::Server { server: shape.name.to_owned(), what };
         let folder = std::env::temp_dir().join(format!("load-cluster-{}", std::process::id()));
         fs::create_dir_all(&folder)?;
-        // All at once, so that no port is given twice.
+        // All ports are bound at once, so that none is assigned twice.
         let free = |_| TcpListener::bind(("127.0.0.1", 0));
         let listeners: Vec<TcpListener> =
             (0..2 * shape.nodes).map(free).collect::<io::Result<_>>()?;
@@ -57,7 +57,7 @@ impl Nodes {
         drop(listeners);
         let clients = &places[..shape.nodes];
         let addresses = if shape.kind.is_redis() {
-            // The replicas are asked nothing.
+            // The replicas receive no requests.
             clients[..1].to_vec()
         } else {
             clients.to_vec()
@@ -92,7 +92,7 @@ impl Nodes {
         match shape.kind {
             Kind::Lone => ask(self.addresses[0], "stats cluster\r\n").is_ok(),
             Kind::Redis(..) => {
-                // A replica is online once it has all there is.
+                // A replica is online once it has all data.
                 let stats = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
                 let online = |line: &&String| line.contains("state=online");
                 stats.is_ok_and(|lines| lines.iter().filter(online).count() == shape.nodes - 1)
@@ -125,7 +125,7 @@ impl Nodes {
         })
     }
 
-    /// Which of `0..keys` a thread that talks to node `number` asks for.
+    /// The keys of `0..keys` that the thread of node `number` requests.
     pub(super) fn keys(&self, number: usize, route: Route, space: Space, keys: u32) -> Arc<[u32]> {
         let names: Vec<String> = (self.addresses.iter())
             .map(|address| ring_name(&address.ip().to_string(), address.port()))
@@ -151,7 +151,7 @@ impl Nodes {
 impl Drop for Nodes {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // Nobody is to hand over to another that ends as well.
+            // Killed, because no node may hand over to another that ends as well.
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -159,7 +159,7 @@ impl Drop for Nodes {
     }
 }
 
-/// Starts node `number`. The first half of `places` is where clients ask, the second where peers do.
+/// The command of node `number`. The first half of `places` is for clients, the second for peers.
 fn command(
     shape: &Shape,
     number: usize,
@@ -202,7 +202,7 @@ fn command(
     command
 }
 
-/// A server of the Redis family that keeps nothing on a disk. A primary that sends its data to a replica may
+/// A server of the Redis family without persistence. A primary that sends its data to a replica may
 /// write them into `folder` first.
 fn redis(program: &str, at: SocketAddr, primary: SocketAddr, folder: &Path) -> Command {
     let mut command = Command::new(program);
@@ -217,13 +217,13 @@ fn redis(program: &str, at: SocketAddr, primary: SocketAddr, folder: &Path) -> C
     command
 }
 
-/// The authority's certificate, and certificate and key of node `number`.
+/// The paths of the authority's certificate, and of the certificate and the key of node `number`.
 fn certificate_paths(folder: &Path, number: usize) -> [PathBuf; 3] {
     ["ca.pem".to_owned(), format!("certificate-{number}.pem"), format!("key-{number}.pem")]
         .map(|name| folder.join(name))
 }
 
-/// Writes an authority's certificate and one of each node.
+/// Writes an authority's certificate, and a certificate for each node.
 fn certify(folder: &Path, nodes: usize) -> anyhow::Result<()> {
     let mut params = CertificateParams::new(Vec::new())?;
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -239,7 +239,7 @@ fn certify(folder: &Path, nodes: usize) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The lines of an answer that ends with `END`, or of one to a last request.
+/// The lines of a reply before its last one: `END`, `RESET`, `+OK` or an error.
 fn ask(address: SocketAddr, request: &str) -> io::Result<Vec<String>> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(1))?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;

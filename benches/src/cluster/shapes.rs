@@ -1,12 +1,13 @@
-//! The clusters that a run measures: which program, how many nodes, which flags.
+//! The clusters that a run measures: the program, the number of nodes, the flags.
 //!
-//! Here: the table of shapes. Not here: their processes (`nodes`), what is measured (`cluster`).
+//! Here: the table of shapes. Not here: their processes (`nodes`), the measured requests
+//! (`cluster`).
 
 use std::path::Path;
 
 use crate::dialect::Dialect;
 
-/// A cluster to be measured.
+/// A cluster to measure.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
     pub(super) name: &'static str,
@@ -20,17 +21,17 @@ pub(super) struct Shape {
 /// The program that the nodes of a shape run.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Kind {
-    /// Ours, without a cluster.
+    /// Tollgate without a cluster.
     Lone,
-    /// Ours, with these flags.
+    /// A Tollgate cluster with these flags.
     Cluster(&'static str),
-    /// The same, and TLS between the nodes.
+    /// A Tollgate cluster with these flags, and TLS between the nodes.
     Secured(&'static str),
     /// This program of the Redis family: the first node is primary, the others are its replicas.
     Redis(&'static str, Dialect),
 }
 
-/// The node that the generator asks for a key.
+/// The node to which the generator sends a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
     Owner,
@@ -73,7 +74,7 @@ const fn with_two_workers(shape: Shape) -> Shape {
     Shape { workers: 2, ..shape }
 }
 
-/// Those of a run in which none is named.
+/// All shapes, which a run measures unless it names some.
 pub(super) const SHAPES: &[Shape] = &[
     shape("no cluster", 1, Kind::Lone, DIRECT),
     shape("1 node", 1, ONE, DIRECT),

@@ -1,4 +1,4 @@
-//! The page of a run: targets, tables, what others do better, all figures.
+//! The page of a run: targets, tables, the figures in which a peer is better, all figures.
 //!
 //! Here: sentences and columns. Not here: the ratios (`targets`), the pictures (`plots`).
 
@@ -10,7 +10,7 @@ use crate::cell::Measurement;
 use crate::report::Report;
 use crate::table::{Ratio, Table, cell, median, micros, percent, ratio_cell, times, whole};
 
-/// More than a server should wait for its core, as a share of the time.
+/// The share of time that a server may wait for its core before the page warns.
 const WAITED_MAX: f64 = 0.05;
 
 const HEAD: &str = "\
@@ -39,7 +39,7 @@ redis-cell is a module of the same Redis, in the newest release that crates.io h
 leaves Nagle's algorithm on, so that a client which pipelines waits 40 ms for a batch: time, not CPU.
 ";
 
-/// The page.
+/// Renders the page.
 #[must_use]
 pub fn render(report: &Report) -> String {
     let mut text = HEAD.to_owned();
@@ -99,12 +99,12 @@ fn targets(report: &Report) -> String {
     table.render()
 }
 
-/// The median of a figure over the rounds of a server; `None` if it has not the verb.
+/// The median of a figure over the rounds of a server; `None` if it does not have the verb.
 fn of(report: &Report, kind: &str, shape: &str, server: &str, figure: Figure) -> Option<f64> {
     median(report.rounds(kind, shape, server)?.iter().filter_map(|rounds| figure.of(rounds)))
 }
 
-/// Nanoseconds of each server that has one of `kinds`, and what ours is to each of the others'.
+/// Nanoseconds of each server that has one of `kinds`, and the ratios of ours to each other one.
 fn cpu(report: &Report, kinds: &[&str]) -> String {
     let pipelines = report.pipelines(CONNECTIONS);
     let shapes: Vec<_> = pipelines.iter().map(|&n| (Figure::Cpu(n).shape(), n)).collect();
@@ -117,7 +117,7 @@ fn cpu(report: &Report, kinds: &[&str]) -> String {
     let peers: Vec<&str> = servers.iter().copied().filter(|server| *server != OURS).collect();
     let columns = servers.iter().map(|server| format!("{server} ns"));
     let ratios = peers.iter().map(|peer| format!("{OURS} to {peer}"));
-    // What nobody can be below.
+    // The ratio of the lower bound.
     let least = servers.contains(&FLOOR).then(|| format!("{FLOOR} to {MEMCACHED}"));
     let head = ["op".to_owned(), "pipeline".to_owned()].into_iter();
     let mut table = Table::new(head.chain(columns).chain(ratios).chain(least.clone()), 1);
@@ -181,7 +181,7 @@ fn latency(report: &Report) -> String {
     )
 }
 
-/// Every figure in which a peer needed less than ours in the median of the rounds.
+/// Every figure in which a peer's median over the rounds is lower than ours.
 fn losses(report: &Report) -> String {
     let mut lines = String::new();
     let peers = || report.names().filter(|name| *name != OURS && *name != FLOOR);
@@ -190,7 +190,7 @@ fn losses(report: &Report) -> String {
             let (own, other) = ((row.kind, OURS), (row.kind, peer));
             let mut lost = |what: &str, figure: &dyn Fn(&Measurement) -> Option<f64>| {
                 let ratio = ratio(report, &row.shape, own, other, figure);
-                // What would be shown as 1.00 is no loss.
+                // A ratio that would be shown as 1.00 is no loss.
                 if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
                     let (kind, shape, told) = (row.kind, &row.shape, ratio.to_string());
                     let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
@@ -235,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Three servers: memcached without limits, redis-cell without anything else, and ours.
+    /// Three servers: memcached without limits, redis-cell with nothing else, and ours.
     fn report() -> Report {
         let mut report = Report::new(Machine::sample(), 0);
         for name in ["memcached", "redis-cell", "tollgate"] {
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_do_better_is_named() {
+    fn figures_of_better_peers_are_named() {
         let page = render(&report());
         let (_, losses) = page.split_once("## Where others are better").expect("a section");
         assert!(losses.contains("- `set` 50×1, CPU: 1.10× (1.10 to 1.10) memcached's"), "{losses}");

@@ -1,7 +1,7 @@
 //! The two pictures: CPU of an operation by pipeline, and latency by load.
 //!
-//! Here: which lines. Not here: how a line is drawn (`chart`). Times lie apart by factors, so a point's place
-//! is the decimal logarithm of its nanoseconds, and that of a pipeline its binary one.
+//! Here: the lines. Not here: how a line is drawn (`chart`). Axes are logarithmic: a position is
+//! the decimal logarithm of the nanoseconds, or the binary one of the pipeline.
 
 use plotters::chart::SeriesLabelPosition;
 use plotters::style::RGBColor;
@@ -16,10 +16,10 @@ use crate::table::median;
 
 /// The file of the first picture.
 pub const CPU: &str = "peers-cpu.svg";
-/// The file of the second.
+/// The file of the second picture.
 pub const LATENCY: &str = "peers-latency.svg";
 
-/// Of the servers, in their order; the sixth would be the first's again.
+/// The colours of the servers, in their order; a sixth server gets the first colour again.
 const COLORS: [RGBColor; 5] = [
     RGBColor(213, 94, 0),
     RGBColor(0, 158, 115),
@@ -28,7 +28,7 @@ const COLORS: [RGBColor; 5] = [
     RGBColor(0, 114, 178),
 ];
 
-/// Both, by file.
+/// Both pictures, with their files.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ fn times(panels: &[Panel]) -> Axis {
     Axis { label: "", range: low..high, numbers: (high - low) as usize + 1, text: time }
 }
 
-/// What is at a place on the axis of times.
+/// The label at a position on the axis of times.
 fn time(place: f64) -> String {
     let (unit, power) = match place {
         ..3.0 => ("ns", place),

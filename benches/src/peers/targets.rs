@@ -1,6 +1,6 @@
-//! What Tollgate shall reach beside its peers, and how far a run is from it.
+//! Tollgate's goals beside its peers, and the distance of a run from them.
 //!
-//! Here: the ratios of one run, taken within its rounds. Not here: how they are set as a table (`page`).
+//! Here: the ratios of one run, taken within its rounds. Not here: their table (`page`).
 
 use super::MEMCACHED;
 use crate::cell::Measurement;
@@ -9,19 +9,19 @@ use crate::options::RateOf;
 use crate::report::Report;
 use crate::table::Ratio;
 
-/// The connections of every cell.
+/// The number of connections of every cell.
 pub const CONNECTIONS: u32 = 50;
 
-/// What is compared.
+/// A compared figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Figure {
     /// CPU of an operation at this pipeline.
     Cpu(u32),
-    /// The 99th percentile of latency at this share of the load that a server can bear.
+    /// The 99th percentile of latency at this share of the throughput that the [`RateOf`] names.
     P99(f64, RateOf, Stretches),
 }
 
-/// Which stretches of an open loop.
+/// The stretches of an open loop that count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stretches {
     /// Those in which no thread [waited for a core](crate::disturbance).
@@ -30,18 +30,18 @@ pub enum Stretches {
     All,
 }
 
-/// The most that a figure of ours may be of a peer's.
+/// The maximum of the ratio of our figure to a peer's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target {
-    /// What is compared.
+    /// The compared figure.
     pub figure: Figure,
-    /// The kind of cell of ours.
+    /// Our kind of cell.
     pub kind: &'static str,
-    /// The server beside it.
+    /// The peer.
     pub peer: &'static str,
     /// The kind of cell of the peer.
     pub peer_kind: &'static str,
-    /// The ratio.
+    /// The maximum of the ratio.
     pub most: f64,
 }
 
@@ -58,7 +58,7 @@ const fn p99(of: RateOf, stretches: Stretches) -> Target {
     Target { figure, kind: "incr", peer: MEMCACHED, peer_kind: "incr", most: 1.0 }
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 21] = [
     plain("incr", 1, 0.72),
     plain("incr", 16, 0.30),
@@ -83,14 +83,14 @@ pub const TARGETS: [Target; 21] = [
     p99(RateOf::Own, Stretches::All),
 ];
 
-/// Whether a target is about cells of this kind and shape.
+/// Whether a target refers to cells of this kind and shape.
 #[must_use]
 pub fn is_decided_by(kind: &str, shape: &str) -> bool {
     TARGETS.iter().any(|target| target.kind == kind && target.figure.shape() == shape)
 }
 
 impl Figure {
-    /// What it is called.
+    /// The name of the figure.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -100,7 +100,7 @@ impl Figure {
         }
     }
 
-    /// The shape of the cells that have it.
+    /// The shape of the cells that have the figure.
     #[must_use]
     pub fn shape(self) -> String {
         match self {
@@ -109,7 +109,7 @@ impl Figure {
         }
     }
 
-    /// Its value in a measurement, in nanoseconds; `None` of a latency where all was disturbed.
+    /// Its value in a measurement, in nanoseconds; `None` for a latency if all was disturbed.
     #[must_use]
     pub fn of(self, measurement: &Measurement) -> Option<f64> {
         match self {
@@ -120,8 +120,8 @@ impl Figure {
     }
 }
 
-/// The ratio of a figure of one kind and server to that of another within each round; `None` when the run
-/// has not both.
+/// The ratio of a figure of one kind and server to that of another within each round; `None` if the
+/// run does not have both.
 #[must_use]
 pub fn ratio(
     report: &Report,
@@ -137,7 +137,7 @@ pub fn ratio(
 }
 
 impl Target {
-    /// What a run came to with this server in our place.
+    /// The ratio in a run, with this server in place of ours.
     #[must_use]
     pub fn ratio(&self, report: &Report, server: &str) -> Option<Ratio> {
         let (own, other) = ((self.kind, server), (self.peer_kind, self.peer));

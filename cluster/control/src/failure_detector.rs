@@ -1,11 +1,11 @@
-//! Who is heard, and who is not heard by a majority.
+//! The failure detector: finds the nodes from which a majority of the voters receives nothing.
 //!
-//! Here: when this node last heard each other one, and what the voters say about it. Not here: the
-//! beats (`handle::heartbeat`), what follows from silence (`handle::leader`).
+//! Here: when this node last received a message of each other node, and the reports of the voters.
+//! Not here: heartbeats (`handle::heartbeat`), the consequences of silence (`handle::leader`).
 //!
-//! Pure: the time comes in, since the start of the node. A voter's word counts while it is fresh:
-//! one that is cut off says nothing about the others. So a bad link, even one at the leader, makes
-//! nobody dead.
+//! Pure: the time is an argument, counted from the start of the node. A voter's report counts while
+//! it is fresh: a voter that is cut off reports nothing about the others. So a bad link, even one
+//! at the leader, makes no node dead.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,34 +13,36 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
 
-/// Who was not heard for so long is silent.
+/// A node without a message for this time is silent.
 pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
-/// A node that is heard so long after it refused a connection lives.
+/// A node that sends a message later than this after it refused a connection is alive. An earlier
+/// message may have been in flight.
 const IN_FLIGHT: Duration = Duration::from_millis(250);
-/// A voter's word counts for so long: three of its beats.
+/// A voter's report counts for this time: three of its heartbeats.
 const FRESH: Duration = Duration::from_millis(750);
 
-/// When a voter last heard a node: which life of it, and milliseconds ago.
+/// The last message of a node at a voter: the node, its incarnation, and the age in milliseconds.
 pub(crate) type LastHeard = (NodeId, Incarnation, u32);
 
 type VoterReport = BTreeMap<NodeId, (Incarnation, u32)>;
 
-/// What one node knows about the others.
+/// The observations of one node about the others.
 #[derive(Debug, Default)]
 pub(crate) struct FailureDetector {
-    /// Of the nodes of the map; from when each was first seen there.
+    /// For the nodes of the map, when the last message arrived; at first, when the node appeared in
+    /// the map.
     heard: BTreeMap<NodeId, (Incarnation, Duration)>,
     reports: BTreeMap<NodeId, (Duration, VoterReport)>,
-    /// Who votes, and since when we know that.
+    /// The voters, and when this node learned of them.
     voters: (BTreeSet<NodeId>, Duration),
-    /// Lives whose host refused a connection, since when.
+    /// Incarnations that refused a connection, and when.
     refused: BTreeMap<(NodeId, Incarnation), Duration>,
 }
 
 impl FailureDetector {
-    /// Follows the map and the voters. A life that is new in the map counts as heard, for it had no
-    /// time to speak; so do all when `me` becomes a voter, for nobody spoke to it before. Forgets who
-    /// is not in the map any more.
+    /// Updates from the map and the voters. An incarnation that is new in the map counts as heard,
+    /// because it had no time to send. All nodes count as heard when `me` becomes a voter, because
+    /// no node sent to it before. Nodes that left the map are dropped.
     pub(crate) fn see(&mut self, map: &Map, voters: &BTreeSet<NodeId>, me: NodeId, now: Duration) {
         if self.voters.0 != *voters {
             if voters.contains(&me) && !self.voters.0.contains(&me) {
@@ -63,20 +65,20 @@ impl FailureDetector {
         }
     }
 
-    /// A node said something.
+    /// Records a message of a node.
     pub(crate) fn record(&mut self, node: NodeId, incarnation: Incarnation, now: Duration) {
         let heard = self.heard.entry(node).or_insert((incarnation, now));
         if incarnation >= heard.0 {
             *heard = (incarnation, now);
         }
-        // What was on its way when the process ended does not count.
+        // Messages in flight when the process ended do not count.
         let refused = self.refused.get(&(node, incarnation));
         if refused.is_some_and(|at| now.saturating_sub(*at) > IN_FLIGHT) {
             self.refused.remove(&(node, incarnation));
         }
     }
 
-    /// A voter said whom it hears.
+    /// Stores a voter's report.
     pub(crate) fn take_report(&mut self, voter: NodeId, heard: Vec<LastHeard>, now: Duration) {
         let report = heard
             .into_iter()
@@ -85,12 +87,12 @@ impl FailureDetector {
         self.reports.insert(voter, (now, report));
     }
 
-    /// A life is known to be over: its host refuses connections to it.
+    /// Records that an incarnation is over: its host refuses connections to it.
     pub(crate) fn refuse(&mut self, node: NodeId, incarnation: Incarnation, now: Duration) {
         self.refused.insert((node, incarnation), now);
     }
 
-    /// We did not run for `gap`, so we could hear nobody.
+    /// Moves the records on by `gap`, in which this process did not run and could receive nothing.
     pub(crate) fn slept(&mut self, gap: Duration, now: Duration) {
         for (_, at) in self.heard.values_mut() {
             *at = (*at + gap).min(now);
@@ -98,12 +100,12 @@ impl FailureDetector {
         self.reports.clear();
     }
 
-    /// Nodes of the map, and how long ago this one heard them.
+    /// The nodes of the map, and the time since the last message of each.
     pub(crate) fn ages(&self, now: Duration) -> impl Iterator<Item = (NodeId, Duration)> + '_ {
         self.heard.iter().map(move |(&id, (_, at))| (id, now.saturating_sub(*at)))
     }
 
-    /// What we say about the nodes of the map, as it was last seen.
+    /// This node's report about the nodes of the map.
     pub(crate) fn report(&self, now: Duration) -> Vec<LastHeard> {
         let one = |(&node, &(incarnation, at)): (&NodeId, &(Incarnation, Duration))| {
             let ago_ms = now.saturating_sub(at).as_millis();
@@ -112,10 +114,11 @@ impl FailureDetector {
         self.heard.iter().map(one).collect()
     }
 
-    /// The nodes of the map that a majority of the voters, `me` among them, did not hear in time.
+    /// The nodes of the map from which a majority of the voters, `me` among them, received nothing
+    /// in time.
     ///
-    /// While the voters are new nobody is silent: who was heard by a majority of those before was
-    /// promised that long.
+    /// While the voters are new no node is silent: the voters before may have granted a lease that
+    /// lasts as long.
     pub(crate) fn silent(&self, map: &Map, me: NodeId, now: Duration) -> BTreeSet<NodeId> {
         let (voters, since) = &self.voters;
         let is_new = now.saturating_sub(*since) < SILENCE;
@@ -132,8 +135,8 @@ impl FailureDetector {
         };
         let reports: Vec<&VoterReport> = voters.iter().filter_map(theirs).collect();
         let is_silent = |node: NodeId, incarnation: Incarnation| {
-            // Whichever life was heard last: one that spoke and died before the map knew it ended the
-            // one in the map.
+            // The report counts for any incarnation: one that sent a message and died before the
+            // map had it has ended the one in the map.
             let missed = |report: &&&VoterReport| {
                 report
                     .get(&node)

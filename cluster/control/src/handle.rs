@@ -1,9 +1,9 @@
 //! A node's part in the control plane.
 //!
-//! Here: the handle, and what the server may ask of it. Not here: what it shares with its tasks
-//! (`state`), finding a cluster or founding one (`bootstrap`), beats (`heartbeat`), what a leader does (`leader`),
-//! commands on their way to it (`proposals`), what others are answered (`rpc_server`), a leader that leaves
-//! (`step_down`), a disk that fails (`disk`).
+//! Here: the handle, which is the server's interface. Not here: the state shared with its tasks
+//! (`state`), finding or founding a cluster (`bootstrap`), heartbeats (`heartbeat`), the leader's
+//! work (`leader`), commands on their way to the leader (`proposals`), answers to other nodes
+//! (`rpc_server`), a leader that leaves (`step_down`), a disk that fails (`disk`).
 
 mod bootstrap;
 mod disk;
@@ -32,107 +32,110 @@ use state::{ControlNode, NodeCondition, Raft};
 
 pub use proposals::{CommandOutcome, ProposeError};
 
-/// How a node without a cluster gets one. One that has one goes back to it whatever this says.
+/// The way in which a node without a cluster gets one. A node with a cluster returns to it in any
+/// mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartMode {
     /// Found a cluster at once.
     Found,
-    /// Found one with so many others that have none, when all of them see each other; or join one.
+    /// Found a cluster together with others once this number of nodes without one, including this
+    /// node, see each other; or join a cluster.
     Expect(usize),
-    /// Wait until a seed has one, and join it.
+    /// Wait until a seed has a cluster, and join it.
     Join,
 }
 
-/// What a node is told when it starts.
+/// Options for starting a node.
 #[derive(Debug, Clone)]
 pub struct ControlOptions {
-    /// Drawn at random for this start: births, cluster ids and delays come from it. Two nodes must
-    /// not have the same.
+    /// Drawn at random for this start; the node uuid, cluster ids and delays derive from it. Two
+    /// nodes must not have the same seed.
     pub seed: u128,
-    /// What it says of itself.
+    /// The node's description of itself.
     pub description: NodeDescription,
-    /// Of a cluster that it founds.
+    /// The placement of a cluster that this node founds.
     pub placement: Placement,
-    /// How it gets a cluster.
+    /// The way to get a cluster.
     pub begin: StartMode,
-    /// Where other nodes may be.
+    /// Addresses at which other nodes may be.
     pub seeds: Vec<String>,
 }
 
-/// A node's part in the control plane. Clones are the same one; it ends with [`Control::stop`].
+/// A node's part in the control plane. Clones share it; it ends with [`Control::stop`].
 #[derive(Clone)]
 pub struct Control {
     node: Arc<ControlNode>,
 }
 
-/// How a node stands with its cluster.
+/// The state of a node's membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MembershipState {
-    /// It looks for one.
+    /// The node is looking for a cluster.
     Seeking,
-    /// It has an id; its present life is not in the map, or is held dead there.
+    /// The node has an id, but its present incarnation is not in the map, or is dead there.
     Registering,
-    /// It is in the map.
+    /// The node is in the map.
     Member(NodeState),
-    /// The cluster let it go: it was drained, or forgotten. The process should end.
+    /// The cluster has removed the node: it was drained or forgotten. The process should end.
     Gone,
 }
 
-/// For `tollgate cluster status`.
+/// The state of the control plane, for `tollgate cluster status`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
-    /// Who the node is.
+    /// The identity of the node.
     pub identity: NodeIdentity,
-    /// How it stands.
+    /// The state of its membership.
     pub membership_state: MembershipState,
-    /// Who leads, as far as it knows.
+    /// The leader, as far as the node knows.
     pub leader: Option<NodeId>,
-    /// Who votes, likewise.
+    /// The voters, as far as the node knows.
     pub voters: BTreeSet<NodeId>,
-    /// Raft's term, if the node votes.
+    /// Raft's term, if the node votes; else 0.
     pub raft_term: u64,
     /// The version of its map.
     pub map_ver: u64,
-    /// How long ago a majority of the voters was known to be behind a leader.
+    /// The time since a majority of the voters was known to follow a leader.
     pub contact: Option<Duration>,
     /// See [`Control::lease`].
     pub lease: Option<Duration>,
-    /// Why Raft does not run, mostly the disk; or that the disk is slow. The node serves all the same,
-    /// and Raft runs again when the disk can be written.
+    /// The reason why Raft does not run, mostly the disk, or a slow or full disk. The node keeps
+    /// serving, and Raft runs again once the disk can be written.
     pub fault: Option<String>,
-    /// How the disk under the control log does.
+    /// The state of the disk under the control log.
     pub disk: DiskState,
-    /// What this node knows of itself, and of those that beat it, if it is a voter.
+    /// Reports about this node, and, on a voter, about all nodes that send it heartbeats.
     pub reports: Vec<NodeReport>,
 }
 
-/// What a voter hears of a node.
+/// A node, as a voter sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Of whom.
+    /// The node.
     pub node: NodeId,
-    /// How long ago the last beat came.
+    /// The time since its last heartbeat.
     pub ago: Duration,
-    /// Whether it serves clients, by its own word.
+    /// Whether it serves clients, by its own report.
     pub is_ready: bool,
-    /// Its operations a second, likewise.
+    /// Its operations per second, by its own report.
     pub load: u32,
-    /// How the disk under its control log does, likewise.
+    /// The state of the disk under its control log, by its own report.
     pub disk: DiskState,
 }
 
 impl Control {
-    /// Starts a node: its tasks run until [`stop`](Self::stop), on the runtime of the caller.
+    /// Starts a node. Its tasks run until [`stop`](Self::stop), on the caller's runtime.
     ///
     /// # Errors
     ///
-    /// [`StoreError`], if the data directory cannot be read or written.
+    /// [`StoreError`] if the data directory cannot be read or written.
     pub async fn start(
         store: ControlStore,
         options: ControlOptions,
         peers: Arc<dyn ControlTransport>,
     ) -> Result<Self, StoreError> {
-        // The seed itself, not a draw: whoever drew it saw to it that no other node has it.
+        // Use the seed itself, not a draw from it: the caller ensures that no other node has this
+        // seed.
         let identity = store.begin(options.seed).await?;
         let node = Arc::new(ControlNode::new(store, options, peers, identity));
         bootstrap::is_the_only_one(&node).await?;
@@ -149,15 +152,15 @@ impl Control {
         Ok(Self { node })
     }
 
-    /// Answers what another node's [`ControlTransport::call`] brought here, with bytes to bring back.
+    /// Answers a request that another node sent by [`ControlTransport::call`].
     ///
-    /// It takes as long as a commit at most, and the caller gives up after its `ttl`.
+    /// The answer takes at most as long as a commit, and the caller gives up after its `ttl`.
     pub async fn handle(&self, rpc: Bytes) -> Bytes {
         rpc_server::answer(&self.node, &rpc).await
     }
 
-    /// Asks for a change of the map, wherever the leader is, for as long as `ttl`. What is answered
-    /// is in the map of this node already, unless that takes longer than a beat or two.
+    /// Proposes a change of the map to the leader, for up to `ttl`. When this returns, the map of
+    /// this node already has the change, unless that takes longer than two heartbeats.
     ///
     /// # Errors
     ///
@@ -170,25 +173,25 @@ impl Control {
         proposals::propose(&self.node, command, ttl).await
     }
 
-    /// The newest map that this node knows; version 0 before there is one.
+    /// The newest map of this node; version 0 before there is one.
     #[must_use]
     pub fn map(&self) -> Arc<Map> {
         self.node.published.map()
     }
 
-    /// Every change of the map, from now on, beginning with the whole.
+    /// Watches the map: the first update is the whole map, the next ones are its changes.
     #[must_use]
     pub fn watch(&self) -> MapWatch {
         MapWatch::new(self.node.published.clone())
     }
 
-    /// Who this node is.
+    /// The identity of this node.
     #[must_use]
     pub fn identity(&self) -> NodeIdentity {
         self.node.state.lock().identity
     }
 
-    /// Waits until this life of the node is in the map, and says under which id.
+    /// Waits until this incarnation of the node is in the map. Returns its id and incarnation.
     pub async fn registered(&self) -> (NodeId, Incarnation) {
         let mut progress = self.node.progress.subscribe();
         let mut map = self.node.published.subscribe();
@@ -206,77 +209,80 @@ impl Control {
         }
     }
 
-    /// What the next beats say: whether the node serves clients, and its operations a second.
+    /// Sets the report for the next heartbeats: whether the node serves clients, and its operations
+    /// per second.
     pub fn set_condition(&self, is_ready: bool, load: u32) {
         let mut state = self.node.state.lock();
         (state.is_ready, state.load) = (is_ready, load);
     }
 
-    /// How many milliseconds the wall clock of each node is ahead of this node's, its own among them.
-    /// The leader does not make a node primary whose clock is off.
+    /// Sets the clocks: for each node, this one included, the milliseconds by which its wall clock
+    /// is ahead of this node's. The leader does not make a node with a wrong clock primary.
     pub fn set_clocks(&self, clocks: BTreeMap<NodeId, i64>) {
         self.node.state.lock().clocks = clocks;
     }
 
-    /// Where other nodes may be, when names were resolved again.
+    /// Replaces the addresses at which other nodes may be, after names were resolved again.
     pub fn set_seeds(&self, seeds: Vec<String>) {
         self.node.state.lock().seeds = seeds;
     }
 
-    /// A lane to a node was refused or broke: the leader should look whether it is still there.
+    /// Reports that a link to a node was refused or broke, so that the leader checks the node.
     pub async fn suspect(&self, node: NodeId) {
         proposals::suspect(&self.node, node).await;
     }
 
-    /// How long ago a majority of the voters was known to be behind a leader; none: never yet.
+    /// The time since a majority of the voters was known to follow a leader; none if there was no
+    /// such moment.
     #[must_use]
     pub fn contact(&self) -> Option<Duration> {
         self.node.contact_age()
     }
 
-    /// The age of the newest moment from which on, for 1.5 s, no other node is promoted over this
-    /// one: a majority of the voters answered beats sent since, and the map they answered with holds
-    /// the node alive. None: there is none.
+    /// The age of this node's lease; none if it has no lease. For 1.5 s from the beginning of the
+    /// lease no other node is promoted over this one. The lease begins at the newest moment such
+    /// that a majority of the voters answered heartbeats sent since, with a map in which the node
+    /// is alive.
     ///
-    /// A process whose port refuses connections is taken for dead at once; whoever closes it must
-    /// not trust a lease any more.
+    /// A process that refuses connections on its port is declared dead at once. A process that
+    /// closes its port must therefore stop trusting its lease first.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
         self.node.lease_age()
     }
 
-    /// Why the process should end: another one is this node.
+    /// The reason why the process should end: another process runs as this node.
     #[must_use]
     pub fn ended(&self) -> Option<String> {
         self.node.state.lock().ended.clone()
     }
 
-    /// Whether another node's process answers; an error says why not.
+    /// Checks that another node's process answers.
     ///
     /// # Errors
     ///
-    /// [`Unreachable`].
+    /// [`Unreachable`], with the reason.
     pub async fn ping(&self, node: NodeId) -> Result<(), Unreachable> {
         match self.node.rpc.call_node(node, RpcRequest::Ping, PING_TTL).await {
-            // Whoever declines is there.
+            // A node that declines is running.
             Ok(_) | Err(CallError::Declined(_)) => Ok(()),
             Err(CallError::Unreachable(why)) => Err(why),
         }
     }
 
-    /// Why Raft does not run on this node: its disk, mostly.
+    /// The reason why Raft does not run on this node, mostly its disk.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         disk::failure(&self.node)
     }
 
-    /// How the node stands with its cluster.
+    /// The state of this node's membership.
     #[must_use]
     pub fn membership_state(&self) -> MembershipState {
         self.node.membership_state()
     }
 
-    /// All of that, for operators.
+    /// The state of the control plane, for operators.
     #[must_use]
     pub fn status(&self) -> Status {
         let node = &self.node;
@@ -291,7 +297,7 @@ impl Control {
         let state = node.state.lock();
         let report = state.liveness.report(now);
         let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
-            // Beats go to others only, and voters alone get them.
+            // The node sends no heartbeats to itself, and only voters receive those of others.
             let own = (state.identity.membership.is_some_and(|membership| membership.node == id))
                 .then(|| NodeCondition { is_ready: state.is_ready, load: state.load, disk });
             let condition = own.or_else(|| state.conditions.get(&id).copied())?;
@@ -314,7 +320,7 @@ impl Control {
         }
     }
 
-    /// Ends the node's tasks. What was answered is on disk.
+    /// Ends the node's tasks. Everything that was acknowledged is on disk.
     pub async fn stop(&self) {
         let tasks = std::mem::take(&mut *self.node.tasks.lock());
         for task in tasks {
@@ -323,15 +329,15 @@ impl Control {
         }
         let raft = self.node.state.lock().raft.take();
         if let Some(raft) = raft {
-            // A write may hang for as long as its disk does.
+            // A pending write may hang while its disk hangs.
             let _ = tokio::time::timeout(STOP_MAX, raft.shutdown()).await;
         }
     }
 }
 
-/// For [`Control::ping`].
+/// The timeout of [`Control::ping`].
 const PING_TTL: Duration = Duration::from_millis(500);
-/// Raft may take so long to end.
+/// The longest wait for Raft's shutdown.
 const STOP_MAX: Duration = Duration::from_secs(2);
 
 impl fmt::Debug for Control {

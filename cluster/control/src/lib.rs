@@ -1,21 +1,22 @@
 //! The control plane: keeps the map agreed and durable.
 //!
-//! openraft on one, three or five of the nodes replicates [`cluster::Map`]; its vote and log lie in
-//! a redb file. Every other node watches. The leader hears from the voters who is dead and makes
-//! what `cluster::map::controller` says come true.
+//! openraft on one, three or five of the nodes replicates [`cluster::Map`]; its vote and log are in
+//! a redb file. All other nodes watch. The leader learns from the voters which nodes are dead, and
+//! commits the commands of `cluster::map::controller`.
 //!
-//! No socket, no thread and no clock but tokio's: bytes go through [`ControlTransport`], which the server
-//! implements over its lanes, and time can be held by a simulation.
+//! The crate has no socket, no thread and no clock but tokio's. Bytes go through
+//! [`ControlTransport`], which the server implements over its transport, and a simulation can
+//! control the time.
 //!
-//! * [`Control`]: a node's part in the control plane, and all that the server calls.
-//! * [`ControlTransport`]: what the server carries for it.
+//! * [`Control`]: a node's part in the control plane, and the server's interface to it.
+//! * [`ControlTransport`]: the calls between nodes, which the server carries.
 //! * [`ControlStore`]: the data directory.
-//! * `rpc`, `raft_network`: what is said, and how it gets there.
-//! * `map_watch`: the newest map, and who waits for a newer one.
-//! * `failure_detector`: who is heard.
+//! * `rpc`, `raft_network`: the calls, and their delivery.
+//! * `map_watch`: the newest map, and the watchers of it.
+//! * `failure_detector`: the nodes with recent heartbeats.
 //!
-//! What may be relied on: a map that was seen is never taken back, and whatever
-//! [`Control::propose`] answers is in every later map. Without a majority of the voters nothing
+//! Guarantees: a map that was published is never taken back, and each change that
+//! [`Control::propose`] returns is in every later map. Without a majority of the voters nothing
 //! changes, and the last map stays readable.
 
 mod failure_detector;

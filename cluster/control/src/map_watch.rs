@@ -1,9 +1,9 @@
-//! The newest map that this node knows, and who waits for a newer one.
+//! The newest map of this node, and the watchers of it.
 //!
-//! Here: one place for a map that comes from Raft's log, from a snapshot or from a voter's news,
-//! whichever is first. Not here: where it comes from.
+//! Here: the one store for maps that come from Raft's log, from a snapshot, or from a voter's
+//! answer, whichever is first. Not here: these sources.
 //!
-//! All three bring committed changes only, so the newer one is right whoever says it.
+//! All three sources carry committed changes only, so the newer map is right whatever its source.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use cluster::map::{Delta, Deltas, Map, Since};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Most bytes of deltas in one piece of news; who is further behind asks again.
+/// The most bytes of deltas in one answer; a node that is further behind asks again.
 const NEWS_BYTES_MAX: usize = 256 << 10;
 
 /// The map and its last changes.
@@ -28,9 +28,10 @@ pub(crate) struct MapPublisher {
 struct PublishedMap {
     map: Arc<Map>,
     deltas: Deltas,
-    /// The whole map in bytes, as it was handed out last.
+    /// The whole map as bytes, in the version that was encoded last.
     whole: Option<(u64, Bytes)>,
-    /// Who votes, and the place of that in the log, from 1; both as far as it is committed.
+    /// The voters, and the log index that made them voters, counted from 1; both as far as
+    /// committed.
     voters: (u64, BTreeSet<NodeId>),
 }
 
@@ -47,10 +48,10 @@ impl MapPublisher {
         *self.ver.borrow()
     }
 
-    /// One version on, if it is the next.
+    /// Applies a delta if it is the next.
     pub(crate) fn follow(&self, delta: Delta) {
         let mut state = self.state.lock();
-        // All voters say the same; a map that someone holds is copied only for what is new.
+        // The map is copied only if a reader still holds it and there is a new delta.
         let is_next = delta.ver == state.map.ver() + 1;
         if is_next && Arc::make_mut(&mut state.map).follow(&delta).is_ok() {
             state.deltas.push(delta);
@@ -58,7 +59,7 @@ impl MapPublisher {
         }
     }
 
-    /// One version on to `map`; or to `map` at once, if that is further.
+    /// Applies a delta, or replaces the map by `map` if that is further ahead.
     pub(crate) fn follow_or_replace(&self, delta: Delta, map: &Map) {
         let ver = self.ver();
         if delta.ver == ver + 1 {
@@ -68,7 +69,7 @@ impl MapPublisher {
         }
     }
 
-    /// The whole map, if it is newer.
+    /// Replaces the map if `map` is newer.
     pub(crate) fn replace(&self, map: Map) {
         let mut state = self.state.lock();
         if map.ver() > state.map.ver() {
@@ -78,16 +79,16 @@ impl MapPublisher {
         }
     }
 
-    /// Told while the map is locked, so that versions never seem to go back.
+    /// Notifies the watchers while the map is locked, so that versions never seem to go back.
     fn notify(&self, state: &PublishedMap) {
         self.ver.send_replace(state.map.ver());
     }
 
-    /// Encoded deltas that bring version `from` on; none if it takes the whole map.
+    /// Encoded deltas that bring version `from` up to date; none if the whole map is necessary.
     pub(crate) fn since(&self, from: u64) -> Option<Vec<Bytes>> {
         let state = self.state.lock();
         if from > state.map.ver() {
-            // The other one is ahead.
+            // The other node is ahead.
             return Some(Vec::new());
         }
         let Since::Deltas(deltas) = state.deltas.since(from, state.map.ver()) else { return None };
@@ -104,8 +105,8 @@ impl MapPublisher {
         Some(news)
     }
 
-    /// The whole map in bytes, for pieces: version `ver` as long as it was the last handed out, else
-    /// one from which the deltas go on.
+    /// The whole map as bytes, for chunks. Returns version `ver` if that was encoded last, else a
+    /// version from which the deltas go on.
     pub(crate) fn whole(&self, ver: u64) -> (u64, Bytes) {
         let mut state = self.state.lock();
         if let Some((kept, bytes)) = &state.whole {
@@ -119,12 +120,12 @@ impl MapPublisher {
         whole
     }
 
-    /// Who votes, and since which entry of the log.
+    /// The voters, and the log entry that made them voters.
     pub(crate) fn voters(&self) -> (u64, BTreeSet<NodeId>) {
         self.state.lock().voters.clone()
     }
 
-    /// Who votes, unless something later is known.
+    /// Sets the voters, unless a later entry is known.
     pub(crate) fn set_voters(&self, index: u64, voters: BTreeSet<NodeId>) {
         let mut state = self.state.lock();
         if !voters.is_empty() && (index > state.voters.0 || state.voters.0 == 0) {
@@ -137,19 +138,19 @@ impl MapPublisher {
     }
 }
 
-/// What became new in the map.
+/// A change of the map.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapUpdate {
-    /// The map as it is now.
+    /// The present map.
     pub map: Arc<Map>,
-    /// What brought the map before to this one, in order; none: look at all of it.
+    /// The deltas from the map before to this one, in order; none: read the whole map.
     pub deltas: Option<Vec<Delta>>,
 }
 
-/// Sees each change of the map once.
+/// Receives each change of the map once.
 ///
-/// Whoever keeps a map makes the next change copy all of it, some milliseconds for 16384 partitions:
-/// keep what you need of it, or your own [`Map`] that follows the deltas.
+/// A reader that keeps a map makes the next change copy all of it, some milliseconds for 16384
+/// partitions. Keep only the parts you need, or your own [`Map`] that follows the deltas.
 #[derive(Debug)]
 pub struct MapWatch {
     published: Arc<MapPublisher>,
@@ -163,11 +164,11 @@ impl MapWatch {
         Self { published, waiting, seen: 0 }
     }
 
-    /// What is new since the last call, at once if something is. Changes that come close together
-    /// come as one. Dropping the future loses nothing.
+    /// The changes since the last call, at once if there are any. Changes in quick succession
+    /// arrive as one. Dropping the future loses nothing.
     pub async fn changed(&mut self) -> MapUpdate {
         let seen = self.seen;
-        // The sender lives in `published`, which lives as long as we do.
+        // `wait_for` fails only if the sender is dropped, and `published` owns it.
         let _ = self.waiting.wait_for(|&ver| ver > seen).await;
         let state = self.published.state.lock();
         let map = state.map.clone();

@@ -1,7 +1,7 @@
-//! How calls reach other nodes, and Raft's among them.
+//! The delivery of calls to other nodes, Raft's calls among them.
 //!
-//! Here: the trait that the server implements over its lanes, the address book, openraft's network.
-//! Not here: what is said (`rpc`).
+//! Here: the trait that the server implements over its transport, the address book, openraft's
+//! network. Not here: the calls themselves (`rpc`).
 
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -27,17 +27,17 @@ use tokio::time::timeout;
 use crate::map_watch::MapPublisher;
 use crate::rpc::{self, Declined, Envelope, Install, RpcReply, RpcRequest, Sender};
 
-/// Bytes of a snapshot in one call: far below the longest frame of a lane.
+/// The bytes of a snapshot in one call: far below the longest control frame.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
-/// After a call that did not get through, Raft waits so long.
+/// Raft's pause after a call that failed.
 const BACKOFF: Duration = Duration::from_millis(100);
-/// A piece of a snapshot may take so long.
+/// The timeout for a chunk of a snapshot.
 const CHUNK_TTL: Duration = Duration::from_secs(1);
-/// Most addresses kept beside the map's.
+/// The most addresses kept beside the map's.
 const ADDRESSES_MAX: usize = 4096;
 
 openraft::declare_raft_types!(
-    /// What openraft replicates, by which types.
+    /// The types that openraft replicates.
     pub(crate) Types:
         D = MapCommand,
         R = Applied,
@@ -48,41 +48,41 @@ openraft::declare_raft_types!(
         AsyncRuntime = openraft::TokioRuntime,
 );
 
-/// What applying an entry gave.
+/// The result of applying an entry.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Applied {
     pub(crate) ver: u64,
-    /// None: it was an entry of Raft's own.
+    /// None for an entry of Raft's own.
     pub(crate) answer: Option<Result<MapAnswer, MapRefusal>>,
 }
 
-/// What a call will have become.
+/// The pending answer of a call.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, Unreachable>> + Send>>;
 
-/// The way to other nodes; the server's lanes.
+/// The transport to other nodes; the server implements it.
 pub trait ControlTransport: Send + Sync + 'static {
     /// Carries `rpc` to [`Control::handle`](crate::Control::handle) of a node, and its answer back.
     ///
-    /// `to` is none where only the address is known. The future is dropped after `ttl`; an answer
-    /// that comes later is of no use. Calls to one node may overtake each other.
+    /// `to` is none if only the address is known. The future is dropped after `ttl`, because a
+    /// later answer is of no use. Calls to one node may overtake each other.
     fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture;
 }
 
-/// Why no answer came.
+/// The reason for the lack of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Unreachable {
-    /// The host is there and takes no connection on the address: the process is gone.
+    /// The host answers but refuses connections on the address: the process is gone.
     #[error("connection refused")]
     Refused,
-    /// The connection broke, or there is no way.
+    /// The connection broke, or there is no path to the node.
     #[error("connection lost")]
     Lost,
-    /// Nothing came in time.
+    /// The answer did not arrive in time.
     #[error("no answer in time")]
     Late,
 }
 
-/// Why there is no answer of use.
+/// The reason for the lack of a usable answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CallError {
     #[error(transparent)]
@@ -91,7 +91,7 @@ pub(crate) enum CallError {
     Declined(Declined),
 }
 
-/// This node's way to all others. Clones share it.
+/// This node's client for calls to all others. Clones share it.
 #[derive(Clone)]
 pub(crate) struct RpcClient {
     inner: Arc<RpcClientInner>,
@@ -101,7 +101,8 @@ struct RpcClientInner {
     peers: Arc<dyn ControlTransport>,
     published: Arc<MapPublisher>,
     sender: Mutex<Sender>,
-    /// Where nodes said that they are, in which life; newer than the map, or before there is one.
+    /// Addresses that nodes reported, with their incarnations; newer than the map's, or known
+    /// before there is a map.
     addresses: Mutex<BTreeMap<NodeId, (Incarnation, String)>>,
 }
 
@@ -130,7 +131,7 @@ impl RpcClient {
         self.inner.sender.lock().membership = Some((cluster, node));
     }
 
-    /// Remembers where a node is.
+    /// Stores a node's address.
     pub(crate) fn learn(&self, node: NodeId, incarnation: Incarnation, address: &str) {
         let mut addresses = self.inner.addresses.lock();
         if addresses.get(&node).is_none_or(|(life, _)| *life <= incarnation)
@@ -140,7 +141,7 @@ impl RpcClient {
         }
     }
 
-    /// Where a node is.
+    /// The newest address of a node.
     pub(crate) fn address(&self, node: NodeId) -> Option<String> {
         let map = self.inner.published.map();
         let known = map.nodes().get(&node);
@@ -154,7 +155,7 @@ impl RpcClient {
         }
     }
 
-    /// Calls a node, or whoever is at an address.
+    /// Calls a node; with `to` none, any node at the address.
     pub(crate) async fn call(
         &self,
         to: Option<NodeId>,
@@ -172,7 +173,7 @@ impl RpcClient {
         }
     }
 
-    /// Calls a node wherever it is.
+    /// Calls a node at its newest address.
     pub(crate) async fn call_node(
         &self,
         to: NodeId,
@@ -184,7 +185,7 @@ impl RpcClient {
     }
 }
 
-/// A node's id in the map from its id in Raft, which are the same number.
+/// A node's id in the map from its id in Raft, which is the same number.
 pub(crate) fn node_id(raft_id: u64) -> NodeId {
     NodeId(u32::try_from(raft_id).unwrap_or(u32::MAX))
 }
@@ -197,11 +198,11 @@ impl RaftNetworkFactory<Types> for RpcClient {
     }
 }
 
-/// The way to one member.
+/// The client for one member of Raft.
 pub(crate) struct MemberConnection {
     rpc: RpcClient,
     to: NodeId,
-    /// Where it was when it became a member.
+    /// The address at which the node became a member.
     address: String,
 }
 

@@ -1,11 +1,11 @@
-//! What control planes say to each other.
+//! The calls between control planes.
 //!
-//! Here: the calls, their answers, and their bytes. Not here: the lane that carries them (an opaque
-//! `RpcRequest` and its answer), who answers (`handle::rpc_server`).
+//! Here: the requests, the replies, and their encoding. Not here: the link that carries them as
+//! opaque bytes, the answers (`handle::rpc_server`).
 //!
-//! The bytes are a version and postcard's form of what serde sees: openraft's messages are serde
-//! types, and the commands in them are written the same way in Raft's log. A map of every field of
-//! every message by hand would have to follow each release of openraft.
+//! The encoding is a version byte, then postcard's form of the serde types: openraft's messages are
+//! serde types, and Raft's log stores the commands in them in the same form. A hand-written
+//! encoding would have to follow each release of openraft.
 
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId};
@@ -20,88 +20,91 @@ use serde::{Deserialize, Serialize};
 use crate::failure_detector::LastHeard;
 use crate::raft_network::Types;
 
-/// Of all that follows. Who gets another one declines.
+/// The version of the encoding. A node that receives another version declines.
 const VERSION: u8 = 2;
 
-/// A call with its sender.
+/// A request with its sender.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Envelope {
     pub(crate) from: Sender,
-    /// Whom it is for: an address may have got another tenant. None: whoever is there.
+    /// The intended receiver, because another node may have taken over the address. None: any node
+    /// at the address.
     pub(crate) to: Option<NodeId>,
     pub(crate) call: RpcRequest,
 }
 
-/// Who says it.
+/// The sender of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Sender {
     pub(crate) node_uuid: u128,
     pub(crate) incarnation: Incarnation,
-    /// Cluster and id, if it has them.
+    /// The sender's cluster and id, if it has them.
     pub(crate) membership: Option<(u128, NodeId)>,
-    /// Where nodes reach it.
+    /// The sender's address for nodes.
     pub(crate) address: String,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum RpcRequest {
-    /// Who is there? From a node that looks for its cluster, or for voters.
+    /// Asks for the receiver's identity. From a node that looks for its cluster or for voters.
     Greet {
-        /// The birth of whoever should found a cluster, in the eyes of a node that has none.
+        /// The bootstrap vote of a sender without a cluster: the uuid of the node that should found
+        /// one.
         bootstrap_vote: Option<u128>,
-        /// It would found one itself; who only joins must not be waited for.
+        /// Whether the sender would found a cluster. A node that only joins does not count for the
+        /// founding.
         founds: bool,
     },
-    /// I am here.
+    /// A sign of life.
     Heartbeat(Heartbeat),
-    /// A piece of the whole map.
+    /// Requests a chunk of the whole map.
     Fetch { ver: u64, offset: u64 },
-    /// For the leader: a command.
+    /// Proposes a command to the leader.
     Ask { command: MapCommand, ttl_ms: u32 },
-    /// For the leader: this life seems to be over.
+    /// Reports to the leader that this incarnation seems to be over.
     Suspect { node: NodeId, incarnation: Incarnation },
-    /// Are you there?
+    /// Checks that the process answers.
     Ping,
-    /// From the leader to a voter: stand for election, for the leader leaves.
+    /// From a leader that leaves, to a voter: stand for election.
     Stand,
-    /// Raft's.
+    /// A request of Raft.
     Append(AppendEntriesRequest<Types>),
-    /// Raft's.
+    /// A request of Raft.
     Vote(VoteRequest<u64>),
-    /// Raft's: a piece of a snapshot.
+    /// A request of Raft: a chunk of a snapshot.
     Install(Box<Install>),
 }
 
-/// To every voter, four times a second.
+/// A sign of life to every voter, four times a second.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Heartbeat {
-    /// The version of the map that the sender has.
+    /// The version of the sender's map.
     pub(crate) map_ver: u64,
-    /// It serves clients.
+    /// Whether the sender serves clients.
     pub(crate) is_ready: bool,
-    /// Operations a second.
+    /// The sender's operations per second.
     pub(crate) load: u32,
-    /// How the disk under its control log does.
+    /// The state of the disk under the sender's control log.
     pub(crate) disk: DiskState,
-    /// Whom it hears, from a voter to a voter.
+    /// From a voter to a voter: the last message of each node.
     pub(crate) heard: Vec<LastHeard>,
 }
 
-/// How the disk under a node's control log does.
+/// The state of the disk under a node's control log.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DiskState {
-    /// As it should.
+    /// Writes succeed in time.
     #[default]
     Fine,
-    /// Slow: another node should lead.
+    /// The disk is slow: another node should lead.
     Slow,
-    /// There is no room for more: another node should lead.
+    /// The disk has no space left: another node should lead.
     Full,
-    /// It cannot be written: the node takes no part in Raft.
+    /// The disk cannot be written: the node takes no part in Raft.
     Failed,
 }
 
-/// A piece of a snapshot; all of them in order.
+/// A chunk of a snapshot; chunks are sent in order.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Install {
     pub(crate) vote: Vote<u64>,
@@ -124,47 +127,48 @@ pub(crate) enum RpcReply {
     Declined(Declined),
 }
 
-/// Who is there.
+/// The identity of the receiver.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct GreetReply {
     pub(crate) from: Sender,
-    /// Whom it wants to found a cluster, if it is in none.
+    /// The bootstrap vote of a node without a cluster.
     pub(crate) bootstrap_vote: Option<u128>,
-    /// It would found one itself.
+    /// Whether the node would found a cluster.
     pub(crate) founds: bool,
-    /// The voters it knows, since which entry of the log, with their addresses.
+    /// The voters that the node knows, with their addresses, and the log entry that made them
+    /// voters.
     pub(crate) voters: (u64, Vec<(NodeId, String)>),
 }
 
-/// What is new.
+/// The answer to a heartbeat.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct HeartbeatReply {
-    /// Who leads, and where.
+    /// The leader and its address.
     pub(crate) leader: Option<(NodeId, String)>,
-    /// Who votes, since which entry of the log.
+    /// The voters, and the log entry that made them voters.
     pub(crate) voters: (u64, Vec<NodeId>),
-    /// So many milliseconds ago a majority was known to be behind the leader.
+    /// The time since a majority was known to follow the leader, in milliseconds.
     pub(crate) contact_ms: Option<u32>,
-    /// Encoded deltas; none: fetch the whole.
+    /// Encoded deltas; none: fetch the whole map.
     pub(crate) deltas: Option<Vec<Bytes>>,
-    /// The version of the map that the voter has.
+    /// The version of the answering node's map.
     pub(crate) map_ver: u64,
 }
 
-/// What became of a command.
+/// The result of a proposed command.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ProposeReply {
-    /// The map said so, in this version.
+    /// The map's answer, in this version of the map.
     Answered(u64, Result<MapAnswer, MapRefusal>),
-    /// Nothing was done: ask that one.
+    /// Nothing was done: ask the leader, if given.
     NotLeader(Option<(NodeId, String)>),
-    /// Nothing was done, it may be later.
+    /// Nothing was done: ask again later.
     NotYet,
-    /// It may have been done.
+    /// The command may have been applied.
     Unknown,
 }
 
-/// Why a call was not taken.
+/// The reason for declining a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub(crate) enum Declined {
     #[error("in another cluster")]
@@ -186,7 +190,7 @@ pub(crate) fn encode<T: Serialize>(value: &T) -> Bytes {
     bytes.expect("nothing in it can fail to be written").into()
 }
 
-/// None for what another version, or nobody, wrote.
+/// Decodes a value; none for bytes of another version or from another source.
 pub(crate) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Option<T> {
     let (&VERSION, body) = bytes.split_first()? else { return None };
     match postcard::take_from_bytes(body) {
@@ -233,7 +237,7 @@ mod tests {
             let mut bytes = vec![VERSION];
             bytes.extend((0..length).map(|_| {
                 chance = chance.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                // Small numbers most of the time: types, lengths, terms.
+                // Small numbers most of the time, because types, lengths and terms are small.
                 (chance >> 56) as u8 >> ((chance >> 40) % 8)
             }));
             let _ = decode::<Envelope>(&bytes);

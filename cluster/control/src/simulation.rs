@@ -1,7 +1,7 @@
-//! What tests put in place of disks and lanes: both fail on command.
+//! Simulated disks and links for tests; both fail on command.
 //!
-//! Here: a disk that forgets what was not synced, lanes inside one process that can be cut. Not
-//! here: any test.
+//! Here: a disk that loses unsynced writes, links within one process that can be cut. Not here:
+//! tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,7 +18,7 @@ use crate::handle::Control;
 use crate::raft_network::{CallFuture, ControlTransport, Unreachable};
 use crate::store::{ControlStore, StoreError};
 
-/// What a disk writes at once, or not at all.
+/// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
 
 /// A disk in memory. Clones are the same disk.
@@ -31,7 +31,7 @@ pub struct Disk {
 struct Platter {
     synced: Vec<u8>,
     cached: Vec<u8>,
-    /// What was written since the last sync: offset and length.
+    /// The writes since the last sync: offset and length.
     dirty: Vec<(usize, usize)>,
     syncs: u64,
     cut_at: Option<u64>,
@@ -39,29 +39,29 @@ struct Platter {
     trouble: Option<DiskFault>,
 }
 
-/// What may be wrong with a disk that goes on being there.
+/// The faults of a disk that is still present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DiskFault {
-    /// Nothing can be written for want of space.
+    /// Writes fail for lack of space.
     Full,
-    /// Reads are right, writes and syncs fail.
+    /// Reads succeed, writes and syncs fail.
     Broken,
-    /// Each synced write takes so much longer.
+    /// Each synced write takes this much longer.
     Slow(Duration),
 }
 
 impl Disk {
-    /// An empty one.
+    /// An empty disk.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Opens the store on it.
+    /// Opens the store on this disk.
     ///
     /// # Errors
     ///
-    /// [`StoreError`], if the disk fails or holds something else.
+    /// [`StoreError`], if the disk fails or has invalid contents.
     pub fn store(&self) -> Result<ControlStore, StoreError> {
         let disk = self.clone();
         ControlStore::with_backend(self.clone(), move || match disk.platter.lock().trouble {
@@ -70,19 +70,19 @@ impl Disk {
         })
     }
 
-    /// Something goes wrong with it, or is repaired.
+    /// Sets or repairs a fault.
     pub fn set_trouble(&self, trouble: Option<DiskFault>) {
         self.platter.lock().trouble = trouble;
     }
 
-    /// How often it was synced.
+    /// The number of syncs.
     #[must_use]
     pub fn syncs(&self) -> u64 {
         self.platter.lock().syncs
     }
 
-    /// Cuts the power when it is to be synced the `sync`-th time, counted from 1: that sync fails,
-    /// and everything after it.
+    /// Cuts the power at the `sync`-th sync, counted from 1: that sync fails, and everything after
+    /// it.
     pub fn cut_at(&self, sync: u64) {
         self.platter.lock().cut_at = Some(sync);
     }
@@ -92,13 +92,13 @@ impl Disk {
         self.platter.lock().is_cut = true;
     }
 
-    /// The disk as it is when power comes back: what was synced, and of the rest the sectors that
-    /// `keeps` says.
+    /// The disk after power returns: the synced bytes, and those unsynced sectors for which `keeps`
+    /// returns true.
     #[must_use]
     pub fn after_power_cut(&self, mut keeps: impl FnMut() -> bool) -> Self {
         let platter = self.platter.lock();
         let mut image = platter.synced.clone();
-        // Its length is metadata that may have been written or not.
+        // The length is metadata that may or may not have been written.
         if platter.cached.len() > image.len() && keeps() {
             image.resize(platter.cached.len(), 0);
         }
@@ -181,7 +181,7 @@ impl StorageBackend for Disk {
     }
 }
 
-/// Lanes between the nodes of one process. Clones are the same lanes.
+/// Links between the nodes of one process. Clones share them.
 #[derive(Debug, Clone)]
 pub struct SimNetwork {
     links: Arc<Mutex<SimLinks>>,
@@ -190,7 +190,7 @@ pub struct SimNetwork {
 #[derive(Debug)]
 struct SimLinks {
     nodes: BTreeMap<String, Control>,
-    /// Hosts that are off: they do not even refuse.
+    /// Hosts that are off: they do not even refuse connections.
     dark: BTreeSet<String>,
     cuts: BTreeSet<(String, String)>,
     calls: u64,
@@ -198,7 +198,7 @@ struct SimLinks {
 }
 
 impl SimNetwork {
-    /// Lanes that take one to three milliseconds each way.
+    /// Links with a delay of one to three milliseconds each way.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         let links = SimLinks {
@@ -211,37 +211,37 @@ impl SimNetwork {
         Self { links: Arc::new(Mutex::new(links)) }
     }
 
-    /// The lanes of the node at an address.
+    /// The transport of the node at an address.
     #[must_use]
     pub fn peers(&self, address: &str) -> Arc<dyn ControlTransport> {
         Arc::new(SimTransport { net: self.clone(), from: address.to_owned() })
     }
 
-    /// A node listens.
+    /// Starts a node's listening.
     pub fn attach(&self, address: &str, control: Control) {
         let mut links = self.links.lock();
         links.dark.remove(address);
         links.nodes.insert(address.to_owned(), control);
     }
 
-    /// A process is gone: its host refuses connections.
+    /// Ends a process: its host refuses connections.
     pub fn detach(&self, address: &str) {
         self.links.lock().nodes.remove(address);
     }
 
-    /// A host is gone.
+    /// Ends a host: calls to it get no answer.
     pub fn darken(&self, address: &str) {
         let mut links = self.links.lock();
         links.nodes.remove(address);
         links.dark.insert(address.to_owned());
     }
 
-    /// Nothing gets from one to the other any more; the way back stays.
+    /// Cuts the way from one node to the other; the way back stays open.
     pub fn cut(&self, from: &str, to: &str) {
         self.links.lock().cuts.insert((from.to_owned(), to.to_owned()));
     }
 
-    /// Cuts both ways between one and all of the others.
+    /// Cuts both ways between one node and all others.
     pub fn isolate(&self, one: &str, others: &[&str]) {
         for other in others.iter().filter(|other| **other != one) {
             self.cut(one, other);
@@ -249,12 +249,12 @@ impl SimNetwork {
         }
     }
 
-    /// All ways are open again.
+    /// Opens all ways again.
     pub fn heal(&self) {
         self.links.lock().cuts.clear();
     }
 
-    /// How many calls were made.
+    /// The number of calls made.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.links.lock().calls
@@ -280,7 +280,7 @@ impl SimNetwork {
         }
         let control = self.links.lock().nodes.get(&to).cloned();
         let control = control.ok_or(Unreachable::Refused)?;
-        // A task: the other side goes on when this one has given up.
+        // The call runs in its own task: the receiver goes on after the caller has given up.
         let answered = tokio::spawn(async move { control.handle(rpc).await }).await;
         sleep(self.delay()).await;
         if self.is_cut(&to, &from) || self.links.lock().dark.contains(&from) {

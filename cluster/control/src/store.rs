@@ -1,10 +1,11 @@
-//! What a node keeps on disk: who it is, Raft's vote and log, and the last snapshot of the map.
+//! The data directory: the node's identity, Raft's vote and log, and the last snapshot of the map.
 //!
-//! Here: the file, its tables, who the node is, opening the file again after a fault. Not here: what
-//! Raft writes when (`raft_log`), what a snapshot is of (`state_machine`), how well the disk does (`health`).
+//! Here: the file, its tables, the identity, opening the file again after a fault. Not here: Raft's
+//! writes (`raft_log`), snapshots (`state_machine`), the speed of the disk (`health`).
 //!
-//! One redb file, `control.redb`. Every write is synced before it is reported done, but for
-//! `committed`, which rides on the next one: if it is lost, the leader says it again.
+//! The data is in one redb file, `control.redb`. Every write is synced before it is reported done,
+//! except `committed`, which becomes durable with the next write: if it is lost, the leader sends
+//! it again.
 
 pub(crate) mod health;
 pub(crate) mod raft_log;
@@ -36,46 +37,46 @@ const FORMAT: &str = "format";
 const IDENTITY: &str = "identity";
 const ADDRESS: &str = "address";
 const PROBE: &str = "probe";
-/// Of the tables and what is in them. Another one is not read.
+/// The version of the tables and their contents. Other versions are not read.
 const FORMAT_VERSION: u32 = 1;
 
-/// The file has a few megabytes; redb would keep up to a gigabyte in memory.
+/// The file has a few megabytes; by default redb would cache up to a gigabyte.
 const CACHE_BYTES: usize = 8 << 20;
 
-/// Who a node is, as its data directory knows.
+/// The identity of a node, as stored in its data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeIdentity {
     /// Drawn once for the directory.
     pub node_uuid: u128,
-    /// The present life.
+    /// The present incarnation.
     pub incarnation: Incarnation,
-    /// Its place in a cluster; none before it has one.
+    /// The membership in a cluster; none before the node has one.
     pub membership: Option<Membership>,
 }
 
-/// A node's place in a cluster.
+/// A node's membership in a cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
-    /// Which cluster.
+    /// The cluster.
     pub cluster: u128,
-    /// Its id there.
+    /// The node's id in the cluster.
     pub node: NodeId,
-    /// It created the cluster: it alone may initialise Raft, once.
+    /// Whether the node founded the cluster: only the founder initialises Raft, once.
     pub is_founder: bool,
 }
 
-/// Why the store cannot be used.
+/// The reason why the store cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The system refuses the directory, or a file in it.
+    /// The system refuses access to the directory, or to a file in it.
     #[error("data directory: {}: {source}", path.display())]
     Directory {
         /// The directory or file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Another process has the directory.
+    /// Another process has locked the directory.
     #[error(
         "data directory {} is in use by {by}: each server needs a directory of its own",
         path.display()
@@ -83,10 +84,10 @@ pub enum StoreError {
     InUse {
         /// The directory.
         path: PathBuf,
-        /// The process, as far as it is known.
+        /// The process, as far as known.
         by: String,
     },
-    /// The file is there and is not what was written.
+    /// The file exists but is damaged.
     #[error(
         "control log {} is damaged ({what}): restore the file from a copy, or move {} away and start \
          with an empty directory; the node then joins its cluster as a new one. It holds no counters",
@@ -96,34 +97,34 @@ pub enum StoreError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// In short.
+        /// The damage, in short.
         what: String,
     },
-    /// The directory was copied: the node that it is of runs somewhere else.
+    /// The directory was copied: its node runs somewhere else.
     #[error(
         "the node of this data directory runs at {address}: the directory was copied while in use. \
          Start with an empty one"
     )]
     Copied {
-        /// Where it runs.
+        /// The address at which the node runs.
         address: String,
     },
-    /// The database says so.
+    /// An error of the database.
     #[error("the control log: {0}")]
     Database(#[source] Box<redb::Error>),
-    /// What is in it was not written by us, or by another version.
+    /// The contents have another format, or are invalid.
     #[error("the control log: {0} is not readable")]
     Unreadable(&'static str),
-    /// The runtime went down while something was being written.
+    /// The runtime ended during a write.
     #[error("the control log: interrupted")]
     Interrupted,
-    /// The file was closed after a fault, and has not been opened again.
+    /// The file was closed after a fault, and was not opened again yet.
     #[error("the control log: closed after a fault")]
     Closed,
 }
 
 impl StoreError {
-    /// The same, with the file that it is about.
+    /// The same error, with the file concerned.
     fn at(self, path: Option<&Path>) -> Self {
         let Some(path) = path else { return self };
         let path = path.to_owned();
@@ -152,7 +153,7 @@ impl<E: Into<redb::Error>> From<Wrapped<E>> for StoreError {
     }
 }
 
-/// redb has an error for each of its calls; all of them end here.
+/// Converts redb's errors; it has one type for each of its calls.
 pub(crate) struct Wrapped<E>(E);
 
 pub(crate) trait Wrap<T> {
@@ -165,17 +166,17 @@ impl<T, E: Into<redb::Error>> Wrap<T> for Result<T, E> {
     }
 }
 
-/// What there should be room for.
+/// The free space that the probe checks for.
 const ROOM_BYTES: usize = 64 << 10;
-/// How long users of a file that failed may take to let go of it, before it can be opened again.
+/// The longest wait for users of a failed file, before it can be opened again.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
 
-/// The file. Clones share it.
+/// The store. Clones share it.
 #[derive(Clone)]
 pub struct ControlStore {
     inner: Arc<StoreInner>,
-    /// Which opening of the file this handle is for; none: whichever is current. A Raft has a handle for
-    /// one opening, so that nothing of an ended Raft writes beside the next one.
+    /// The number of the opening that this handle is for; none means the present one. Each Raft has
+    /// a handle for one opening, so that an ended Raft writes nothing beside the next one.
     opening: Option<u64>,
 }
 
@@ -184,16 +185,16 @@ type Delay = Box<dyn Fn() -> Duration + Send + Sync>;
 
 struct StoreInner {
     opened: Mutex<Opened>,
-    /// Opens what has failed; none: memory, which does not fail.
+    /// Opens the file again after a fault; none for memory, which does not fail.
     reopen: Option<Reopen>,
-    /// How much longer a simulated disk takes.
+    /// The additional time of a write on a simulated disk.
     delay: Option<Delay>,
-    /// Writes go to a thread that may wait for the disk. Not so where the disk is memory, so that
-    /// a simulation does the same twice.
+    /// Whether writes go to a thread that may wait for the disk. False in memory, so that a
+    /// simulation is reproducible.
     is_disk: bool,
     file: Option<PathBuf>,
     health: DiskHealth,
-    /// Keeps other processes off the directory.
+    /// The lock that keeps other processes off the directory.
     _lock: Option<File>,
 }
 
@@ -210,21 +211,21 @@ impl std::fmt::Debug for ControlStore {
 }
 
 impl ControlStore {
-    /// Opens the file in a data directory, both of which are made if they are not there.
+    /// Opens the file in a data directory. Creates both if missing.
     ///
     /// # Errors
     ///
-    /// [`StoreError`]; another process that has it open is one reason.
+    /// [`StoreError`], for example if another process has the directory open.
     pub fn open(directory: &Path) -> Result<Self, StoreError> {
         let failed = |source| StoreError::Directory { path: directory.to_owned(), source };
         fs::create_dir_all(directory).map_err(failed)?;
         let lock = lock(directory)?;
         let file = directory.join("control.redb");
-        // A damaged file may fail an assertion of redb's; the operator gets the same advice.
+        // A damaged file may fail an assertion of redb's. The operator gets the same advice.
         let opened = catch_unwind(AssertUnwindSafe(|| builder().create(&file).wrap()));
         let opened = opened.unwrap_or(Err(StoreError::Unreadable("its structure")));
         let database = opened.map_err(|error| error.at(Some(&file)))?;
-        // A file is durable when its name is.
+        // A new file is durable only once its directory entry is.
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
         let place = file.clone();
         let inner = StoreInner {
@@ -239,21 +240,21 @@ impl ControlStore {
         Self::new(inner)
     }
 
-    /// One that is gone with the process.
+    /// A store in memory, which ends with the process.
     ///
     /// # Errors
     ///
-    /// None that happen.
+    /// [`StoreError`], if the database cannot be created.
     pub fn in_memory() -> Result<Self, StoreError> {
         let database = builder().create_with_backend(InMemoryBackend::new()).wrap()?;
         Self::on(database, None, None)
     }
 
-    /// One on a simulated disk, which takes `delay` for each write.
+    /// A store on a simulated disk, which takes `delay` for each write.
     ///
     /// # Errors
     ///
-    /// [`StoreError`], if the backend fails or holds something else.
+    /// [`StoreError`], if the backend fails or has invalid contents.
     #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn with_backend(
         backend: impl redb::StorageBackend + Clone,
@@ -286,7 +287,7 @@ impl ControlStore {
             Ok(Some(FORMAT_VERSION)) => return Ok(store),
             Ok(Some(_)) => return Err(StoreError::Unreadable("its format").at(file)),
             Ok(None) => {}
-            // A new file.
+            // The file is new.
             Err(StoreError::Database(error))
                 if matches!(*error, redb::Error::TableDoesNotExist(_)) => {}
             Err(error) => return Err(error.at(file)),
@@ -303,17 +304,17 @@ impl ControlStore {
         self.inner.file.as_deref()
     }
 
-    /// The file by name, for people.
+    /// The name of the file, for operators.
     pub(crate) fn name(&self) -> String {
         self.file().map_or_else(|| "in memory".to_owned(), |file| file.display().to_string())
     }
 
-    /// How well the disk does.
+    /// The health of the disk.
     pub(crate) fn health(&self) -> &DiskHealth {
         &self.inner.health
     }
 
-    /// A handle for one Raft: it ends when the file is opened again.
+    /// A handle for one Raft, valid until the file is opened again.
     pub(crate) fn of_this_opening(&self) -> Self {
         Self { inner: self.inner.clone(), opening: Some(self.inner.opened.lock().number) }
     }
@@ -326,7 +327,7 @@ impl ControlStore {
         opened.database.clone().ok_or(StoreError::Closed)
     }
 
-    /// Opens the file again after a fault. Handles of a Raft that had it are of no use from then on.
+    /// Opens the file again after a fault. Handles of an earlier Raft become invalid.
     pub(crate) async fn reopen(&self) -> Result<(), StoreError> {
         let inner = self.inner.clone();
         if !inner.is_disk {
@@ -336,7 +337,7 @@ impl ControlStore {
         opened.unwrap_or(Err(StoreError::Interrupted)).map_err(|error| error.at(self.file()))
     }
 
-    /// Writes something of no meaning, to learn how the disk does.
+    /// Writes a value without meaning, to measure the disk.
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
         if let Some(directory) = self.file().and_then(Path::parent).map(Path::to_owned) {
             let room = tokio::task::spawn_blocking(move || room(&directory)).await;
@@ -347,7 +348,7 @@ impl ControlStore {
         self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
     }
 
-    /// Begins a life: draws the birth of a new directory, and counts the incarnation.
+    /// Begins an incarnation: stores the uuid of a new directory, and counts the incarnation.
     pub(crate) async fn begin(&self, node_uuid: u128) -> Result<NodeIdentity, StoreError> {
         let before = self.fact::<NodeIdentity>(IDENTITY).map_err(|error| error.at(self.file()))?;
         let mut identity = before.unwrap_or(NodeIdentity {
@@ -362,7 +363,7 @@ impl ControlStore {
         Ok(identity)
     }
 
-    /// From now on other nodes reach this one there.
+    /// Stores the address at which other nodes reach this one.
     pub(crate) async fn moves_to(&self, address: &str) -> Result<(), StoreError> {
         if self.last_address()?.as_deref() == Some(address) {
             return Ok(());
@@ -371,12 +372,12 @@ impl ControlStore {
         self.write(Durability::Immediate, move |write| put(write, ADDRESS, &address)).await
     }
 
-    /// Where other nodes reached the last life of this node.
+    /// The address of the last incarnation of this node.
     pub(crate) fn last_address(&self) -> Result<Option<String>, StoreError> {
         self.fact::<String>(ADDRESS)
     }
 
-    /// Takes a seat. What Raft had under another one is gone: it belonged to that id.
+    /// Stores a membership. Raft's vote, log and snapshot under another id are removed with it.
     pub(crate) async fn store_membership(&self, identity: NodeIdentity) -> Result<(), StoreError> {
         self.write(Durability::Immediate, move |write| {
             for fact in [
@@ -394,7 +395,7 @@ impl ControlStore {
         .await
     }
 
-    /// Something small by its name.
+    /// Reads a small value by its name.
     pub(crate) fn fact<T: DeserializeOwned>(
         &self,
         name: &'static str,
@@ -405,7 +406,7 @@ impl ControlStore {
         decode(bytes.value(), name).map(Some)
     }
 
-    /// Writes, and syncs as told, before it returns.
+    /// Writes, and syncs if `durability` demands it, before it returns.
     pub(crate) async fn write<T: Send + 'static>(
         &self,
         durability: Durability,
@@ -448,7 +449,7 @@ impl StoreInner {
             return Ok(());
         };
         if let Some(mut old) = old {
-            // Whoever reads or writes there ends soon, unless the disk hangs.
+            // Present readers and writers end soon, unless the disk hangs.
             let mut left = LET_GO_MAX;
             while let Err(still) = Arc::try_unwrap(old) {
                 old = still;
@@ -469,11 +470,11 @@ impl StoreInner {
     }
 }
 
-/// Opens a file that failed, by way of a copy of all that is in it. After a sync that failed, what the
-/// system shows of the file may not be on the disk, and a second sync would not say so.
+/// Opens a file that failed, by copying its contents to a new file. After a failed sync the system
+/// may show contents that are not on the disk, and a second sync would not report that.
 fn rewrite(file: &Path) -> Result<Database, StoreError> {
     let failed = |source| StoreError::Directory { path: file.to_owned(), source };
-    // Never made anew: a node without its vote could vote twice.
+    // The file is never created here: a node without its vote could vote twice.
     let old = builder().open(file).wrap()?;
     let beside = file.with_extension("redb.new");
     match fs::remove_file(&beside) {
@@ -502,8 +503,8 @@ fn rewrite(file: &Path) -> Result<Database, StoreError> {
     Ok(new)
 }
 
-/// Whether there is room for more in a directory: the control log needs some now and then, and not every
-/// write finds out.
+/// Checks that there is free space in a directory. The control log needs it now and then, and not
+/// every write would notice the lack.
 fn room(directory: &Path) -> io::Result<()> {
     let path = directory.join("probe");
     let written = fs::write(&path, vec![0; ROOM_BYTES]);
@@ -511,7 +512,7 @@ fn room(directory: &Path) -> io::Result<()> {
     written.and(removed)
 }
 
-/// Takes the directory for this process, which the file `lock` there names.
+/// Locks the directory for this process. The file `lock` contains its id.
 fn lock(directory: &Path) -> Result<File, StoreError> {
     let path = directory.join("lock");
     let failed = |source| StoreError::Directory { path: path.clone(), source };
@@ -530,7 +531,7 @@ fn lock(directory: &Path) -> Result<File, StoreError> {
         }
         Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
     }
-    // A full disk is no reason not to start: the number is for people.
+    // A full disk does not prevent the start: the id is only for operators.
     let _ = file.set_len(0).and_then(|()| file.rewind());
     let _ = writeln!(file, "{}", std::process::id());
     Ok(file)

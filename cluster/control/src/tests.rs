@@ -1,4 +1,4 @@
-//! Whole control planes in one process, on held time.
+//! Whole control planes in one process, on paused time.
 
 mod disks;
 mod durable;
@@ -22,7 +22,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::simulation::{Disk, SimNetwork};
 use crate::{Control, ControlOptions, MembershipState, StartMode};
 
-/// A heartbeat, and the way there and back.
+/// One heartbeat period, and the round trip.
 const BEAT: Duration = Duration::from_millis(250 + 10);
 const TTL: Duration = Duration::from_secs(5);
 
@@ -75,7 +75,7 @@ impl World {
         self.start_on(name, Disk::new(), begin).await
     }
 
-    /// A cluster whose first node is the first name, all in it.
+    /// A cluster founded by the first of `names`; all nodes are members.
     async fn cluster(seed: u64, names: &[&'static str]) -> Self {
         let mut world = Self::new(seed, names);
         for (at, name) in names.iter().enumerate() {
@@ -94,13 +94,13 @@ impl World {
         &self.nodes[name].control
     }
 
-    /// The process ends at once; what was not synced is lost.
+    /// Ends the process at once; unsynced writes are lost.
     async fn kill(&mut self, name: &'static str) -> Disk {
         self.net.detach(name);
         self.end(name).await
     }
 
-    /// The host ends at once.
+    /// Ends the host at once.
     async fn power_off(&mut self, name: &'static str) -> Disk {
         self.net.darken(name);
         self.end(name).await
@@ -123,7 +123,7 @@ impl World {
         self.nodes.iter().find_map(leads)
     }
 
-    /// Waits until `holds` of the world, and says how long that took.
+    /// Waits until `holds` returns true. Returns the time that took.
     async fn until(
         &self,
         what: &'static str,
@@ -160,7 +160,7 @@ impl World {
         .await
     }
 
-    /// All have the same map.
+    /// Whether all nodes have the same map.
     fn is_even(&self) -> bool {
         let mut maps = self.nodes.values().map(|running| running.control.map());
         let first = maps.next().expect("one runs");
@@ -168,7 +168,7 @@ impl World {
     }
 }
 
-/// What a server does for the partitions whose primaries it has: copies, and hands over.
+/// Acts as a server for the partitions of which it is primary: copies, and hands over.
 async fn hands(control: Control) {
     let mut watch = control.watch();
     loop {
@@ -194,7 +194,7 @@ async fn hands(control: Control) {
 
 fn options(name: &str, seed: u128, bits: u8, begin: StartMode) -> ControlOptions {
     ControlOptions {
-        // Births in the order of starts.
+        // Node uuids ascend in the order of starts.
         seed,
         description: NodeDescription {
             client_address: name.to_owned(),
@@ -209,7 +209,7 @@ fn options(name: &str, seed: u128, bits: u8, begin: StartMode) -> ControlOptions
     }
 }
 
-/// A command that is answered and not refused.
+/// Proposes a command that must not be refused.
 async fn done(control: &Control, command: MapCommand) {
     let outcome = control.propose(command, TTL).await.expect("a leader");
     outcome.answer.expect("it is allowed");

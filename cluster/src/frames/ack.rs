@@ -1,4 +1,5 @@
-//! `StreamAck`: what became of a stream at its receiver; `KeepAlive`, `Ping`, `Pong`: signs of life.
+//! `StreamAck`: acknowledgements and refusals of a stream; `KeepAlive`, `Ping`, `Pong`: signs of
+//! life.
 
 use super::fields::{Fields, put_position, put_stream};
 use super::{FrameError, FrameKind, begin, end};
@@ -9,46 +10,46 @@ use crate::replica::Position;
 const REFUSED_BYTES: usize = 30;
 const DONE_BYTES: usize = 26;
 
-/// Something of a stream that a copy did not take. It and all that follows for its partition in that term is not
-/// held, until an `Adopt` or a first `Chunk` was taken.
+/// A frame of the stream that a copy refused. That frame and all that follow for the partition in
+/// that term are not held, until the copy takes an `Adopt` or a first `Chunk`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamRefusal {
     /// The partition.
     pub partition: Partition,
-    /// The term of what was refused.
+    /// The term of the refused frame.
     pub term: Term,
     /// The newest term that the copy has seen.
     pub copy_term: Term,
-    /// Where the refused frame ends in the stream.
+    /// The position in the stream where the refused frame ends.
     pub end: u64,
     /// The copy's last record.
     pub last: Position,
 }
 
-/// A lane is done with all numbers below `done`.
+/// The number up to which an op stream is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamDone {
-    /// The lane, one of the sender's own.
+    /// One of the sender's own op streams.
     pub stream: OpStreamId,
-    /// No number below will ever be sent again.
+    /// No number below is ever sent again.
     pub done: u64,
 }
 
-/// Refusals, then the position up to which the stream was gone through.
+/// Refusals, then the position up to which the stream was processed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamAck<'a> {
     refused: &'a [u8],
-    /// Everything up to here is held, or was refused: now or in an earlier word.
+    /// Everything before this position is held, or was refused in this ack or an earlier one.
     pub held: u64,
     done: &'a [u8],
 }
 
 impl<'a> StreamAck<'a> {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let refused = fields.u32()? as usize;
@@ -75,12 +76,12 @@ impl<'a> StreamAck<'a> {
         })
     }
 
-    /// The refusals. They are to be dealt with before `held` is believed.
+    /// The refusals. Process them before `held`.
     pub fn refused(&self) -> impl Iterator<Item = StreamRefusal> + use<'a> {
         self.checked_refused().filter_map(Result::ok)
     }
 
-    /// What the sender's lanes are done with.
+    /// The done numbers of the sender's op streams.
     pub fn done(&self) -> impl Iterator<Item = StreamDone> + use<'a> {
         streams_done(self.done)
     }
@@ -122,20 +123,20 @@ impl<'a> StreamAckWriter<'a> {
     }
 }
 
-/// Said once a second on a link where nothing else was. It says no position: only a [`StreamAck`] does.
+/// Sent once a second on an otherwise idle link. It carries no position; only a [`StreamAck`] does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeepAlive<'a> {
-    /// The sender's monotonic clock, nanoseconds.
+    /// The sender's monotonic clock, in nanoseconds.
     pub time_ns: u64,
     done: &'a [u8],
 }
 
 impl<'a> KeepAlive<'a> {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let keep_alive = Self { time_ns: fields.u64()?, done: read_done(&mut fields)? };
@@ -143,7 +144,7 @@ impl<'a> KeepAlive<'a> {
         Ok(keep_alive)
     }
 
-    /// What the sender's lanes are done with.
+    /// The done numbers of the sender's op streams.
     pub fn done(&self) -> impl Iterator<Item = StreamDone> + use<'a> {
         streams_done(self.done)
     }
@@ -162,11 +163,11 @@ impl<'a> KeepAlive<'a> {
 pub struct Ping(pub u64);
 
 impl Ping {
-    /// Reads the body of a `Ping` or `Pong`.
+    /// Decodes the body of a `Ping` or `Pong`.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let ping = Self(fields.u64()?);
@@ -179,7 +180,7 @@ impl Ping {
         self.encode_as(FrameKind::Ping, out);
     }
 
-    /// Appends the `Pong` that answers it.
+    /// Appends the `Pong` that answers this `Ping`.
     pub fn encode_answer(self, out: &mut Vec<u8>) {
         self.encode_as(FrameKind::Pong, out);
     }
@@ -204,7 +205,7 @@ fn streams_done(done: &[u8]) -> impl Iterator<Item = StreamDone> + use<'_> {
     })
 }
 
-/// At most 65,535 lanes.
+/// Appends the done numbers of at most 65,535 op streams.
 fn put_done(out: &mut Vec<u8>, done: &[StreamDone]) {
     let done = &done[..done.len().min(usize::from(u16::MAX))];
     out.extend_from_slice(&(done.len() as u16).to_le_bytes());

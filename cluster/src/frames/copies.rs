@@ -1,5 +1,5 @@
-//! What copies of a partition say to each other beside records. These frames are part of the stream, so each
-//! has its place among the records.
+//! `Adopt`, `TermCheck`, `Restart`, `Pull`, `Chunk`: the frames between copies of a partition
+//! beside records. These frames are part of the stream, so each has a position among the records.
 
 use super::fields::{Fields, put_copy, put_position, put_stream};
 use super::records::{
@@ -10,31 +10,31 @@ use crate::id::OpStreamId;
 use crate::id::{CopyId, Partition, Term};
 use crate::replica::Position;
 
-/// A new primary to an in-sync copy: follow me, if this is the last record you hold.
+/// From a new primary to an in-sync copy: follow this term if `last` is your last record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Adopt {
     /// The partition.
     pub partition: Partition,
-    /// The copy that is asked.
+    /// The copy that is asked to follow.
     pub to: CopyId,
     /// The primary.
     pub from: CopyId,
-    /// Its term.
+    /// The primary's term.
     pub term: Term,
-    /// Its last record.
+    /// The primary's last record.
     pub last: Position,
     /// The partition's time less the primary's monotonic clock; wraps.
     pub ahead_ns: u64,
-    /// The primary's monotonic clock.
+    /// The primary's monotonic clock, in nanoseconds.
     pub time_ns: u64,
 }
 
 impl Adopt {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let adopt = Self {
@@ -64,7 +64,7 @@ impl Adopt {
     }
 }
 
-/// A primary to a mandatory copy: refuse this if you have seen a newer term.
+/// From a primary to a mandatory copy: refuse this frame if you have seen a newer term.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TermCheck {
     /// The partition.
@@ -74,11 +74,11 @@ pub struct TermCheck {
 }
 
 impl TermCheck {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let check = Self { partition: fields.partition()?, term: fields.term()? };
@@ -95,7 +95,7 @@ impl TermCheck {
     }
 }
 
-/// A primary to a learner: what you have grown from this start cannot be completed, begin anew.
+/// From a primary to a learner: the copy of this start cannot be completed, begin anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Restart {
     /// The partition.
@@ -104,16 +104,16 @@ pub struct Restart {
     pub to: CopyId,
     /// The primary's term.
     pub term: Term,
-    /// Which start.
+    /// The number of the start.
     pub start: u32,
 }
 
 impl Restart {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &[u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let restart = Self {
@@ -137,7 +137,7 @@ impl Restart {
     }
 }
 
-/// A learner to its primary: the next piece.
+/// From a learner to its primary: requests the next chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pull<'a> {
     /// The partition.
@@ -150,16 +150,16 @@ pub struct Pull<'a> {
     pub term: Term,
     /// Counts the starts of the copy.
     pub start: u32,
-    /// Where the piece begins; none: at the start.
+    /// The cursor at which the chunk begins; none for the first chunk.
     pub cursor: Option<&'a [u8]>,
 }
 
 impl<'a> Pull<'a> {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let pull = Self {
@@ -187,7 +187,7 @@ impl<'a> Pull<'a> {
     }
 }
 
-/// The fields of a piece of a copy before its keys.
+/// The fields of a chunk before its keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chunk {
     /// The partition.
@@ -196,39 +196,39 @@ pub struct Chunk {
     pub to: CopyId,
     /// The primary.
     pub from: CopyId,
-    /// Its term.
+    /// The primary's term.
     pub term: Term,
-    /// Which start it belongs to.
+    /// The number of the start that the chunk belongs to.
     pub start: u32,
-    /// It is the first piece of this start.
+    /// Whether it is the first chunk of this start.
     pub is_first: bool,
     /// The primary's last record.
     pub last: Position,
     /// The partition's time less the primary's monotonic clock; wraps.
     pub ahead_ns: u64,
-    /// The primary's monotonic clock.
+    /// The primary's monotonic clock, in nanoseconds.
     pub time_ns: u64,
-    /// The newest time that a record of the partition bears.
+    /// The newest time of a record of the partition.
     pub pt_ns: u64,
 }
 
-/// A result that is copied, and the operation's number.
+/// A result within a chunk, with the operation's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExportedResult<'a> {
-    /// The operation's number in its lane.
+    /// The operation's number in its op stream.
     pub number: u64,
     /// The result.
     pub result: RecordResult<'a>,
 }
 
-/// The results of one lane in a piece.
+/// The results of one op stream in a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamResults {
-    /// The lane.
+    /// The op stream.
     pub stream: OpStreamId,
-    /// It is done with all numbers below.
+    /// The op stream is done with all numbers below.
     pub done: u64,
-    /// How many results follow.
+    /// The number of results that follow.
     pub count: u32,
 }
 
@@ -264,7 +264,7 @@ impl<'a> ChunkWriter<'a> {
         Self { out, at, keys_at, keys: 0, streams_at: 0, streams: 0, results_at: 0, results: 0 }
     }
 
-    /// Adds a key. All keys come before the first lane.
+    /// Adds a key. All keys come before the first op stream.
     pub fn key(&mut self, key: &[u8], state: &KeyState<'_>) {
         self.keys += 1;
         self.out.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -288,7 +288,7 @@ impl<'a> ChunkWriter<'a> {
         }
     }
 
-    /// The results that follow are of this lane.
+    /// Begins the results of an op stream.
     pub fn stream(&mut self, stream: OpStreamId, done: u64) {
         self.begin_streams();
         self.end_stream();
@@ -300,7 +300,7 @@ impl<'a> ChunkWriter<'a> {
         self.out.extend_from_slice(&[0; 4]);
     }
 
-    /// Adds a result of the lane.
+    /// Adds a result of the op stream.
     pub fn result(&mut self, result: &ExportedResult<'_>) {
         self.results += 1;
         self.out.extend_from_slice(&result.number.to_le_bytes());
@@ -315,13 +315,13 @@ impl<'a> ChunkWriter<'a> {
         }
     }
 
-    /// Bytes of the frame so far.
+    /// The bytes of the frame up to now.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.out.len() - self.at
     }
 
-    /// Ends the frame. `cursor` is where the next piece begins; none behind the last.
+    /// Ends the frame. `cursor` is where the next chunk begins; none for the last chunk.
     pub fn finish(mut self, cursor: Option<&[u8]>) {
         self.begin_streams();
         self.end_stream();
@@ -331,7 +331,7 @@ impl<'a> ChunkWriter<'a> {
     }
 }
 
-/// Reads a [`Chunk`]: its fields, then its keys, then lanes with their results.
+/// Reads a [`Chunk`]: its fields, then its keys, then the op streams with their results.
 #[derive(Debug, Clone)]
 pub struct ChunkReader<'a> {
     chunk: Chunk,
@@ -346,7 +346,7 @@ impl<'a> ChunkReader<'a> {
     ///
     /// # Errors
     ///
-    /// If they are broken.
+    /// If the fields are malformed.
     pub fn new(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let chunk = Chunk {
@@ -371,11 +371,11 @@ impl<'a> ChunkReader<'a> {
         &self.chunk
     }
 
-    /// The next key; none behind the last.
+    /// The next key; none after the last.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     pub fn next_key(&mut self) -> Result<Option<(&'a [u8], KeyState<'a>)>, FrameError> {
         if self.keys == 0 {
             return Ok(None);
@@ -393,11 +393,12 @@ impl<'a> ChunkReader<'a> {
         Ok(Some((self.fields.bytes(length)?, state)))
     }
 
-    /// The next lane, once all keys and all results of the lane before are read; none behind the last.
+    /// The next op stream, once all keys and all results of the op stream before are read; none
+    /// after the last.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     pub fn next_stream(&mut self) -> Result<Option<StreamResults>, FrameError> {
         let streams = match self.streams {
             Some(streams) => streams,
@@ -417,11 +418,11 @@ impl<'a> ChunkReader<'a> {
         Ok(Some(stream))
     }
 
-    /// The next result of the lane; none behind the last.
+    /// The next result of the op stream; none after the last.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     pub fn next_result(&mut self) -> Result<Option<ExportedResult<'a>>, FrameError> {
         if self.results == 0 {
             return Ok(None);
@@ -440,11 +441,11 @@ impl<'a> ChunkReader<'a> {
         Ok(Some(ExportedResult { number, result }))
     }
 
-    /// Where the next piece begins; none behind the last piece. Called once all lanes are read.
+    /// The cursor of the next chunk; none for the last chunk. Called once all op streams are read.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     pub fn finish(mut self) -> Result<Option<&'a [u8]>, FrameError> {
         let cursor = read_cursor(&mut self.fields)?;
         self.fields.end()?;

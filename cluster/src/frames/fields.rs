@@ -6,7 +6,7 @@ use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::map::TERM_MAX;
 use crate::replica::Position;
 
-/// Takes fields off the front of a body.
+/// Removes fields from the front of a body.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// A term, if it is one.
+/// The term, if it is within [`TERM_MAX`](crate::map::TERM_MAX).
 pub(super) fn term(term: u32) -> Result<Term, FrameError> {
     if term > TERM_MAX { Err(FrameError::Range("term")) } else { Ok(Term(term)) }
 }

@@ -1,4 +1,5 @@
-//! `Forward`: operations for the owner of their keys, as their clients sent them; `Answers`: their results.
+//! `Forward`: operations for the owner of their keys, as their clients sent them; `Answers`: their
+//! results.
 
 use super::fields::{Fields, put_copy, put_stream, term};
 use super::{FrameError, FrameKind, begin, end};
@@ -6,13 +7,14 @@ use crate::id::OpStreamId;
 use crate::id::{CopyId, Partition, Term};
 use crate::replica::{Refusal, Route};
 
-/// The bits of [`ForwardOp::op_flags`] that the data plane knows. The others belong to the server.
+/// The bits of [`ForwardOp::op_flags`] that the data plane reads. The other bits belong to the
+/// server.
 pub mod op_flags {
-    /// The request was sent before, to whomever: it is looked up.
+    /// The operation was sent before, to any node: it is looked up in the dedup log.
     pub const AGAIN: u8 = 0x80;
-    /// It only looks: doing it twice is doing it once.
+    /// The operation only reads: repeating it is harmless.
     pub const READ: u8 = 0x40;
-    /// It is answered as soon as its owner has done it; see `AckMode::Owner`.
+    /// The operation is answered as soon as its owner has done it; see `AckMode::Owner`.
     pub const OWNER: u8 = 0x20;
 }
 
@@ -26,37 +28,37 @@ const EXCEPTION_BYTES: usize = 23;
 pub struct ForwardOp {
     /// The partition of its key.
     pub partition: Partition,
-    /// The term in which the receiver is its primary: only in this term it may be done.
+    /// The term in which the receiver is primary. The operation may be done only in this term.
     pub term: Term,
-    /// See [`op_flags`].
+    /// The bits of [`op_flags`].
     pub op_flags: u8,
 }
 
-/// A run of operations of one lane, with consecutive numbers.
+/// A run of operations of one op stream, with consecutive numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Forward<'a> {
-    /// Counts the `Forward`s of the sending worker, to whomever.
+    /// Counts the `Forward`s of the sending worker, to any node.
     pub sending: u64,
-    /// The lane of the requests.
+    /// The op stream of the requests.
     pub stream: OpStreamId,
     /// The number of the first request; the others follow.
     pub first: u64,
-    /// The lane is done with all numbers below.
+    /// The op stream is done with all numbers below.
     pub done: u64,
-    /// The requests are refused once they have waited for so long, in milliseconds.
+    /// The receiver refuses requests that have waited for this time, in milliseconds.
     pub left_ms: u16,
-    /// Requests, encoded.
+    /// The encoded requests.
     requests: &'a [u8],
-    /// The requests' lines, one behind the other.
+    /// The requests' lines, concatenated.
     pub lines: &'a [u8],
 }
 
 impl<'a> Forward<'a> {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let (sending, stream) = (fields.u64()?, fields.stream()?);
@@ -71,7 +73,7 @@ impl<'a> Forward<'a> {
         Ok(frame)
     }
 
-    /// How many requests there are; at least one.
+    /// The number of requests; at least one.
     #[must_use]
     pub fn count(&self) -> usize {
         self.requests.len() / REQUEST_BYTES
@@ -88,25 +90,25 @@ impl<'a> Forward<'a> {
     }
 }
 
-/// Collects the requests for one owner, and writes them as one frame. It keeps its memory.
+/// Collects the requests for one owner, and writes them as one frame. The memory is reused.
 #[derive(Debug, Default)]
 pub struct ForwardWriter {
     requests: Vec<u8>,
     lines: Vec<u8>,
 }
 
-/// Where a `Forward` belongs.
+/// The fields of a `Forward` that identify it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForwardHead {
-    /// As in [`Forward`].
+    /// See [`Forward::sending`].
     pub sending: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::stream`].
     pub stream: OpStreamId,
-    /// As in [`Forward`].
+    /// See [`Forward::first`].
     pub first: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::done`].
     pub done: u64,
-    /// As in [`Forward`].
+    /// See [`Forward::left_ms`].
     pub left_ms: u16,
 }
 
@@ -117,7 +119,7 @@ impl ForwardWriter {
         self.requests.is_empty()
     }
 
-    /// How many requests there are; 65,535 at most.
+    /// The number of requests; 65,535 at most.
     #[must_use]
     pub fn count(&self) -> usize {
         self.requests.len() / REQUEST_BYTES
@@ -133,7 +135,7 @@ impl ForwardWriter {
         self.lines.extend_from_slice(line);
     }
 
-    /// Appends the frame to `out` and forgets its requests.
+    /// Appends the frame to `out` and removes its requests.
     pub fn finish(&mut self, head: &ForwardHead, out: &mut Vec<u8>) {
         let at = begin(out, FrameKind::Forward);
         out.extend_from_slice(&head.sending.to_le_bytes());
@@ -150,47 +152,49 @@ impl ForwardWriter {
     }
 }
 
-/// A request that was not answered by text; its text has no bytes.
+/// A request that was not answered by text. The length of its text is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Exception {
-    /// Its place in the `Forward`.
+    /// The request's index in the `Forward`.
     pub place: u16,
-    /// Why.
+    /// The reason.
     pub kind: ExceptionKind,
 }
 
-/// Why a request was not answered by text.
+/// The reason for not answering by text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExceptionKind {
-    /// The receiver is not primary in that term; who is, as far as it knows. This sending was not done.
+    /// The receiver is not primary in that term. Carries the route to the primary, if known. This
+    /// sending was not done.
     NotOwner(Option<Route>),
-    /// The receiver is primary no more; who is. The request may have been done: it is to be sent again.
+    /// The receiver is no longer primary. Carries the route to the new one, if known. The operation
+    /// may have been done, so the sender sends it again.
     Deposed(Option<Route>),
     /// This sending was not done and will not be.
     Refused(Refusal),
 }
 
-/// Results of requests `first..first + count` of a `Forward`.
+/// The results of requests `first..first + count` of a `Forward`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Answers<'a> {
     /// The number of the `Forward`.
     pub sending: u64,
-    /// The place of the first request that is answered.
+    /// The index of the first answered request.
     pub first: u16,
-    /// How many are; at least one.
+    /// The number of answered requests; at least one.
     pub count: u16,
     exceptions: &'a [u8],
     lengths: &'a [u8],
-    /// The answers, one behind the other.
+    /// The answers, concatenated.
     pub text: &'a [u8],
 }
 
 impl<'a> Answers<'a> {
-    /// Reads the body of a frame.
+    /// Decodes the body of a frame.
     ///
     /// # Errors
     ///
-    /// If it is broken.
+    /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let (sending, first, count) = (fields.u64()?, fields.u16()?, fields.u16()?);
@@ -218,19 +222,19 @@ impl<'a> Answers<'a> {
         exceptions.iter().map(decode_exception)
     }
 
-    /// The requests that text does not answer, by ascending place.
+    /// The requests that were not answered by text, by ascending index.
     pub fn exceptions(&self) -> impl Iterator<Item = Exception> + use<'a> {
         self.checked_exceptions().filter_map(Result::ok)
     }
 
-    /// Bytes of text of each request.
+    /// The length of each request's text, in bytes.
     pub fn lengths(&self) -> impl Iterator<Item = u32> + use<'a> {
         let (lengths, _) = self.lengths.as_chunks::<4>();
         lengths.iter().map(|&length| u32::from_le_bytes(length))
     }
 }
 
-/// Collects answers, and writes them as one frame. It keeps its memory.
+/// Collects answers, and writes them as one frame. The memory is reused.
 #[derive(Debug, Default)]
 pub struct AnswersWriter {
     exceptions: Vec<u8>,
@@ -239,20 +243,20 @@ pub struct AnswersWriter {
 }
 
 impl AnswersWriter {
-    /// How many requests are answered so far.
+    /// The number of collected answers.
     #[must_use]
     pub fn count(&self) -> usize {
         self.lengths.len() / 4
     }
 
-    /// The next request is answered by this text.
+    /// Answers the next request by `text`.
     #[inline]
     pub fn text(&mut self, text: &[u8]) {
         self.lengths.extend_from_slice(&(text.len() as u32).to_le_bytes());
         self.text.extend_from_slice(text);
     }
 
-    /// The next request, at `place` of its `Forward`, is not answered by text.
+    /// Answers the next request, at index `place` of its `Forward`, by an exception.
     pub fn exception(&mut self, place: u16, kind: ExceptionKind) {
         self.lengths.extend_from_slice(&[0; 4]);
         let out = &mut self.exceptions;
@@ -270,7 +274,8 @@ impl AnswersWriter {
         put_copy(out, route.primary);
     }
 
-    /// Appends the frame to `out` and forgets its answers. `first` is the place of the first one.
+    /// Appends the frame to `out` and removes its answers. `first` is the index of the first
+    /// answered request.
     pub fn finish(&mut self, sending: u64, first: u16, out: &mut Vec<u8>) {
         let at = begin(out, FrameKind::Answers);
         out.extend_from_slice(&sending.to_le_bytes());

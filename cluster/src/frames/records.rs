@@ -1,88 +1,88 @@
-//! `Records`: changes of keys, each with its place in the history of its partition and with the result of
-//! the operation that made it.
+//! `Records`: changes of keys, each with its position in the history of its partition and the
+//! result of its operation.
 
 use super::fields::{Fields, put_stream, term};
 use super::{FrameError, FrameKind, begin, end};
 use crate::id::OpStreamId;
 use crate::id::{Partition, Term};
 
-/// Longest key, in bytes.
+/// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
-/// Bytes of a record's fields of fixed width.
+/// The length of a record's fixed-width fields, in bytes.
 const FIXED_BYTES: usize = 18;
-/// Bytes of a section before its records.
+/// The length of a section's header, in bytes.
 const SECTION_BYTES: usize = 36;
-/// The key's length does not fit into a byte and follows in two.
+/// Marks a key of 255 bytes or more; its length follows in two bytes.
 const LONG_KEY: u8 = 255;
 /// The bits of a record's kind.
 const STATE_BITS: u8 = 0b0000_0011;
 const RESULT_BITS: u8 = 0b0000_1100;
 const TIME_BIT: u8 = 0b0001_0000;
 
-/// What a key has become.
+/// The state of a key after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyState<'a> {
-    /// A counter without flags and deadline, whose cas unique is the record's term and number.
+    /// A counter without flags and deadline. Its cas unique is the record's term and lsn.
     Counter(u64),
-    /// A whole item, in the state machine's own bytes.
+    /// A whole item, in the state machine's own encoding.
     Item(&'a [u8]),
-    /// The key is gone.
+    /// The key was removed.
     Deleted,
-    /// The key is as it was; only the result is new.
+    /// The key did not change; only the result is new.
     Unchanged,
 }
 
 /// The result of the operation that made a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordResult<'a> {
-    /// The counter's value. Only beside [`KeyState::Counter`], whose bytes say it.
+    /// The counter's value. Only beside [`KeyState::Counter`], which carries the value.
     Number(u64),
     /// Any other result.
     Bytes(&'a [u8]),
-    /// No operation made the record, or nothing is to be remembered of its result.
+    /// No operation made the record, or its result need not be kept.
     None,
 }
 
-/// One change.
+/// One change of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Record<'a> {
     /// The partition.
     pub partition: Partition,
     /// The operation's number less the first number of the section.
     pub place: u16,
-    /// The term in which it was made.
+    /// The term in which the record was made.
     pub term: Term,
-    /// Counts the records of the partition.
+    /// The record's number in its partition.
     pub lsn: u64,
-    /// The partition's time, if it is another than the frame's time and the partition's offset make.
+    /// The partition's time, if it differs from the frame's time plus the partition's offset.
     pub pt_ns: Option<u64>,
-    /// The key; [`KEY_BYTES_MAX`] at most.
+    /// The key, at most [`KEY_BYTES_MAX`] bytes.
     pub key: &'a [u8],
-    /// What it has become.
+    /// The key's new state.
     pub state: KeyState<'a>,
-    /// What the operation's client is told.
+    /// The result for the operation's client.
     pub result: RecordResult<'a>,
 }
 
-/// What the records of a section have in common.
+/// The common fields of a section's records.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Section {
-    /// Whose operations made them. Node 0: no operations did.
+    /// The op stream of the operations that made the records. Node 0: no operations made them.
     pub stream: OpStreamId,
-    /// The number that a record's place is added to.
+    /// The number that a record's `place` is added to.
     pub first: u64,
-    /// The lane is done with all numbers below.
+    /// The op stream is done with all numbers below.
     pub done: u64,
-    /// How many records there are; not 0.
+    /// The number of records; not 0.
     pub count: u16,
 }
 
-/// Writes one frame of records after the other into memory that it keeps. One for each worker and link.
+/// Writes one frame of records after another, reusing its memory. One for each worker and link.
 #[derive(Debug, Default)]
 pub struct RecordsWriter {
     out: Vec<u8>,
     section: Section,
-    /// Where the section begins, if one was begun.
+    /// The index of the section, if one was begun.
     section_at: Option<usize>,
 }
 
@@ -103,13 +103,14 @@ impl RecordsWriter {
         self.section_at.is_none() && self.out.len() <= super::HEADER_BYTES + 8
     }
 
-    /// The records that follow belong to this lane. A section without records is not sent.
+    /// Begins a section: the records that follow belong to `stream`. A section without records is
+    /// not sent.
     pub fn section(&mut self, stream: OpStreamId, first: u64, done: u64) {
         self.close();
         self.section = Section { stream, first, done, count: 0 };
     }
 
-    /// Appends a record to the section. Its key has [`KEY_BYTES_MAX`] bytes at most and a result 65,535.
+    /// Appends a record to the section. A key has at most [`KEY_BYTES_MAX`] bytes, a result 65,535.
     #[inline]
     pub fn record(&mut self, record: &Record<'_>) {
         debug_assert!(record.key.len() <= KEY_BYTES_MAX, "the protocol bounds keys");
@@ -142,7 +143,7 @@ impl RecordsWriter {
         self.out.extend_from_slice(record.key);
     }
 
-    /// Ends the frame. What it returns is to be appended to the stream.
+    /// Ends the frame and returns its bytes, for the stream.
     #[inline]
     pub fn finish(&mut self) -> &[u8] {
         self.close();
@@ -169,13 +170,13 @@ impl RecordsWriter {
     }
 }
 
-/// Reads the records of a frame, one by one, without copying them.
+/// Reads the records of a frame one by one, without copying them.
 #[derive(Debug, Clone)]
 pub struct RecordsReader<'a> {
     fields: Fields<'a>,
     time_ns: u64,
     section: Section,
-    /// Records of the section that are still to come.
+    /// Records of the section that were not read yet.
     left: u16,
 }
 
@@ -184,30 +185,30 @@ impl<'a> RecordsReader<'a> {
     ///
     /// # Errors
     ///
-    /// If it is too short.
+    /// If the body is too short.
     pub fn new(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let time_ns = fields.u64()?;
         Ok(Self { fields, time_ns, section: Section::default(), left: 0 })
     }
 
-    /// The sender's monotonic clock when the frame was made.
+    /// The sender's monotonic clock when it made the frame.
     #[must_use]
     pub fn time_ns(&self) -> u64 {
         self.time_ns
     }
 
-    /// The section of the record that was returned last.
+    /// The section of the record that was read last.
     #[must_use]
     pub fn section(&self) -> &Section {
         &self.section
     }
 
-    /// The next record; none behind the last.
+    /// The next record; none after the last.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     #[inline]
     pub fn next_record(&mut self) -> Result<Option<Record<'a>>, FrameError> {
         if self.left == 0 {

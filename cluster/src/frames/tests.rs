@@ -1,4 +1,4 @@
-//! Frames there and back, cut everywhere, and garbage.
+//! Frames of data links: round trips, frames cut at every byte, and garbage.
 
 use proptest::prelude::*;
 
@@ -30,7 +30,7 @@ fn term() -> impl Strategy<Value = Term> {
     (0_u32..1 << 24).prop_map(Term)
 }
 
-/// A record with what it borrows.
+/// A record that owns its fields.
 #[derive(Debug, Clone)]
 struct Owned {
     fields: (u16, u16, u32, u64, Option<u64>),
@@ -224,7 +224,7 @@ fn frame_that_is_too_long_is_refused_by_its_header() {
 }
 
 #[test]
-fn a_counter_takes_48_bytes_and_a_forward_8_more_than_its_line() {
+fn counter_record_and_forward_have_bounded_sizes() {
     let (stream, fields) = (OpStreamId::default(), (7, 3, 2, 1 << 40, None));
     let key = b"ctr:0123456789abcdef".to_vec();
     let record = Owned { fields, key, state: (0, u64::MAX, Vec::new()), result: (0, Vec::new()) };

@@ -1,9 +1,10 @@
-//! What a command does to the map.
+//! Applies commands to the map.
 //!
-//! Here: every rule a command must pass. Not here: whether it is wise (`controller`).
+//! Here: every rule that a command must pass. Not here: whether the command is useful
+//! (`controller`).
 //!
-//! Each rule keeps counts: whoever becomes primary is in sync, whoever becomes in sync is the very
-//! copy that was being made, and a partition begins anew only when no copy can come back.
+//! The rules keep counts: a copy that becomes primary is in sync, a copy that becomes in sync was
+//! the learner, and a partition begins anew only when no copy can come back.
 
 use super::command::{
     CHANGES_MAX, FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapChange, MapCommand,
@@ -17,15 +18,15 @@ use super::{
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, NODES_MAX};
 
-/// The settings that nodes make for themselves.
+/// The settings that nodes set themselves.
 const MARKS: [&str; 2] = [FOUNDED, LIMITS_SET];
 
 impl Map {
-    /// Applies a command: what it answers, and what it changed, if anything.
+    /// Applies a command. Returns its answer, and the changes if there are any.
     ///
     /// # Errors
     ///
-    /// Why the command as a whole is refused. Then nothing has changed.
+    /// The reason for refusing the whole command. Then the map is unchanged.
     pub fn apply(
         &mut self,
         command: &MapCommand,
@@ -39,8 +40,8 @@ impl Map {
         Ok((answer, Some(delta)))
     }
 
-    /// The answer, and the items that change. Nothing is changed here, so that a watcher who
-    /// applies the items gets what we get.
+    /// Returns the answer and the changed items. The map is not changed here, so a watcher that
+    /// applies the items gets the same map.
     fn decide(&self, command: &MapCommand) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
         if let MapCommand::Create { cluster, placement } = command {
             if self.head.is_some() {
@@ -149,7 +150,7 @@ impl Map {
         Ok(vec![DeltaItem::Node(id, None)])
     }
 
-    /// A node holds or learns a partition.
+    /// Whether the node holds or learns a partition.
     pub(super) fn holds_any(&self, id: NodeId) -> bool {
         self.partitions.iter().any(|entry| entry.copies().any(|copy| copy.node == id))
     }
@@ -176,7 +177,8 @@ impl Map {
         if body.is_none() && present.is_none() {
             return Ok(Vec::new());
         }
-        // Where one was removed, the count begins anew, above the versions it had: the map's own.
+        // A limit that replaces a removed one must not reuse its versions, so versions continue
+        // from the map's own.
         let next = version.max(self.ver).checked_add(1).ok_or(MapRefusal::UsedUp)?;
         let limit = body.map(|body| MapLimit { version: next, body: body.clone() });
         Ok(vec![DeltaItem::Limit(name.to_owned(), limit)])
@@ -246,7 +248,7 @@ impl Map {
         Ok((MapAnswer::Changes(answers), items))
     }
 
-    /// The entry after a step.
+    /// The entry after a transition.
     fn step(
         &self,
         entry: &PartitionEntry,
@@ -318,7 +320,8 @@ impl Map {
                 if entry.transfer_to != Some(copy) {
                     return Err(MapRefusal::NotWanted);
                 }
-                // The other may have died a moment ago. Then it is promoted over, not waited for.
+                // The target may have died a moment ago. Then the transfer is refused, and the
+                // controller removes that copy.
                 self.living(copy)?;
                 lead(&mut after, copy)?;
             }
@@ -336,14 +339,15 @@ impl Map {
         if self.is_living(copy) { Ok(()) } else { Err(MapRefusal::NotLiving) }
     }
 
-    /// No copy in sync can come back; or none may within the time that the settings give it.
+    /// Checks that no in-sync copy can come back. With `waited` and `lost_after_ms` set, dead nodes
+    /// count as lost too.
     fn check_lost(&self, entry: &PartitionEntry, waited: bool) -> Result<(), MapRefusal> {
         let waited = waited && self.settings.lost_after_ms.is_some();
         let is_lost = |&copy: &CopyId| self.is_removed(copy) || waited && !self.is_living(copy);
         if entry.in_sync.iter().all(is_lost) { Ok(()) } else { Err(MapRefusal::MayReturn) }
     }
 
-    /// Another copy of the partition, on a node that lives and is to hold something.
+    /// Assigns another copy of the partition, on a living node with a weight.
     fn new_copy(
         &self,
         entry: &mut PartitionEntry,
@@ -378,7 +382,7 @@ fn is_name(name: &str) -> bool {
 }
 
 impl NodeDescription {
-    /// Every part has an allowed size.
+    /// Whether each field is within its bounds.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         let addresses = [&self.client_address, &self.peer_address, &self.ring_name];

@@ -1,19 +1,21 @@
-//! Whose wall clock is off.
+//! Detects nodes with a wrong wall clock.
 //!
-//! Here: the nodes' wall clocks as one node measured them → the time that most of them agree on, and
-//! the nodes too far from it. Not here: measuring them (`server`), what follows (`controller`).
+//! Here: the nodes' wall clocks as one node measured them → the time that most of them agree on,
+//! and the nodes too far from it. Not here: the measurement (`server`), the consequences
+//! (`controller`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::id::NodeId;
 
-/// A node whose clock differs by more does not become primary while another copy can.
+/// A node with a clock further from the median does not become primary while another copy can.
 pub const OFF_MS: u64 = 1000;
-/// A clock that was off is right again below this, so that none is both in turns.
+/// A clock that was off counts as right again within this distance. The gap to `OFF_MS` prevents
+/// flapping.
 const RIGHT_MS: u64 = 500;
 
-/// The median of the clocks, in milliseconds ahead of the one they were measured by, as they are. Of
-/// two in the middle the one nearer to the leader's clock. None where there are no clocks.
+/// The median of the clocks, in milliseconds ahead of the clock that measured them. With two clocks
+/// in the middle it is the one nearer to the leader's. None if there are no clocks.
 #[must_use]
 pub fn common_ms(clocks: &BTreeMap<NodeId, i64>, leader: Option<NodeId>) -> Option<i64> {
     let mut sorted: Vec<i64> = clocks.values().copied().collect();
@@ -28,7 +30,7 @@ pub fn common_ms(clocks: &BTreeMap<NodeId, i64>, leader: Option<NodeId>) -> Opti
     Some(if leads.abs_diff(lower) <= leads.abs_diff(upper) { lower } else { upper })
 }
 
-/// The nodes whose clock is off. `before` are those that were until now.
+/// The nodes with a wrong clock. `before` is the previous result.
 #[must_use]
 pub fn off(
     clocks: &BTreeMap<NodeId, i64>,
@@ -57,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn the_few_are_off_whoever_measures() {
+    fn minority_is_off_on_any_measuring_node() {
         const HOUR: i64 = 3_600_000;
         assert_eq!(off_of(&[0, 20, HOUR], 1), [3]);
         assert_eq!(off_of(&[0, HOUR, HOUR + 400], 1), [1]);
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_opinions_the_leaders_counts() {
+    fn of_two_equal_groups_the_leaders_clock_counts() {
         assert_eq!(off_of(&[0, 5000], 1), [2]);
         assert_eq!(off_of(&[0, 5000], 2), [1]);
         assert_eq!(off_of(&[0, 10, 5000, 5010], 4), [1, 2]);

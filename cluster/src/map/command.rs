@@ -1,7 +1,7 @@
-//! What may be asked of the map, and why it may be refused.
+//! The commands that change the map, and the reasons for refusing them.
 //!
-//! Here: the commands that go into Raft's log, and their answers. Not here: what they do (`apply`),
-//! who asks when (`controller`, `replica`, operators).
+//! Here: the commands in Raft's log, and their answers. Not here: their rules and effects
+//! (`apply`), their senders (`controller`, `replica`, operators).
 
 use serde::{Deserialize, Serialize};
 
@@ -9,154 +9,155 @@ use super::NodeDescription;
 use crate::id::{CopyId, Incarnation, NodeId, Partition};
 use crate::placement::Placement;
 
-/// The setting that says that the cluster was given the others by its founder.
+/// The setting that marks that the founder has stored the cluster's other settings.
 pub const FOUNDED: &str = "founded";
-/// The setting that says that the cluster was told its limits, by a file or an operator.
+/// The setting that marks that a file or an operator has set the cluster's limits.
 pub const LIMITS_SET: &str = "limits_told";
 /// The only value of [`FOUNDED`] and [`LIMITS_SET`].
 pub const YES: &str = "yes";
-/// Longest wait for lost copies: 136 years. The shortest is one millisecond.
+/// The longest wait for lost copies: 136 years. The shortest is one millisecond.
 pub const LOST_AFTER_MS_MAX: u64 = u32::MAX as u64 * 1000;
 
-/// Most partitions of one command.
+/// The most partitions of one command.
 pub const CHANGES_MAX: usize = 256;
 
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapCommand {
-    /// Begins the cluster. The first command, once.
+    /// Creates the cluster. This is the first command, and applies once.
     Create {
-        /// Which cluster; drawn at random.
+        /// The id of the cluster; drawn at random.
         cluster: u128,
-        /// How keys find nodes, for ever.
+        /// The mapping from keys to nodes, fixed for ever.
         placement: Placement,
     },
-    /// A node says it is there: for the first time, in a new life, with new addresses, or because
-    /// it hears that it is held dead. Saying it twice is saying it once.
+    /// Registers a node: for the first time, in a new incarnation, with new addresses, or because
+    /// the map calls it dead. A repetition changes nothing.
     Register {
-        /// Drawn once for its data directory.
+        /// Drawn once for the node's data directory.
         node_uuid: u128,
-        /// Its present life.
+        /// The node's present incarnation.
         incarnation: Incarnation,
-        /// What it says of itself.
+        /// The node's description of itself.
         description: NodeDescription,
     },
-    /// The node has what it should have: joining → active.
+    /// The node has its target copies: joining → active.
     Activate(NodeId, Incarnation),
-    /// The node is to give everything away: joining or active → draining.
+    /// The node has to give its copies away: joining or active → draining.
     Drain(NodeId, Incarnation),
-    /// The voters do not hear the node: any → dead.
+    /// The voters receive no heartbeats from the node: any → dead.
     Bury(NodeId, Incarnation),
-    /// The node is no more. One that drains must hold nothing; one that is dead is given up with
-    /// whatever it holds: say so only if it will not come back in this life.
+    /// Removes the node. A draining node must hold nothing. A dead node is given up with its
+    /// copies: use this only if it will not come back in this incarnation.
     Forget(NodeId, Incarnation),
-    /// Each is done or refused on its own. At most [`CHANGES_MAX`].
+    /// Changes of partitions, at most [`CHANGES_MAX`]. Each is done or refused on its own.
     Partitions(Vec<MapChange>),
-    /// A limit: none removes it. `version` is the one it has; 0: there is none.
+    /// Replaces a limit; a `body` of none removes it.
     PutLimit {
-        /// Its name.
+        /// The limit's name.
         name: String,
-        /// The version to replace.
+        /// The version to replace; 0 if there is no limit of this name.
         version: u64,
-        /// What it becomes.
+        /// The new body.
         body: Option<Vec<u8>>,
     },
-    /// A setting of the whole cluster.
+    /// Changes a setting of the whole cluster.
     Set(Setting),
 }
 
 /// A change of a setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Setting {
-    /// Wanted copies.
+    /// The wanted number of copies.
     Replicas(u8),
-    /// When lost partitions may begin anew; none: never.
+    /// The time after which lost partitions may begin anew; none: never.
     LostAfterMs(Option<u64>),
-    /// What all nodes can do. Never less than it was.
+    /// The feature version that all nodes support. It never decreases.
     Version(u32),
-    /// A mark: [`FOUNDED`] or [`LIMITS_SET`], whose value is [`YES`]. No value removes a setting of
-    /// any name.
+    /// A mark: [`FOUNDED`] or [`LIMITS_SET`], with the value [`YES`]. A value of none removes a
+    /// setting of any name.
     Other {
-        /// Its name.
+        /// The setting's name.
         name: String,
-        /// Its value.
+        /// The setting's value.
         value: Option<String>,
     },
 }
 
-/// A change of one partition, if its entry still has version `ver`.
+/// A change of one partition. Refused if its entry no longer has version `ver`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapChange {
-    /// Which.
+    /// The partition to change.
     pub partition: Partition,
-    /// The version it was decided on.
+    /// The version of the entry that the change was decided on.
     pub ver: u32,
-    /// What.
+    /// The transition to apply.
     pub transition: Transition,
 }
 
-/// What becomes of a partition.
+/// The changes of a partition's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Transition {
-    /// Make a copy there. It replaces a learner that is not there any more.
+    /// Starts a copy on a node. It replaces a learner that is not alive.
     SetLearner(NodeId, Incarnation),
-    /// Give up the copy that is being made.
+    /// Gives up the learner.
     DropLearner(CopyId),
-    /// The learner holds everything, and nothing is acknowledged without it. Asked by the primary.
+    /// Makes the learner in-sync: it holds every change, and nothing is acknowledged without it.
+    /// Proposed by the primary.
     AddInSync(CopyId),
-    /// A backup need not acknowledge any more.
+    /// Removes a backup: acknowledgements no longer need it.
     RemoveInSync(CopyId),
-    /// The primary is to hand over to this one, or to keep.
+    /// Asks the primary to hand over to this copy, or withdraws the request.
     SetTransfer(Option<CopyId>),
-    /// It does: every in-sync copy holds everything. Asked by the primary.
+    /// Hands over: every in-sync copy holds every change. Proposed by the primary.
     Transfer(CopyId),
-    /// The primary is dead: this one goes on.
+    /// Makes this copy primary because the primary is dead.
     Promote(CopyId),
-    /// Begin anew and empty, with one copy there.
+    /// Begins anew and empty, with one copy on `node`.
     Reset {
-        /// Where.
+        /// The node of the new copy.
         node: NodeId,
-        /// In which life.
+        /// The node's incarnation.
         incarnation: Incarnation,
-        /// The copies are not known to be gone, but were out of reach for as long as the settings
-        /// want. False: they are known to be gone, or there never were any.
+        /// True: the old copies may still exist, but were unreachable for `lost_after_ms`. False:
+        /// they are known to be gone, or there never were any.
         waited: bool,
     },
 }
 
-/// What became of a command that was not refused as a whole.
+/// The result of a command that was not refused as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapAnswer {
-    /// Done, or it already was so.
+    /// The command was applied, or the map already was in that state.
     Done,
-    /// The id of the node that registered.
+    /// The id of the registered node.
     Registered(NodeId),
-    /// What became of each change, in order.
+    /// The result of each change, in order.
     Changes(Vec<Result<(), MapRefusal>>),
 }
 
-/// Why nothing was changed.
+/// The reason for changing nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, thiserror::Error)]
 pub enum MapRefusal {
-    /// A second creation.
+    /// The cluster exists already.
     #[error("the cluster exists")]
     Exists,
-    /// Anything before the creation.
+    /// The cluster does not exist yet.
     #[error("there is no cluster yet")]
     NotCreated,
-    /// Too long, too many, or out of range.
+    /// A field is too long or out of range, or there are too many items.
     #[error("out of bounds")]
     OutOfBounds,
-    /// No such node.
+    /// The map has no such node.
     #[error("no such node")]
     UnknownNode,
-    /// The node lives another life than the one meant.
+    /// The node has another incarnation than the command.
     #[error("another incarnation")]
     OtherIncarnation,
-    /// The node is not in a state for this.
+    /// The node's state does not allow the command.
     #[error("not in this state of the node")]
     WrongState,
-    /// Two nodes cannot have the same ring name.
+    /// Another node has the same ring name.
     #[error("the ring name is taken")]
     NameTaken,
     /// The node still holds copies.
@@ -165,16 +166,16 @@ pub enum MapRefusal {
     /// The entry, or the limit, has changed since.
     #[error("decided on version {0}, it has another")]
     OtherVersion(u64),
-    /// No such partition.
+    /// There is no such partition.
     #[error("no such partition")]
     UnknownPartition,
-    /// Only the first copy, by a reset, comes before a primary.
+    /// The partition has no primary yet; only `Reset` makes the first copy.
     #[error("there is no primary yet")]
     NoPrimary,
     /// The node holds a copy already.
     #[error("the node has a copy")]
     HasCopy,
-    /// No more copies are allowed.
+    /// The partition has the maximum number of copies.
     #[error("enough copies")]
     EnoughCopies,
     /// The copy is not the present learner.
@@ -186,22 +187,22 @@ pub enum MapRefusal {
     /// The copy is the primary.
     #[error("it is the primary")]
     IsPrimary,
-    /// The copy is on a node that is dead or lives another life.
+    /// The copy's node is dead or has another incarnation.
     #[error("the copy does not live")]
     NotLiving,
-    /// No living in-sync copy would be left.
+    /// No living in-sync copy would remain.
     #[error("it may be the last copy")]
     LastCopy,
-    /// The transfer is not wanted, or to another one.
+    /// No transfer is requested, or one to another copy.
     #[error("no transfer to that copy is wanted")]
     NotWanted,
-    /// A copy may still be there.
+    /// A copy may still exist.
     #[error("a copy may still be there")]
     MayReturn,
-    /// A number would not fit.
+    /// A counter would overflow.
     #[error("a counter has reached its end")]
     UsedUp,
-    /// No setting has this name, or it does not take this value.
+    /// No setting has this name, or the setting does not accept this value.
     #[error("no such setting, or not such a value")]
     NoSetting,
     /// The node runs at another address: its data directory was copied.

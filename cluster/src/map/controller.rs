@@ -1,10 +1,11 @@
-//! What should change in the map next.
+//! Decides which changes bring the map to its target.
 //!
-//! Here: (map, what the voters hear, targets) → the next commands, and who should vote. Not here:
-//! what a command may do (`apply`), the copying (`replica`), detecting the dead (`control`).
+//! Here: (map, the voters' observations, targets) → the next commands, and the set of voters. Not
+//! here: the rules of commands (`apply`), the copying (`replica`), the detection of dead nodes
+//! (`control`).
 //!
-//! It keeps no state: the leader runs it on the map it has, proposes what it says, and runs it
-//! again. What it says twice is refused by version the second time.
+//! The controller keeps no state: the leader runs it on the present map, proposes its commands, and
+//! runs it again. A command that is proposed twice is refused by version the second time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,30 +14,31 @@ use super::{Map, MapNode, NodeState, PartitionEntry};
 use crate::id::{CopyId, NodeId, Partition};
 use crate::placement::{COPIES_MAX, PartitionOwners};
 
-/// Most copies that are made, and hands that change, at one node at a time. Each step of them is a commit
-/// or two for all, so with few at a time 16384 partitions take minutes to come to rest. A node may have part in
-/// more when it is promoted in place of one that had: what was begun goes on, nothing is added.
+/// The most copies and handovers that a node takes part in at a time. Each of their steps is a
+/// commit or two, so a small bound would make a rebalance of 16384 partitions take minutes. A node
+/// that is promoted may exceed the bound with moves that it inherits; it gets no new ones until it
+/// is below.
 pub const MOVES_MAX: usize = 256;
 
-/// What the leader knows beside the map.
+/// The leader's observations beside the map.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ControllerInput {
-    /// Nodes that a majority of the voters did not hear in time.
+    /// Nodes without a recent heartbeat at a majority of the voters.
     pub silent: BTreeSet<NodeId>,
-    /// Of those the map calls dead, the ones silent for longer than `lost_after_ms`.
+    /// The nodes that the map calls dead and that were silent for longer than `lost_after_ms`.
     pub lost: BTreeSet<NodeId>,
-    /// Draining nodes that serve clients, by their own word: they are not forgotten yet.
+    /// Draining nodes that report that they still serve clients: they are not forgotten yet.
     pub serving: BTreeSet<NodeId>,
-    /// No new copies for now: too much died at once, and may come back.
+    /// Makes no new copies for now: many nodes died at once and may come back.
     pub hold_copies: bool,
-    /// Nodes whose wall clock is off: none becomes primary while another copy can.
+    /// Nodes with a wrong wall clock: none becomes primary while another copy can.
     pub off: BTreeSet<NodeId>,
-    /// Joining nodes whose wall clock is not known yet: likewise, and they go on joining.
+    /// Joining nodes without a measured wall clock: treated as wrong, and they stay joining.
     pub unmeasured: BTreeSet<NodeId>,
 }
 
-/// The next commands: first about nodes; about partitions once no node's state is out of date.
-/// None: nothing to do but to wait for primaries that copy or hand over.
+/// The next commands: first about nodes, then about partitions once every node's state is current.
+/// Empty if there is nothing to do but wait for primaries that copy or hand over.
 ///
 /// `targets` is [`Map::targets`].
 #[must_use]
@@ -52,7 +54,8 @@ pub fn next(map: &Map, facts: &ControllerInput, targets: &[PartitionOwners]) -> 
     let mut plan = Plan { map, facts, moves: moves(map) };
     let mut urgent = Vec::new();
     let mut patient = Vec::new();
-    // The dead first: what a promoted node inherits counts before anything new is begun.
+    // Partitions of dead primaries come first, so that moves inherited by promotion count before
+    // new ones.
     for is_dead in [true, false] {
         for (at, (entry, target)) in map.partitions().iter().zip(targets).enumerate() {
             let has_died = entry.primary.is_some_and(|primary| !map.is_living(primary));
@@ -72,7 +75,7 @@ pub fn next(map: &Map, facts: &ControllerInput, targets: &[PartitionOwners]) -> 
     commands
 }
 
-/// Joining nodes that hold all they should, and draining ones that hold nothing.
+/// Activates joining nodes that hold all their copies, and forgets draining nodes that hold none.
 fn arrived_and_left(
     map: &Map,
     facts: &ControllerInput,
@@ -106,7 +109,7 @@ fn arrived_and_left(
     map.nodes().iter().filter_map(due).collect()
 }
 
-/// How many moves each node has part in. A node that draws no copy is not in it.
+/// The number of moves that each node takes part in. Nodes without moves are missing.
 #[must_use]
 pub fn moves(map: &Map) -> BTreeMap<NodeId, usize> {
     let mut moves = BTreeMap::new();
@@ -127,13 +130,13 @@ struct Plan<'a> {
 }
 
 impl Plan<'_> {
-    /// The next step of a partition towards its target, if one is due.
+    /// The next transition of a partition towards its target, if one is due.
     fn step(&mut self, entry: &PartitionEntry, target: &PartitionOwners) -> Option<Transition> {
         let Some(primary) = entry.primary else { return self.reset(target, false) };
         if !self.map.is_living(primary) {
             return self.without_primary(entry, target);
         }
-        // Nothing is acknowledged while the primary waits for a dead backup.
+        // The primary acknowledges nothing while it waits for a dead backup.
         if let Some(&dead) = entry.in_sync.iter().find(|&&copy| !self.map.is_living(copy)) {
             return Some(Transition::RemoveInSync(dead));
         }
@@ -142,8 +145,8 @@ impl Plan<'_> {
             .or_else(|| self.add_or_remove(entry, primary, target))
     }
 
-    /// The primary is dead: the best backup goes on. If there is none, the partition waits, or
-    /// begins anew where that loses nothing that could come back.
+    /// Promotes the best backup of a dead primary. Without one the partition waits, or is reset if
+    /// no copy that could come back would be lost.
     fn without_primary(
         &mut self,
         entry: &PartitionEntry,
@@ -151,7 +154,7 @@ impl Plan<'_> {
     ) -> Option<Transition> {
         let living = |copy: &&CopyId| self.map.is_living(**copy);
         let rank = |copy: &&CopyId| target.iter().position(|&node| node == copy.node);
-        // A node that leaves goes on too, if it must, and one whose clock is off: behind all others.
+        // A node that leaves, or one with a wrong clock, is promoted only if there is no other.
         let best = entry.in_sync.iter().filter(living).min_by_key(|copy| {
             let is_last = (self.is_off(copy.node), self.is_leaving(copy.node));
             (is_last, rank(copy).unwrap_or(COPIES_MAX), copy.node)
@@ -178,7 +181,7 @@ impl Plan<'_> {
         Some(Transition::Reset { node, incarnation, waited })
     }
 
-    /// Gives up what was begun and is of no use any more.
+    /// Withdraws a learner or a transfer that is no longer useful.
     fn tidy(
         &self,
         entry: &PartitionEntry,
@@ -195,8 +198,8 @@ impl Plan<'_> {
         (!is_wanted).then_some(Transition::SetTransfer(None))
     }
 
-    /// Who should take over from a living primary, if anyone can. Where the clock of the partition's
-    /// first node is off, the next one takes its place.
+    /// The copy that should take over from a living primary. If the clock of the target primary is
+    /// wrong, the next target node stands in for it.
     fn next_primary(
         &self,
         entry: &PartitionEntry,
@@ -214,8 +217,8 @@ impl Plan<'_> {
         if let Some(copy) = first.and_then(|node| entry.in_sync_on(node)) {
             return Some(copy);
         }
-        // A node that leaves does not wait for the right one. Neither does a primary that has no
-        // right to its copy, where the right one finds no room.
+        // A draining primary does not wait for the first node to be in sync. Neither does a primary
+        // outside the target that blocks the room for that node's copy.
         let is_full = entry.in_sync.len() == COPIES_MAX && !target.contains(&primary.node);
         let is_leaving = self.is_leaving(primary.node);
         if !is_leaving && !is_full {
@@ -224,7 +227,8 @@ impl Plan<'_> {
         if first.is_some() {
             return right().find_map(|node| entry.in_sync_on(node));
         }
-        // A primary that leaves hands over to a node whose clock is off if there will be no other.
+        // A draining primary hands over even to a node with a wrong clock if there will be no
+        // other.
         is_leaving.then(|| target.iter().find_map(|&node| entry.in_sync_on(node)))?
     }
 
@@ -241,8 +245,8 @@ impl Plan<'_> {
         Some(Transition::SetTransfer(Some(to)))
     }
 
-    /// Makes the missing copy, and only then lets go of one too many. Where there is no room for
-    /// one more copy, one too many goes first.
+    /// Adds the missing replica before removing the surplus one, unless that would exceed
+    /// `COPIES_MAX`.
     fn add_or_remove(
         &mut self,
         entry: &PartitionEntry,
@@ -272,7 +276,7 @@ impl Plan<'_> {
         }
     }
 
-    /// Counts a move between two nodes, unless one of them has enough.
+    /// Counts a move between two nodes, unless one of them is at `MOVES_MAX`.
     fn may_move(&mut self, to: NodeId, from: NodeId) -> bool {
         let count = |node: NodeId| self.moves.get(&node).copied().unwrap_or(0);
         if count(to) >= MOVES_MAX || count(from) >= MOVES_MAX {
@@ -292,11 +296,11 @@ impl Plan<'_> {
     }
 }
 
-/// Nodes that should vote: one of up to two, three of three or four, else five, in as many zones as
-/// possible. Between nodes that spread the voters equally well, those that vote already stay.
+/// The nodes that should vote: one of up to two nodes, three of three or four, else five, in as
+/// many zones as possible. Between nodes that spread the voters equally well, present voters stay.
 ///
-/// A voter that is dead, or in `unfit` because its disk fails, gives its seat to a node that is well.
-/// Without such a node it keeps its seat: the dead count, so a majority never shrinks with them.
+/// A dead voter, or one in `unfit` because its disk fails, is replaced by a healthy node. Without
+/// such a node it stays a voter, so a majority never shrinks with the number of dead nodes.
 #[must_use]
 pub fn voters(map: &Map, current: &BTreeSet<NodeId>, unfit: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
     let stays = |node: &MapNode| node.state != NodeState::Draining;
@@ -334,8 +338,8 @@ pub fn voters(map: &Map, current: &BTreeSet<NodeId>, unfit: &BTreeSet<NodeId>) -
     chosen
 }
 
-/// An even number survives no more deaths than one less: where there are too few to choose from, a
-/// newcomer waits for the next one, and who is dead keeps its seat, for it may come back.
+/// Makes the number of voters odd: an even number survives no more deaths than one less. With too
+/// few candidates a new voter waits for a second one, and a dead voter stays, for it may come back.
 fn make_odd(map: &Map, chosen: &mut BTreeSet<NodeId>, current: &BTreeSet<NodeId>) {
     if chosen.len() % 2 == 1 {
         return;

@@ -1,9 +1,9 @@
-//! How changes of the map reach those who only watch.
+//! Deltas: changes of the map, for nodes that follow it.
 //!
-//! Here: what a command changed, the last changes kept, and their bytes. Not here: what may change
-//! (`apply`), the message around them (`message`).
+//! Here: the changes of one command, the last changes kept, and their encoding. Not here: the rules
+//! of changes (`apply`), the message around them (`message`).
 //!
-//! A delta carries states, not commands: whoever has the version before gets the very same map
+//! A delta carries states, not commands: a node that has the version before gets the same map
 //! without knowing a rule.
 
 use std::collections::VecDeque;
@@ -13,27 +13,27 @@ use serde::{Deserialize, Serialize};
 use super::{Map, MapHeader, MapLimit, MapNode, PartitionEntry, Settings};
 use crate::id::{NodeId, Partition};
 
-/// Most deltas kept.
+/// The most deltas kept.
 pub const DELTAS_MAX: usize = 10_000;
-/// Most changed items kept in them. A command can change 256; this bounds the memory. A limit counts
-/// once more for each `ITEM_BYTES` of its body.
+/// The most changed items in the kept deltas. A command can change 256 partitions, so this bounds
+/// the memory. A limit counts once more for each `ITEM_BYTES` of its body.
 pub const ITEMS_MAX: usize = 100_000;
 /// Bytes of a limit's body that count as one item.
 const ITEM_BYTES: usize = 256;
 
-/// What one command changed.
+/// The changes of one command.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
-    /// The map's version after it; it applies to the one before.
+    /// The map's version after the command; the delta applies to the version before.
     pub ver: u64,
-    /// What has a new state.
+    /// The changed items.
     pub items: Vec<DeltaItem>,
 }
 
-/// Something with its new state; none: it is gone.
+/// An item with its new state; none: the item was removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaItem {
-    /// What is fixed, and the count of nodes.
+    /// The fixed properties, and the last node id.
     Head(MapHeader),
     /// All settings.
     Settings(Settings),
@@ -45,26 +45,26 @@ pub enum DeltaItem {
     Partition(Partition, PartitionEntry),
 }
 
-/// Bytes that are no map, or no delta for this map.
+/// The bytes are no map, or no delta for this map.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadBytes {
-    /// Not what we write.
+    /// The encoding is invalid.
     #[error("not an encoded map or delta")]
     Malformed,
-    /// Not the next version.
+    /// The delta is not for the next version.
     #[error("not the next version of the map")]
     OutOfOrder,
-    /// It breaks what always holds.
+    /// The map would violate an invariant.
     #[error("the map would break: {0}")]
     Broken(&'static str),
 }
 
 impl Map {
-    /// Brings an older copy of the map one version on.
+    /// Applies a delta to a copy of the map that is one version older.
     ///
     /// # Errors
     ///
-    /// [`BadBytes`] if it does not fit; then nothing has changed.
+    /// [`BadBytes`] if the delta does not apply. Then the map is unchanged.
     pub fn follow(&mut self, delta: &Delta) -> Result<(), BadBytes> {
         if delta.ver != self.ver.wrapping_add(1) {
             return Err(BadBytes::OutOfOrder);
@@ -86,7 +86,7 @@ impl Map {
         Ok(())
     }
 
-    /// Takes over the new states.
+    /// Stores the new states.
     pub(super) fn take(&mut self, delta: &Delta) {
         self.ver = delta.ver;
         for item in &delta.items {
@@ -110,13 +110,13 @@ impl Map {
         }
     }
 
-    /// The whole map as bytes.
+    /// Encodes the whole map.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("nothing in it can fail to be written")
     }
 
-    /// The map of these bytes.
+    /// Decodes a map.
     ///
     /// # Errors
     ///
@@ -129,13 +129,13 @@ impl Map {
 }
 
 impl Delta {
-    /// As bytes.
+    /// Encodes the delta.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         postcard::to_allocvec(self).expect("nothing in it can fail to be written")
     }
 
-    /// The delta of these bytes.
+    /// Decodes a delta.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, BadBytes> {
 }
 
 impl Delta {
-    /// As how many items it counts.
+    /// The number of items that the delta counts as; see [`ITEMS_MAX`].
     fn weight(&self) -> usize {
         let one = |item: &DeltaItem| match item {
             DeltaItem::Limit(_, Some(limit)) => 1 + limit.body.len() / ITEM_BYTES,
@@ -163,24 +163,24 @@ impl Delta {
     }
 }
 
-/// The last deltas, without a gap.
+/// The last deltas, with consecutive versions.
 #[derive(Debug, Default, Clone)]
 pub struct Deltas {
     deltas: VecDeque<Delta>,
     items: usize,
 }
 
-/// How someone who has an old map gets the present one.
+/// The data that brings an older map up to date.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Since<'a> {
-    /// By these, in order; none if nothing is missing.
+    /// These deltas, in order; empty if the map is current.
     Deltas(Vec<&'a Delta>),
-    /// Only by the whole map: too old, or of another history.
+    /// The whole map: the older one is too old, or of another history.
     Full,
 }
 
 impl Deltas {
-    /// Keeps one more, and drops the oldest. After a gap only the new one is kept.
+    /// Keeps one more delta and drops the oldest ones. After a gap only the new one is kept.
     pub fn push(&mut self, delta: Delta) {
         if self.deltas.back().is_some_and(|last| last.ver + 1 != delta.ver) {
             self.deltas.clear();
@@ -194,7 +194,7 @@ impl Deltas {
         }
     }
 
-    /// What brings version `from` to version `to`, the map's own.
+    /// The deltas from version `from` to version `to`, the map's own.
     #[must_use]
     pub fn since(&self, from: u64, to: u64) -> Since<'_> {
         if from == to {

@@ -31,7 +31,7 @@ fn created(scheme: Scheme, bits: u8) -> Map {
     map
 }
 
-/// Applies what must not be refused.
+/// Applies a command that must not be refused.
 #[track_caller]
 fn done(map: &mut Map, command: &MapCommand) {
     let (answer, _) = map.apply(command).unwrap_or_else(|why| panic!("{command:?}: {why}"));
@@ -40,7 +40,7 @@ fn done(map: &mut Map, command: &MapCommand) {
     }
 }
 
-/// One step on partition 0.
+/// Applies one transition to partition 0.
 fn step(map: &mut Map, transition: Transition) -> Result<(), MapRefusal> {
     let ver = map.partitions()[0].ver;
     let change = MapChange { partition: Partition(0), ver, transition };
@@ -76,7 +76,7 @@ fn the_first_copy_loses_nothing() {
 }
 
 #[test]
-fn what_was_decided_on_another_version_is_refused() {
+fn change_of_another_version_is_refused() {
     let (mut map, _, backup) = paired();
     let change =
         MapChange { partition: Partition(0), ver: 2, transition: Transition::Promote(backup) };
@@ -117,10 +117,10 @@ fn only_the_present_learner_becomes_in_sync() {
     assert_eq!(step(&mut map, Transition::SetLearner(N[3], LIFE)), Err(MapRefusal::EnoughCopies));
     step(&mut map, Transition::DropLearner(first)).expect("it is there");
     step(&mut map, Transition::SetLearner(N[2], LIFE)).expect("once more");
-    // The same node in the same life, but another copy: the first one was wiped.
+    // The node and its incarnation are the same, but the copy is not: the first one was wiped.
     assert_eq!(step(&mut map, Transition::AddInSync(first)), Err(MapRefusal::NotLearner));
     let second = map.partitions()[0].learner.expect("it was just set");
-    // Its node began another life: there is nothing in that copy any more.
+    // Its node has a new incarnation, so the copy has lost its data.
     done(&mut map, &register(3, 2));
     assert_eq!(step(&mut map, Transition::AddInSync(second)), Err(MapRefusal::NotLiving));
     assert_eq!(step(&mut map, Transition::SetLearner(N[0], LIFE)), Err(MapRefusal::HasCopy));
@@ -171,7 +171,7 @@ fn the_last_living_copy_stays() {
 }
 
 #[test]
-fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
+fn partition_resets_only_when_no_copy_can_return() {
     let (mut map, ..) = paired();
     let reset = |waited| Transition::Reset { node: N[2], incarnation: LIFE, waited };
     assert_eq!(step(&mut map, reset(true)), Err(MapRefusal::MayReturn));
@@ -180,7 +180,7 @@ fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
     assert_eq!(step(&mut map, reset(false)), Err(MapRefusal::MayReturn));
     done(&mut map, &MapCommand::Set(Setting::LostAfterMs(None)));
     assert_eq!(step(&mut map, reset(true)), Err(MapRefusal::MayReturn));
-    // One begins another life, the other is given up by the operator.
+    // One node gets a new incarnation, the operator forgets the other.
     done(&mut map, &register(1, 2));
     assert_eq!(step(&mut map, reset(false)), Err(MapRefusal::MayReturn));
     done(&mut map, &MapCommand::Forget(N[1], LIFE));
@@ -190,7 +190,7 @@ fn a_partition_begins_anew_only_when_no_copy_can_come_back() {
 }
 
 #[test]
-fn nodes_come_and_go_by_their_lives() {
+fn node_commands_need_the_present_incarnation() {
     let mut map = created(Scheme::Ketama, 0);
     assert_eq!(map.apply(&register(1, 5)).expect("new").0, MapAnswer::Registered(N[0]));
     let ver = map.ver();
@@ -234,7 +234,7 @@ fn a_limit_is_replaced_by_version() {
     let version = map.limits()["login"].version;
     assert_eq!(map.apply(&put(version, Some(&long))), Err(MapRefusal::OutOfBounds));
     done(&mut map, &put(version, Some(&long[1..])));
-    // All together have a bound too.
+    // The total size has a bound too.
     for index in 1..LIMITS_BYTES_MAX / BODY_BYTES_MAX {
         let name = format!("limit{index}");
         done(&mut map, &MapCommand::PutLimit { name, version: 0, body: Some(long[1..].to_vec()) });
@@ -310,7 +310,7 @@ fn a_full_map_takes_a_few_hundred_kilobytes() {
     assert!(Map::decode(&bytes[..bytes.len() - 1]).is_err());
 }
 
-/// What primaries do: copies become complete, hands change. `lazy` leaves some for later.
+/// Acts as the primaries: completes copies and hands over. `lazy` leaves some for later.
 fn primaries_act(map: &mut Map, mut lazy: impl FnMut() -> bool) {
     let mut changes = Vec::new();
     for (at, entry) in map.partitions().iter().enumerate() {
@@ -346,7 +346,7 @@ fn settle(map: &mut Map, facts: &ControllerInput) {
     panic!("it does not come to rest");
 }
 
-/// One proposal of the controller; it is never refused, and moves are bounded.
+/// One round of the controller: its commands are never refused, and moves stay bounded.
 #[track_caller]
 fn round(map: &mut Map, facts: &ControllerInput) {
     let targets = map.targets();
@@ -424,20 +424,20 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
         let is_on = |entry: &&PartitionEntry| entry.primary.is_some_and(|copy| copy.node == node);
         map.partitions().iter().filter(is_on).count()
     };
-    // As long as its clock is not known it is not primary, and goes on joining.
+    // While its clock is not measured the node is not primary, and stays joining.
     settle(&mut map, &ControllerInput { unmeasured: [N[1]].into(), ..ControllerInput::default() });
     assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Joining));
-    // Its clock is off: it has its copies and is active, and primary of none.
+    // Its clock is off: the node has its copies and is active, but is primary of none.
     settle(&mut map, &off(&[N[1]]));
     assert_eq!((primaries(&map, N[1]), map.nodes()[&N[1]].state), (0, NodeState::Active));
     assert!(map.partitions().iter().any(|entry| entry.in_sync_on(N[1]).is_some()));
-    // Its clock is right: it gets its part. Wrong again: it keeps it.
+    // Its clock is right: the node becomes primary of its share. Wrong again: it stays primary.
     settle(&mut map, &ControllerInput::default());
     is_at_target(&map);
     let before = map.clone();
     settle(&mut map, &off(&[N[1]]));
     assert_eq!(map, before);
-    // A handover that was begun is given up.
+    // A handover in progress is withdrawn.
     let number = map.partitions().iter().position(|entry| {
         entry.primary.is_some_and(|copy| copy.node != N[1]) && entry.in_sync_on(N[1]).is_some()
     });
@@ -449,7 +449,7 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
     done(&mut map, &MapCommand::Partitions(vec![change]));
     round(&mut map, &off(&[N[1]]));
     assert_eq!(map.partitions()[index].transfer_to, None);
-    // Another one dies: where the only other copy is on the node, it goes on there.
+    // Another node dies: its partitions move to this node if only this node has a copy.
     let before = map.clone();
     let facts = ControllerInput { silent: [N[0]].into(), ..off(&[N[1]]) };
     round(&mut map, &facts);
@@ -463,7 +463,7 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
 }
 
 #[test]
-fn of_two_backups_the_one_with_the_right_clock_goes_on() {
+fn backup_with_the_right_clock_is_promoted() {
     let mut map = created(Scheme::Ketama, 6);
     done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
     (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
@@ -478,7 +478,7 @@ fn of_two_backups_the_one_with_the_right_clock_goes_on() {
     round(&mut map, &facts);
     round(&mut map, &facts);
     assert_eq!(had(&map), before, "it takes over nothing");
-    // Nor does it when it is the first of a partition that leaves its node.
+    // Nor does the node become primary when a draining node's partitions have it as first target.
     done(&mut map, &MapCommand::Drain(N[2], LIFE));
     settle(&mut map, &facts);
     let after = had(&map);
@@ -487,7 +487,7 @@ fn of_two_backups_the_one_with_the_right_clock_goes_on() {
 }
 
 #[test]
-fn what_is_of_no_use_any_more_is_given_up() {
+fn useless_learners_and_transfers_are_withdrawn() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
     settle(&mut map, &ControllerInput::default());
@@ -542,7 +542,7 @@ fn voters_are_odd_spread_and_steady() {
     done(&mut map, &MapCommand::Bury(N[1], LIFE));
     voters = controller::voters(&map, &voters, &none);
     assert_eq!(voters, [1, 3, 4, 5, 6].map(NodeId).into(), "a live node takes a dead one's seat");
-    // The rest of the nodes that do not vote are dead: there is nobody to take a seat.
+    // The other non-voters are dead, so no node can replace the voter.
     for gone in [7, 8] {
         done(&mut map, &MapCommand::Bury(NodeId(gone), LIFE));
     }
@@ -560,7 +560,7 @@ fn voters_are_odd_spread_and_steady() {
 }
 
 #[test]
-fn an_unfit_voter_leaves_its_seat_to_a_fit_node_only() {
+fn unfit_voter_is_replaced_by_a_fit_node_only() {
     let mut map = created(Scheme::Ketama, 0);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));
     let voters = [1, 2, 3].map(NodeId).into();
@@ -573,7 +573,7 @@ fn an_unfit_voter_leaves_its_seat_to_a_fit_node_only() {
     assert_eq!(controller::voters(&map, &voters, &[N[1], N[3]].into()), voters, "4 is no better");
 }
 
-/// A command out of numbers, most of the time one that has a chance.
+/// Makes a command from numbers; most of these commands can succeed.
 fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> MapCommand {
     let id = NodeId(1 + u32::from(a % 6));
     let incarnation = match map.nodes().get(&id) {
@@ -620,7 +620,7 @@ fn change(map: &Map, x: u8, y: u8, incarnation: Incarnation, id: NodeId) -> MapC
     MapChange { partition, ver: entry.ver + u32::from(y.is_multiple_of(16)), transition }
 }
 
-/// What may become of an entry by one command.
+/// Checks that one command may turn entry `before` into `after`.
 fn follows(before: &PartitionEntry, after: &PartitionEntry, resets: bool) {
     assert_eq!(before.term == after.term, before.primary == after.primary || before == after);
     assert!(after.ver >= before.ver && after.term >= before.term && after.era >= before.era);
@@ -663,7 +663,7 @@ proptest! {
                 let resets = matches!(&command, MapCommand::Partitions(changes) if changes.iter().any(
                     |change| change.partition.index() == at && matches!(change.transition, Transition::Reset { .. })
                 ));
-                // Two steps of one partition in one command: only the ends are compared.
+                // Two transitions of one partition in one command: only the ends are compared.
                 let steps = after.ver - before.ver;
                 if steps < 2 {
                     follows(before, after, resets);
@@ -696,7 +696,7 @@ proptest! {
     }
 
     #[test]
-    fn the_controller_gets_there_from_anywhere(
+    fn controller_reaches_the_target_from_any_map(
         draws in proptest::collection::vec(any::<[u8; 3]>(), 1..60),
         scheme in prop_oneof![Just(Scheme::Ketama), Just(Scheme::Xxh3)],
     ) {
@@ -727,7 +727,7 @@ proptest! {
                 turn >> 30 == 0
             });
         }
-        // Whoever is silent stays dead; the others are heard.
+        // Silent nodes stay dead; the voters receive heartbeats from the others.
         facts.hold_copies = false;
         facts.off.clear();
         let dead = map.nodes().iter().filter(|(_, node)| node.state == NodeState::Dead);

@@ -1,18 +1,18 @@
 //! The fields that frames are made of.
 //!
-//! Here: numbers and bytes, each written and read. Not here: which frame has which.
+//! Here: writing and reading numbers and bytes. Not here: the fields of each frame (`message`).
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 
 use super::MessageError;
 
-/// Appends fields. The first that cannot be sent is remembered.
+/// Appends fields, and records the first one that cannot be sent.
 pub(super) struct FrameWriter<'a> {
     out: &'a mut BytesMut,
     fault: Option<MessageError>,
 }
 
-/// Takes fields off the front of a body.
+/// Removes fields from the front of a body.
 pub(super) struct FrameReader {
     body: Bytes,
 }
@@ -61,12 +61,12 @@ impl FrameReader {
         Self { body }
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub(super) fn end(&self) -> Result<(), MessageError> {
         if self.body.is_empty() { Ok(()) } else { Err(MessageError::Long(self.body.len())) }
     }
 
-    /// All that is left.
+    /// The remaining bytes.
     pub(super) fn rest(&mut self) -> Bytes {
         self.body.split_off(0)
     }
@@ -91,7 +91,7 @@ impl FrameReader {
             }
             number |= bits << shift;
             if byte < 0x80 {
-                // The last byte is not zero: the shortest way is the only one.
+                // A last byte of zero would not be the shortest form, which is the only valid one.
                 let is_shortest = byte > 0 || shift == 0;
                 return is_shortest.then_some(number).ok_or(MessageError::Range("number"));
             }
@@ -99,7 +99,7 @@ impl FrameReader {
         Err(MessageError::Range("number"))
     }
 
-    /// A number of a smaller type.
+    /// A number that fits into `T`.
     pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Result<T, MessageError> {
         T::try_from(self.number()?).map_err(|_| MessageError::Range("number"))
     }

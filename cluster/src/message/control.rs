@@ -1,10 +1,10 @@
-//! What control planes say to each other: heartbeats, news of the map, wishes to change it, Raft.
+//! Calls between control planes: heartbeats, map news, commands, Raft.
 //!
-//! Here: the frame that carries a call and its answer. Not here: what is in them, which is opaque
+//! Here: the frame that carries a call or its answer. Not here: the payload, which is opaque here
 //! and belongs to `control`.
 //!
-//! The frame has the sender's wall clock, so that every lane that carries beats also knows how far
-//! the clocks of its two nodes are apart.
+//! The frame carries the sender's wall clock. A control link with heartbeats thereby measures the
+//! difference between the clocks of its two nodes.
 
 use bytes::Bytes;
 
@@ -14,11 +14,11 @@ use super::codec::{FrameReader, FrameWriter};
 /// A call, or the answer to one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControlCall {
-    /// Drawn by the caller for this lane; the answer has the same.
+    /// Chosen by the caller, unique on this link; the answer has the same id.
     pub id: u64,
     /// The sender's wall clock, in nanoseconds since 1970.
     pub wall_ns: u64,
-    /// What is said.
+    /// The payload.
     pub rpc: Bytes,
 }
 

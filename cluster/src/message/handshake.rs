@@ -1,6 +1,7 @@
-//! How a lane begins: who is there, which version to speak, and the proof of a shared key.
+//! The handshake: the peer's identity, the version to speak, and the proof of a shared key.
 //!
-//! Here: the first frames, and what to make of them. Not here: TLS, which may lie below (`server`).
+//! Here: the first frames of each side, and the checks on them. Not here: TLS, which may lie below
+//! (`server`).
 //!
 //! ```text
 //! connecting side                                   accepting side
@@ -10,10 +11,10 @@
 //!                                        <--  Proof: MAC over both hellos, the other way round
 //! ```
 //!
-//! The proof shows that the other side has the key *now*, for these two nodes and lives, and that
-//! nobody changed the versions on the way. It does not protect what follows: whoever can change
-//! packets on the network is kept out by TLS only. Where TLS has shown who the peer is, the proof is
-//! made with an empty key.
+//! The proof shows that the other side has the key *now*, for these two nodes and incarnations, and
+//! that the versions were not changed on the way. It does not protect the frames that follow: only
+//! TLS keeps out an attacker that can change packets. If TLS has authenticated the peer, the proof
+//! uses an empty key.
 
 use std::ops::RangeInclusive;
 
@@ -25,53 +26,55 @@ use super::codec::{FrameReader, FrameWriter};
 use super::{MessageError, VERSION_MAX, VERSION_MIN};
 use crate::id::{Incarnation, NodeId};
 
-/// What every lane begins with, in all versions.
+/// The first bytes of every connection, in all versions.
 const MAGIC: [u8; 8] = *b"tollgate";
-/// A nonce has as many bytes.
+/// The length of a nonce.
 pub const NONCE_BYTES: usize = 32;
-/// A proof has as many bytes.
+/// The length of a proof.
 pub const PROOF_BYTES: usize = 32;
 
-/// The first frame of each side. Its fields never change; later versions may add to them.
+/// The first frame of each side. Its fields never change; later versions may add fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// The oldest version that the sender speaks.
     pub version_min: u16,
-    /// The newest.
+    /// The newest version that the sender speaks.
     pub version_max: u16,
-    /// Which cluster; 0: in none yet.
+    /// The sender's cluster; 0 if it has none yet.
     pub cluster: u128,
-    /// Who; 0: in no cluster yet.
+    /// The sender's id; 0 if it has no cluster yet.
     pub node: NodeId,
-    /// In which life.
+    /// The sender's incarnation.
     pub incarnation: Incarnation,
-    /// Which of its cores the lane belongs to.
+    /// The sender's core that the connection belongs to.
     pub core: u16,
-    /// Drawn at random for this lane.
+    /// Drawn at random for this connection.
     pub nonce: [u8; NONCE_BYTES],
     /// The sender's number of workers; 0 if it opens no data links.
     pub workers: u16,
-    /// The data link that the connection is; none for a lane.
+    /// The data link that this connection carries; none for a control link.
     pub data_link: Option<DataLinkId>,
-    /// What later versions add; ignored.
+    /// Additions of later versions; ignored.
     pub more: Bytes,
 }
 
-/// The name of a connection that carries frames about partitions between the workers of two nodes. The node
-/// with the lower id opens them.
+/// The name of a data link: a connection that carries partition frames between workers of two
+/// nodes. The node with the lower id opens it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataLinkId {
-    /// Which of the links of the two nodes, from 0; worker `index % workers` reads it at either end.
+    /// The index among the data links of the two nodes, from 0; worker `index % workers` reads it
+    /// at either end.
     pub index: u16,
-    /// Counts the links that the opening process made, from 1. A higher number ends a lower one of the same index.
+    /// Counts the links that the opening process made, from 1. A link ends the link of the same
+    /// index with a lower number.
     pub number: u64,
 }
 
-/// Most data links of two nodes.
+/// The most data links between two nodes.
 pub const DATA_LINKS_MAX: u16 = 16;
 
-/// The number of data links of two nodes with these numbers of workers: the greater one, [`DATA_LINKS_MAX`] at
-/// most, and none if either has none.
+/// The number of data links between nodes with `ours` and `theirs` workers: the greater of the two,
+/// at most [`DATA_LINKS_MAX`], and none if either is 0.
 #[must_use]
 pub fn data_links(ours: u16, theirs: u16) -> u16 {
     if ours == 0 || theirs == 0 { 0 } else { ours.max(theirs).min(DATA_LINKS_MAX) }
@@ -112,11 +115,11 @@ impl Hello {
         })
     }
 
-    /// What to speak with a peer that said `theirs`.
+    /// The version to speak with the sender of `theirs`.
     ///
     /// # Errors
     ///
-    /// The [`CloseReason`] to say instead.
+    /// The [`CloseReason`] to send instead.
     pub fn agree(&self, theirs: &Self) -> Result<u16, CloseReason> {
         if self.cluster != theirs.cluster && self.cluster != 0 && theirs.cluster != 0 {
             return Err(CloseReason::OtherCluster);
@@ -142,29 +145,29 @@ impl DataLinkId {
     }
 }
 
-/// The versions that we speak.
+/// The range of versions that we speak.
 #[must_use]
 pub fn versions() -> RangeInclusive<u16> {
     VERSION_MIN..=VERSION_MAX
 }
 
-/// The newest version that both speak.
+/// The newest version in both ranges.
 #[must_use]
 pub fn common_version(a: &RangeInclusive<u16>, b: &RangeInclusive<u16>) -> Option<u16> {
     let newest = *a.end().min(b.end());
     (a.contains(&newest) && b.contains(&newest)).then_some(newest)
 }
 
-/// Who proves.
+/// The side of a connection that makes a proof.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// Who opened the connection.
+    /// The side that opened the connection.
     Connecting,
-    /// Who took it.
+    /// The side that accepted it.
     Accepting,
 }
 
-/// The second frame of each side: it has the key.
+/// The second frame of each side: proves that the side has the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Proof(pub [u8; PROOF_BYTES]);
 
@@ -177,13 +180,13 @@ impl Proof {
         reader.array().map(Self)
     }
 
-    /// What one side proves, from the two hello frames as they went over the lane.
+    /// The proof of `side`, from the two hello frames as they were sent.
     #[must_use]
     pub fn new(key: &[u8], side: Side, connecting: &[u8], accepting: &[u8]) -> Self {
         Self(mac(key, side, connecting, accepting).finalize().into_bytes().into())
     }
 
-    /// Whether it is what `side` has to prove. Takes the same time for each wrong proof.
+    /// Whether this is the proof of `side`. Takes the same time for every wrong proof.
     #[must_use]
     pub fn is_by(&self, key: &[u8], side: Side, connecting: &[u8], accepting: &[u8]) -> bool {
         mac(key, side, connecting, accepting).verify_slice(&self.0).is_ok()
@@ -192,7 +195,7 @@ impl Proof {
 
 fn mac(key: &[u8], side: Side, connecting: &[u8], accepting: &[u8]) -> Hmac<Sha256> {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    // Different for the two sides: a proof sent back to its maker proves nothing.
+    // The text differs between the sides, so a proof that is sent back to its maker proves nothing.
     mac.update(match side {
         Side::Connecting => b"tollgate lane 1, connecting",
         Side::Accepting => b"tollgate lane 1, accepting ",
@@ -204,31 +207,31 @@ fn mac(key: &[u8], side: Side, connecting: &[u8], accepting: &[u8]) -> Hmac<Sha2
     mac
 }
 
-/// Why a lane ends.
+/// The reason for closing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CloseReason {
-    /// Nothing was said for long.
+    /// The peer sent nothing for too long.
     #[error("idle")]
     Idle,
-    /// The node is going down.
+    /// The node is shutting down.
     #[error("shutting down")]
     ShuttingDown,
-    /// No version in common.
+    /// The two nodes have no common version.
     #[error("no common version")]
     NoVersion,
-    /// Of another cluster.
+    /// The peer belongs to another cluster.
     #[error("another cluster")]
     OtherCluster,
     /// The proof is wrong.
     #[error("wrong key")]
     WrongKey,
-    /// The node talks to itself, or to another that says it is the same.
+    /// The node is connected to itself, or to another node with the same id.
     #[error("the same node")]
     Myself,
-    /// The map knows a later life of the node, or has forgotten it.
+    /// The map has a later incarnation of the node, or has forgotten the node.
     #[error("an old incarnation")]
     OldIncarnation,
-    /// What was said is no frame.
+    /// The bytes were no valid frame.
     #[error("bad frame")]
     BadFrame,
 }

@@ -1,4 +1,4 @@
-//! Frames there and back, cut everywhere, and garbage.
+//! Control frames: round trips, frames cut at every byte, and garbage.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -124,7 +124,7 @@ fn a_call() -> Frame {
 }
 
 #[test]
-fn what_is_too_long_is_neither_sent_nor_awaited() {
+fn frame_that_is_too_long_is_neither_sent_nor_awaited() {
     let bounds = FrameBounds { frame_bytes_max: 30 };
     let mut wire = BytesMut::from(&b"before"[..]);
     assert_eq!(a_call().encode(bounds, &mut wire), Err(MessageError::Length(32)));
@@ -196,7 +196,7 @@ fn a_proof_is_of_this_key_this_side_and_these_hellos() {
 }
 
 #[test]
-fn a_stranger_may_say_little() {
+fn unauthenticated_frames_are_short() {
     let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
     assert!(hello.len() < HELLO_BYTES_MAX);
     let mut front = BytesMut::from(&[0, 4, 0, 0][..]);
@@ -231,7 +231,7 @@ proptest! {
         let mut body = wire[4..4 + cut.index(wire.len() - 4).max(1)].to_vec();
         let mut short = (body.len() as u32).to_le_bytes().to_vec();
         short.append(&mut body);
-        // Only a hello has an end of any length.
+        // Only a hello has a trailing field of any length.
         if let Ok(DecodedFrame::Frame(other)) = decoded(&short) {
             prop_assert!(matches!(other, Frame::Hello(_)));
         }

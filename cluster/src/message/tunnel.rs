@@ -1,7 +1,7 @@
-//! A connection of a data link through a third node, because there is none between its ends.
+//! A data link's connection through a third node, for two nodes without a connection of their own.
 //!
-//! Here: the frame that carries a piece of it. Not here: what the bytes are (`plane::frames`), when there is one
-//! (`server`).
+//! Here: the frame that carries a part of it. Not here: the meaning of the bytes (`frames`), the
+//! choice of a tunnel (`server`).
 //!
 //! ```text
 //! node with the lower id          relay          node with the higher id
@@ -10,7 +10,7 @@
 //! Bytes                            <->           Bytes
 //! ```
 //!
-//! Pieces say where they belong, because a relay may drop one: then the connection ends.
+//! Parts carry their offset, because a relay may drop one. A gap ends the connection.
 
 use bytes::Bytes;
 
@@ -19,41 +19,41 @@ use super::codec::{FrameReader, FrameWriter};
 use super::handshake::{DATA_LINKS_MAX, DataLinkId};
 use crate::id::Incarnation;
 
-/// Something about one connection of a data link.
+/// An event of one tunneled connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TunnelFrame {
-    /// The connection.
+    /// The connection's data link.
     pub id: DataLinkId,
-    /// What.
+    /// The event.
     pub event: TunnelEvent,
 }
 
-/// What is said about the connection.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TunnelEvent {
-    /// It is to begin.
+    /// Requests the connection.
     Open(TunnelEnd),
-    /// It begins.
+    /// Confirms that the connection is open.
     Opened(TunnelEnd),
-    /// Some of its bytes.
+    /// Bytes of the connection.
     Bytes {
-        /// How many bytes the sender said before.
+        /// The number of bytes that the sender sent before.
         at: u64,
-        /// How many bytes the sender has taken of the receiver's.
+        /// The number of bytes that the sender has received from the peer.
         taken: u64,
-        /// The bytes; there may be none.
+        /// The bytes; may be empty.
         bytes: Bytes,
     },
-    /// It has ended.
+    /// The connection has ended.
     End,
 }
 
-/// One side of the connection: what its hello says on a direct one.
+/// One side of the connection; a direct connection sends the same in its hello.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TunnelEnd {
-    /// The life of the node.
+    /// The incarnation of the node.
     pub incarnation: Incarnation,
-    /// Its number of workers.
+    /// The node's number of workers.
     pub workers: u16,
 }
 

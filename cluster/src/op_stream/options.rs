@@ -1,20 +1,21 @@
-//! What can be set about operations.
+//! Options of operations.
 
 use super::MS;
 use crate::rules::Rules;
 
-/// When operations end without an answer.
+/// The times after which operations end without an answer, and related bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpOptions {
-    /// An operation whose owner's link makes no progress for so long is given up.
+    /// An operation is given up if its owner's link makes no progress for this time.
     pub deadline_ns: u64,
-    /// An operation is given up after so long, whatever makes progress.
+    /// An operation is given up after this time, even if the link makes progress.
     pub patience_ns: u64,
-    /// An operation that was refused by a node that is about to be its owner is sent again after this time.
+    /// An operation that was refused by a node that is about to be its owner is sent again after
+    /// this time.
     pub retry_ns: u64,
-    /// Most requests of a frame.
+    /// The most requests of a frame.
     pub frame_requests_max: usize,
-    /// Which rules are in force.
+    /// The rules in force.
     pub rules: Rules,
 }
 

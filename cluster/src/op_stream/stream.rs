@@ -1,4 +1,4 @@
-//! The operations of one worker for one owner: which are not answered, and their lines.
+//! The operations of one worker for one owner: the unanswered ones, and their lines.
 
 use std::collections::VecDeque;
 
@@ -7,33 +7,33 @@ use crate::id::{NodeId, OpStreamId, Partition, Term};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpState {
-    /// It is answered.
+    /// The operation is answered.
     Over,
-    /// This node has done it, and a piece has its reply.
+    /// This node has done the operation, and a parked batch holds its reply.
     Parked,
-    /// It was never sent.
+    /// The operation was never sent.
     New,
-    /// It was sent.
+    /// The operation was sent.
     Sent,
-    /// It is to be sent again at a time.
+    /// The operation is scheduled to be sent again.
     Waits,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pending {
     pub(super) token: u64,
-    /// The `Forward` that has its newest sending.
+    /// The `Forward` with its newest sending.
     pub(super) sending: u64,
     pub(super) since_ns: u64,
     pub(super) for_ns: u64,
     pub(super) line_at: u32,
     pub(super) line_bytes: u32,
-    /// The node that has its newest sending.
+    /// The node that got its newest sending.
     pub(super) node: NodeId,
     pub(super) term: Term,
     pub(super) index: u32,
     pub(super) partition: Partition,
-    /// How often it was sent or done, and how many of these sendings were refused.
+    /// The number of times it was sent or done, and the number of these sendings that were refused.
     pub(super) sendings: u16,
     pub(super) refused: u16,
     pub(super) op_flags: u8,
@@ -48,10 +48,10 @@ pub(super) struct OpStream {
     pub(super) first: u64,
     pub(super) pending: VecDeque<Pending>,
     pub(super) lines: Vec<u8>,
-    /// Bytes of `lines` that are needed.
+    /// The bytes of `lines` that are in use.
     pub(super) lines_used: usize,
     pub(super) unanswered: usize,
-    /// Numbers from here on were never sent.
+    /// The first number that was never sent.
     pub(super) new_from: u64,
 }
 
@@ -83,7 +83,7 @@ impl OpStream {
             || self.lines_used + bytes > LINES_BYTES_MAX
     }
 
-    /// Keeps a line; answers where it lies.
+    /// Stores a line. Returns its offset and length.
     pub(super) fn keep(&mut self, line: &[u8]) -> (u32, u32) {
         if self.lines.len() >= 4096 && self.lines.len() >= 2 * self.lines_used {
             let old = std::mem::take(&mut self.lines);
@@ -121,7 +121,7 @@ impl OpStream {
     }
 }
 
-/// How many operations of each partition that have a line are not answered.
+/// For each partition, the number of unanswered operations with a line.
 #[derive(Debug, Default)]
 pub(super) struct WaitingCounts(Vec<u16>);
 

@@ -1,4 +1,4 @@
-//! Lanes: numbers, sendings, answers, endings.
+//! Op streams: numbers, sendings, answers, ends.
 
 use super::*;
 use crate::frames::{AnswersWriter, Forward, FrameKind, cut};
@@ -27,7 +27,7 @@ fn submit(streams: &mut OpStreams, stream: u16, token: u64, index: u32) {
     assert!(streams.submit(stream, &submitted, b"line", now(0)));
 }
 
-/// Sends what is new, as owner 2 in term 1.
+/// Sends new operations to owner 2 in term 1.
 fn send_new(streams: &mut OpStreams, stream: u16) -> Vec<u8> {
     let mut out = Vec::new();
     streams.send_new(stream, now(0), |_| route(2, 1), Some(&mut out));
@@ -70,7 +70,7 @@ fn note(seen: &mut Vec<Seen>) -> impl FnMut(OpEnd<'_>) + '_ {
     }
 }
 
-/// Answers places from `first` on: text, or an exception.
+/// Answers the requests from index `first` on by text or an exception.
 fn hear(
     streams: &mut OpStreams,
     ms: u64,
@@ -153,7 +153,7 @@ fn refused_operation_goes_to_the_newer_owner() {
 }
 
 #[test]
-fn operation_of_unknown_outcome_is_never_called_refused() {
+fn unknown_outcome_is_never_reported_as_refused() {
     let (mut streams, stream) = streams();
     submit(&mut streams, stream, 1, 0);
     let out = send_new(&mut streams, stream);
@@ -208,7 +208,7 @@ fn opened_operation_is_sent_under_its_number() {
 }
 
 #[test]
-fn lane_has_bounds() {
+fn op_stream_has_bounds() {
     let (mut streams, stream) = streams();
     let submitted = NewOp { partition: Partition(0), op_flags: 0, token: 9, index: 4, for_ns: 0 };
     let long = vec![0; LINES_BYTES_MAX];

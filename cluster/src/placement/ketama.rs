@@ -1,8 +1,8 @@
 //! The ketama circle, point for point as libmemcached's weighted ketama draws it.
 //!
-//! Here: where points lie, who owns a place, who would own it without some nodes. Not here:
-//! partitions (`placement`). Source: libmemcached 1.1.4, `hosts.cc` and `hash.cc`; checked against
-//! Debian's library by `tests/ketama.rs`.
+//! Here: the points, the owner of a hash, and its owner on the circle without some nodes. Not here:
+//! partitions (`placement`). Source: libmemcached 1.1.4, `hosts.cc` and `hash.cc`;
+//! `tests/ketama.rs` compares it with Debian's library.
 
 use md5::{Digest as _, Md5};
 
@@ -10,9 +10,9 @@ use super::md5_of_four;
 
 /// Points of a node of average weight.
 const POINTS_PER_NODE: u32 = 160;
-/// Points that one digest gives.
+/// Points per digest.
 const POINTS_PER_DIGEST: u32 = 4;
-/// The port that a ring name leaves out.
+/// The port that a ring name omits.
 pub const DEFAULT_PORT: u16 = 11211;
 
 /// A node's place on the circle.
@@ -21,12 +21,13 @@ struct Point {
     value: u32,
     /// Index of the node, which decides ties as libmemcached's stable sort does.
     node: u16,
-    /// How many points its node has drawn before this one. A node draws more of them when the
-    /// others weigh less, so this says on which circles the point is.
+    /// The number of points that the node drew before this one. A node draws more points when the
+    /// others weigh less, so the rank decides which circles contain the point.
     rank: u32,
 }
 
-/// All nodes' points, for the whole circle and for every circle without one or two of the nodes.
+/// The points of all nodes, for the whole circle and for every circle without one or two of the
+/// nodes.
 #[derive(Debug, Clone)]
 pub struct Circle {
     points: Vec<Point>,
@@ -34,13 +35,13 @@ pub struct Circle {
     total: u64,
 }
 
-/// A key's place on the circle.
+/// The hash of a key: its position on the circle.
 #[must_use]
 pub fn hash(key: &[u8]) -> u32 {
     points_of_digest(key)[0]
 }
 
-/// The places of several keys, in their order.
+/// Calls `each` with the hash of each key, in order.
 pub(super) fn hash_all(keys: &[&[u8]], mut each: impl FnMut(u32)) {
     for group in keys.chunks(md5_of_four::KEYS) {
         let is_short = |key: &&[u8]| key.len() <= md5_of_four::KEY_BYTES_MAX;
@@ -56,7 +57,7 @@ pub(super) fn hash_all(keys: &[&[u8]], mut each: impl FnMut(u32)) {
     }
 }
 
-/// A node's name in clients' lists, as libmemcached makes it of an address.
+/// A node's name in clients' server lists, as libmemcached derives it from an address.
 #[must_use]
 pub fn ring_name(host: &str, port: u16) -> String {
     if port == DEFAULT_PORT { host.to_owned() } else { format!("{host}:{port}") }
@@ -68,10 +69,10 @@ fn points_of_digest(bytes: &[u8]) -> [u32; POINTS_PER_DIGEST as usize] {
     [0, 1, 2, 3].map(word)
 }
 
-/// How many points a node of `weight` draws among `live` nodes of `total` weight.
+/// The number of points that a node of `weight` draws among `live` nodes of `total` weight.
 ///
-/// Floats, because libmemcached computes it in single floats and the circle has to be the same.
-/// Each operation is exactly rounded, so every machine gets the same number.
+/// libmemcached computes this in single floats, and the circle has to be the same. Each operation
+/// is exactly rounded, so every machine gets the same number.
 #[expect(clippy::cast_precision_loss, clippy::cast_sign_loss, reason = "as libmemcached does")]
 pub(super) fn points_of_weight(weight: u32, total: u64, live: usize) -> u32 {
     let share = weight as f32 / total as f32;
@@ -81,8 +82,8 @@ pub(super) fn points_of_weight(weight: u32, total: u64, live: usize) -> u32 {
 }
 
 impl Circle {
-    /// The circle of these nodes, each by ring name and weight. A weight of 0 counts as 1, as it
-    /// does in libmemcached.
+    /// The circle of `nodes`, each a ring name and a weight. A weight of 0 counts as 1, as in
+    /// libmemcached.
     pub fn new<'a>(nodes: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
         let (names, weights): (Vec<&str>, Vec<u32>) =
             nodes.into_iter().map(|(name, weight)| (name, weight.max(1))).unzip();
@@ -105,14 +106,14 @@ impl Circle {
         circle
     }
 
-    /// The index of the node that owns a place; none on an empty circle.
+    /// The index of the node that owns `hash`; none on an empty circle.
     #[must_use]
     pub fn owner(&self, hash: u32) -> Option<u16> {
         self.next(hash, &[], &|_| true)
     }
 
-    /// Who owns a place on the circle without the nodes that are `gone`, passing over those that
-    /// may not.
+    /// The owner of `hash` on the circle without the nodes in `gone`, skipping nodes that `may`
+    /// rejects.
     #[must_use]
     pub fn next(&self, hash: u32, gone: &[u16], may: &dyn Fn(u16) -> bool) -> Option<u16> {
         let live = self.weights.len() - gone.len();
@@ -131,8 +132,8 @@ impl Circle {
         u64::from(self.weights[usize::from(node)])
     }
 
-    /// The most points that a node draws on any circle without up to two others: its share is
-    /// greatest when the heaviest are gone.
+    /// The most points that a node draws on any circle without up to two others. Its share is
+    /// greatest when the heaviest nodes are gone.
     fn most_points(&self, node: usize) -> u32 {
         let mut others: Vec<u32> = self.weights.clone();
         let weight = others.swap_remove(node);

@@ -1,10 +1,10 @@
-//! Rendezvous: each node draws a lot for each partition, the best lots hold it.
+//! Rendezvous hashing: each node draws a lot for each partition, and the best lots hold it.
 //!
-//! Here: lots, and weights exact to twenty-four bits. Not here: what a key's partition is, zones
+//! Here: lots, and weights exact to twenty-four bits. Not here: the partition of a key, zones
 //! (`placement`).
 //!
-//! Nothing but a node's own name and weight goes into its lots, so a node that comes or goes, or
-//! changes its weight, moves nothing between others.
+//! A node's lots depend only on its own name and weight. So a node that joins, leaves or changes
+//! its weight moves no partition between other nodes.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ use crate::id::Partition;
 /// Fractional bits of a logarithm.
 const FRACTION_BITS: u32 = 24;
 
-/// All nodes, ready to draw.
+/// All nodes, by the hash of their names.
 #[derive(Debug, Clone)]
 pub struct Nodes {
     names: Vec<u64>,
@@ -23,7 +23,7 @@ pub struct Nodes {
     are_equal: bool,
 }
 
-/// What all nodes drew for one partition.
+/// The lots of all nodes for one partition.
 #[derive(Debug)]
 pub struct Draw<'a> {
     nodes: &'a Nodes,
@@ -31,7 +31,7 @@ pub struct Draw<'a> {
 }
 
 impl Nodes {
-    /// These nodes, each by ring name and weight. A weight of 0 counts as 1.
+    /// The nodes, each given by ring name and weight. A weight of 0 counts as 1.
     pub fn new<'a>(nodes: impl IntoIterator<Item = (&'a str, u32)>) -> Self {
         let (names, weights): (Vec<u64>, Vec<u32>) = nodes
             .into_iter()
@@ -55,7 +55,7 @@ impl Nodes {
 }
 
 impl Draw<'_> {
-    /// The best node that is not `gone` and may.
+    /// The node with the best lot that is not in `gone` and passes `may`.
     #[must_use]
     pub fn next(&self, gone: &[u16], may: &dyn Fn(u16) -> bool) -> Option<u16> {
         (0..self.lots.len() as u16)
@@ -70,8 +70,8 @@ impl Draw<'_> {
         if self.nodes.are_equal {
             return by_lot;
         }
-        // The first of N exponential clocks with rates w wins with probability w / sum of w, and
-        // -log(lot) / w is such a clock. Compared crosswise: no division.
+        // Of N exponential clocks with rates w, each rings first with probability w / sum of w, and
+        // -log(lot) / w is such a clock. Multiplying crosswise avoids a division.
         let weight = |node: u16| u128::from(self.nodes.weights[usize::from(node)]);
         let clock_a = u128::from(negative_log2(lot_a)) * weight(b);
         let clock_b = u128::from(negative_log2(lot_b)) * weight(a);
@@ -79,12 +79,13 @@ impl Draw<'_> {
     }
 }
 
-/// -log2(lot / 2^64), at least 0, in units of 2^-24. Integers, so that all machines agree; it
-/// never grows with the lot, so that equal weights give the order of the lots.
+/// -log2(lot / 2^64), at least 0, in units of 2^-24. Computed in integers, so that all machines
+/// agree. The result never grows with the lot, so equal weights keep the order of the lots.
 fn negative_log2(lot: u64) -> u64 {
     let lot = lot.max(1);
     let zeros = lot.leading_zeros();
-    // From 1 inclusive to 2 exclusive, with 63 fractional bits. Squaring doubles the logarithm.
+    // The mantissa, from 1 inclusive to 2 exclusive, with 63 fractional bits. Squaring doubles the
+    // logarithm.
     let mut mantissa = lot << zeros;
     let mut fraction = 0_u64;
     for _ in 0..FRACTION_BITS {

@@ -1,10 +1,10 @@
-//! Placement against golden vectors, against a linear scan, and when nodes come and go.
+//! Placement against golden vectors, against a linear scan, and as nodes join and leave.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What libmemcached answers, line by line; `tests/ketama.rs` makes and checks it.
+/// The answers of libmemcached, line by line; `tests/ketama.rs` writes and checks the file.
 const GOLDEN: &str = include_str!("golden.txt");
 
 fn member(number: u32, weight: u32, zone: &str) -> Member {
@@ -107,7 +107,7 @@ fn points_each(live: u32) -> u32 {
 
 #[test]
 fn equal_weights_draw_160_points_but_for_rounding() {
-    // libmemcached's single floats fall just below 40 digests at some sizes, the first of them 25.
+    // libmemcached's single floats fall just below 40 digests at some sizes; the first is 25.
     let odd: Vec<u32> = (1..=1000).filter(|&live| points_each(live) != 160).collect();
     assert_eq!(odd[..5], [25, 47, 50, 55, 61]);
     assert_eq!(odd.len(), 103);
@@ -156,7 +156,7 @@ fn some_members() -> impl Strategy<Value = Vec<Member>> {
     )
 }
 
-/// The circle, drawn for these members alone and searched from the front.
+/// The owner by a naive twin: draws the circle of `members` alone and scans all points.
 fn owner_by_scan(members: &[Member], hash: u32) -> NodeId {
     let total: u32 = members.iter().map(|one| one.weight).sum();
     let mut best: Option<(u32, usize)> = None;
@@ -167,7 +167,7 @@ fn owner_by_scan(members: &[Member], hash: u32) -> NodeId {
                 <md5::Md5 as md5::Digest>::digest(format!("{}-{number}", member.ring_name)).into();
             for word in digest.chunks(4) {
                 let value = u32::from_le_bytes(word.try_into().expect("four bytes"));
-                // The way from the hash up to the point, around the end if need be.
+                // The distance from the hash up to the point, around the end if necessary.
                 let way = value.wrapping_sub(hash);
                 if best.is_none_or(|best| (way, at) < best) {
                     best = Some((way, at));
@@ -227,7 +227,7 @@ proptest! {
 
     #[test]
     fn after_a_crash_the_backup_is_the_successor(nodes in some_members(), dead in any::<prop::sample::Index>()) {
-        // Zones aside: they are about where copies lie, and clients do not know them.
+        // Clients do not know zones, so the test leaves them out.
         let nodes: Vec<Member> = nodes.into_iter().map(|one| Member { zone: String::new(), ..one }).collect();
         prop_assume!(nodes.len() > 1);
         let dead = dead.get(&nodes).node;
@@ -249,7 +249,7 @@ proptest! {
 
     #[test]
     fn a_join_moves_only_to_the_new_node(count in 1_u32..40, new in 100_u32..200, copies in 1_usize..4) {
-        // A backup is drawn from the circle without those before it.
+        // A backup is drawn from the circle without the nodes before it.
         let sizes = (count + 1).saturating_sub(copies as u32).max(1)..=count + 1;
         let is_odd = { sizes }.any(|live| points_each(live) != 160);
         for placement in [ketama(10), xxh3(10)] {
@@ -264,7 +264,7 @@ proptest! {
                 }
                 if before.primary() != after.primary() {
                     prop_assert_eq!(after.primary(), Some(NodeId(new)));
-                    // The old primary stays as backup: nothing but the new node's copy is made.
+                    // The old primary stays as backup, so only the new node's copy is made.
                     prop_assert!(copies == 1 || after[1] == before[0]);
                 }
             }

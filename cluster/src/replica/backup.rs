@@ -1,4 +1,4 @@
-//! A copy that follows: as an in-sync backup, or as a learner that is still being made.
+//! A copy that follows: an in-sync backup, or a learner that is being made.
 
 use bytes::Bytes;
 
@@ -12,26 +12,26 @@ use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::receive_stream::ReceiveStream;
 use crate::replica::ApplyPosition;
 
-/// A copy that is being made: it pulls pieces, which come in one order with the records around them. A record before the first
-/// piece is not for this copy, one behind it is.
+/// A copy that is being made. It pulls chunks, which arrive in one order with the records around
+/// them. Records before the first chunk are not for this copy; those after it are.
 #[derive(Debug)]
 pub(super) struct Learner {
-    /// The term it is made in; it begins anew in each.
+    /// The term in which the copy is made; it begins anew in each term.
     term: Term,
-    /// Counts the times that it began.
+    /// Counts the starts of the copy.
     start: u32,
-    /// Where the next piece begins.
+    /// The cursor of the next chunk.
     cursor: Option<Bytes>,
-    /// The last piece that was taken was asked for.
+    /// Whether the next chunk was requested and has not arrived.
     is_pulling: bool,
     pulled_ns: u64,
     is_begun: bool,
-    /// Every piece is here.
+    /// Whether every chunk has arrived.
     is_whole: bool,
 }
 
 impl Learner {
-    /// An empty copy asks for its first piece.
+    /// Starts an empty copy, and requests its first chunk.
     pub(super) fn begin<M, N: Environment, O>(
         core: &mut Core,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -62,7 +62,7 @@ impl Learner {
         self.retry(core, ctx);
     }
 
-    /// Whether nothing is to be done until its primary says something.
+    /// Whether the learner waits for its primary.
     pub(super) fn is_at_rest(&self) -> bool {
         self.is_begun && (self.is_whole || self.is_pulling)
     }
@@ -71,12 +71,12 @@ impl Learner {
         self.term == term
     }
 
-    /// Whether the next record of this term is installed.
+    /// Whether the next record of `term` is installed.
     pub(super) fn follows(&self, term: Term) -> bool {
         self.is_begun && self.term == term
     }
 
-    /// Asks for the next piece, if that was not done yet and the primary can be reached.
+    /// Requests the next chunk, unless it was requested already or the primary is unreachable.
     pub(super) fn retry<M, N: Environment, O>(
         &mut self,
         core: &Core,
@@ -100,7 +100,8 @@ impl Learner {
         self.pulled_ns = ctx.now.mono_ns;
     }
 
-    /// A primary that did not know this copy yet could not use the first pull: it is said again, as a new start.
+    /// Pulls again as a new start if no chunk arrives: a primary that did not know this copy yet
+    /// ignored the first pull.
     pub(super) fn tick<M, N: Environment, O>(
         &mut self,
         core: &mut Core,
@@ -115,7 +116,7 @@ impl Learner {
 }
 
 impl<O> Replica<O> {
-    /// A refusal of something of `term` that ends at `end`.
+    /// A refusal of a frame of `term` that ends at `end`.
     #[must_use]
     pub fn refusal(&self, header: &PartitionHeader, term: Term, end: u64) -> StreamRefusal {
         StreamRefusal {
@@ -127,8 +128,8 @@ impl<O> Replica<O> {
         }
     }
 
-    /// A primary asks this copy to follow. The frame has `bytes` bytes and is the next of `stream`, which takes note of
-    /// what became of it.
+    /// Handles a primary's `Adopt`. The frame has `bytes` bytes and is the next of `stream`, which
+    /// records the result.
     pub fn adopt<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -158,7 +159,7 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// A primary asks whether this copy still follows its term.
+    /// Handles a primary's check that this copy still follows its term.
     pub fn check_term<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -174,7 +175,7 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// The primary cannot complete this copy.
+    /// Handles a `Restart`: the primary cannot complete this copy.
     pub fn restart<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -193,11 +194,11 @@ impl<O> Replica<O> {
         self.finish(ctx);
     }
 
-    /// A piece of this copy. The frame has `bytes` bytes and is the next of `stream`.
+    /// Handles a chunk of this copy. The frame has `bytes` bytes and is the next of `stream`.
     ///
     /// # Errors
     ///
-    /// If the frame is broken.
+    /// If the frame is malformed.
     pub fn chunk<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,

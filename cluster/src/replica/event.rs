@@ -1,4 +1,4 @@
-//! What goes into a copy and what comes out of it.
+//! The inputs, outputs and environment of a copy.
 
 use bytes::Bytes;
 
@@ -14,14 +14,14 @@ use crate::replica_set::{ReplicaSet, SetIndex};
 /// The clocks of a node, in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeTime {
-    /// Since some origin; never goes back. For timers and deadlines.
+    /// Time since some origin; never goes back. For timers and deadlines.
     pub mono_ns: u64,
-    /// Since 1970, as the node believes; may be wrong, and may jump.
+    /// Time since 1970, by the node's wall clock; may be wrong, and may jump.
     pub wall_ns: u64,
 }
 
-/// A place in the history of a partition. Two copies at the same place hold the same state, for a
-/// term has one primary, which numbers its records one by one.
+/// A position in the history of a partition. Two copies at the same position hold the same state,
+/// because a term has one primary, which numbers its records one by one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Position {
     /// The term in which the record was made.
@@ -30,140 +30,149 @@ pub struct Position {
     pub lsn: u64,
 }
 
-/// Where operations for a partition go.
+/// The destination of a partition's operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
-    /// The term that an operation sent there is stamped with.
+    /// The term to stamp on the operation.
     pub term: Term,
     /// The primary in that term.
     pub primary: CopyId,
 }
 
 impl PartitionEntry {
-    /// Where operations go.
+    /// The destination of operations.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
         self.primary.map(|primary| Route { term: self.term, primary })
     }
 
-    /// The copy on this life of a node, if it holds one.
+    /// The copy on this incarnation of a node, if the node holds one.
     #[must_use]
     pub fn copy_on(&self, node: NodeId, incarnation: Incarnation) -> Option<CopyId> {
         self.copies().find(|copy| copy.node == node && copy.incarnation == incarnation)
     }
 }
 
-/// When an operation is answered.
+/// The moment at which an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AckMode {
-    /// When every mandatory copy holds it.
+    /// When every mandatory copy holds the change.
     Replica,
-    /// At once, while the backups are no more than `owner_lag_ns` behind.
+    /// At once, while the backups are at most `owner_lag_ns` behind.
     Owner,
 }
 
-/// Why an attempt was not applied.
+/// The reason for refusing an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its deadline had passed.
+    /// The deadline had passed.
     Expired,
-    /// The partition is changing its primary and this takes long.
+    /// The change of the partition's primary takes too long.
     Moving,
     /// A queue is full.
     Busy,
-    /// No contact to the controller for so long that the partition may have been given up.
+    /// The node had no contact to the controller for a time after which the partition may have been
+    /// given up.
     Stopped,
-    /// The number is below one the lane declared done: a late copy of an old attempt.
+    /// The op stream is done with the number: this is a late copy of an old sending.
     Stale,
-    /// The primary, or a copy that has to hold the change, is out of reach.
+    /// The primary, or a mandatory copy, is unreachable.
     Unreachable,
 }
 
-/// When, and where in the history, an operation is applied.
+/// The time and the position at which an operation is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ApplyPosition {
-    /// The partition's time, nanoseconds since 1970; the only time a state may hold.
+    /// The partition's time, in nanoseconds since 1970; the only time that a state may contain.
     pub pt_ns: u64,
     /// The term.
     pub term: Term,
-    /// The record that a change will be. With the term it makes a number that is never given twice,
-    /// so cas uniques and leases can be made of both.
+    /// The lsn that a record of the change gets. With the term it makes a number that is never used
+    /// twice, so cas uniques and leases are made of both.
     pub lsn: u64,
 }
 
-/// Why the pieces that have operations of a partition are opened.
+/// The reason for opening the parked batches of a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpenCause {
-    /// A mandatory copy did not take the records of this term from a position on: the operations are sent again.
+    /// A mandatory copy refused the records of this term from a position on. The operations are
+    /// sent again.
     Refused {
         /// The term.
         term: Term,
         /// The link to the copy.
         link: LinkIndex,
-        /// Where the first refused frame ends.
+        /// The position where the first refused frame ends.
         from: u64,
     },
-    /// The partition is not served here any more in the terms below: the operations are sent again.
+    /// This node no longer serves the partition in the terms below. The operations are sent again.
     Deposed {
         /// The newer term.
         below: Term,
     },
-    /// A copy is mandatory no more: the operations need its link no more.
+    /// A copy is no longer mandatory. The operations no longer need its link.
     Removed {
         /// The link to the copy.
         link: LinkIndex,
-        /// Positions behind it are about another copy there.
+        /// Later positions belong to another copy on that node.
         up_to: u64,
     },
 }
 
-/// Something happened to a partition that pieces wait for.
+/// An event of a partition that opens parked batches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opening {
     /// The partition.
     pub partition: Partition,
-    /// What.
+    /// The cause.
     pub cause: OpenCause,
 }
 
-/// What is to be carried out, in order, once the header is open again. `O` is a held operation.
+/// An action for the node, to be carried out in order once the header is open again. `O` is a held
+/// operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplicaEvent<O> {
-    /// Ask the controller for a change of the map.
+    /// Propose a change of the map to the controller.
     Ask(MapChange),
-    /// Put this into the inbox of every worker, before the acknowledgement that came with it is stored.
+    /// Put the opening into the inbox of every worker, before the acknowledgement that came with it
+    /// is stored.
     Open(Opening),
-    /// Do a held operation, after it was looked up.
+    /// Do a held operation, after looking it up in the dedup log.
     Perform(O),
-    /// A held operation belongs to another primary; it was not done.
+    /// A held operation belongs to another primary. It was not done.
     Refer(O, Option<Route>),
     /// A held operation was not done.
     Refuse(O, Refusal),
 }
 
-/// What becomes of an operation that its header does not serve.
+/// The decision on an operation that its header does not serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It may be done: the header serves it.
+    /// Do the operation: the header serves it now.
     Perform,
-    /// It is to be [held](super::Replica::hold).
+    /// [Hold](super::Replica::hold) the operation.
     Hold,
-    /// It belongs to another primary.
+    /// The operation belongs to another primary.
     Refer(Option<Route>),
-    /// It is not done.
+    /// Refuse the operation.
     Refuse(Refusal),
 }
 
-/// The keys of one copy, and what they are: only the machine knows.
+/// The keys of one copy, and their meaning.
 ///
-/// Everything it decides must follow from the state, the time and the operation: never from a clock or from chance.
+/// Every decision must follow from the state, the time argument and the operation, never from a
+/// clock or from randomness.
 pub trait StateMachine {
-    /// Makes the state of a key what it is at the primary. `at` is the record's place, of which a counter's cas unique is made.
+    /// Sets a key to the primary's state. `at` is the record's position, which determines a
+    /// counter's cas unique.
     fn install(&mut self, at: ApplyPosition, key: &[u8], state: &KeyState<'_>);
 
-    /// Calls `each` with about `bytes_max` bytes of keys and states, from `cursor` on (none: from the start), and answers where
-    /// to go on; none at the end. A key that is there from the first call to the last must be among them; one that comes,
-    /// goes or changes meanwhile need not. Of a counter whose cas unique is not that of `at`, it gives a whole item.
+    /// Calls `each` with about `bytes_max` bytes of keys and states, from `cursor` on; none starts
+    /// at the first key. Returns the next cursor; none at the end.
+    ///
+    /// A key that exists from the first call to the last must be included. A key that is added,
+    /// removed or changed meanwhile need not be. A counter whose cas unique does not match `at` is
+    /// exported as a whole item.
     fn export(
         &mut self,
         at: ApplyPosition,
@@ -172,16 +181,17 @@ pub trait StateMachine {
         each: &mut dyn FnMut(&[u8], &KeyState<'_>),
     ) -> Option<Bytes>;
 
-    /// Forgets everything.
+    /// Removes all keys.
     fn clear(&mut self);
 }
 
-/// What a copy needs of its node: links, sets of copies and logs.
+/// The links, sets and logs of the node.
 pub trait Environment {
-    /// The link that a partition's records to this copy's node, in this life, go over. None: there was no connection yet.
+    /// The link for a partition's records to this copy's node and incarnation. None if they were
+    /// never connected.
     fn link_to(&self, copy: CopyId, partition: Partition) -> Option<LinkIndex>;
 
-    /// Appends a frame to a link's stream; answers where it ends.
+    /// Appends a frame to a link's stream. Returns the position where it ends.
     fn append(
         &mut self,
         link: LinkIndex,
@@ -189,31 +199,33 @@ pub trait Environment {
         write: &mut dyn FnMut(&mut Vec<u8>),
     ) -> u64;
 
-    /// Up to where a link's stream is acknowledged. It is stored only after the refusals that came with it were dealt with.
+    /// The acknowledged position of a link's stream. It is stored only after the refusals of the
+    /// same ack were processed.
     fn acked(&self, link: LinkIndex) -> u64;
 
-    /// Where a link's stream ends.
+    /// The position where a link's stream ends.
     fn end(&self, link: LinkIndex) -> u64;
 
-    /// Bytes of a link's stream that are not acknowledged, in quarters of what it may hold.
+    /// The unacknowledged bytes of a link's stream, in quarters of its capacity.
     fn quarters(&self, link: LinkIndex) -> usize;
 
-    /// For how long a link's stream acknowledged nothing though it should have.
+    /// The time without an acknowledgement on a link's stream while bytes were outstanding.
     fn silence_ns(&self, link: LinkIndex, now: NodeTime) -> u64;
 
-    /// The newest time that a node has said, in this life, on its monotonic clock; 0: none.
+    /// The newest reading of the monotonic clock of a node's incarnation that has arrived; 0 for
+    /// none.
     fn peer_time_ns(&self, copy: CopyId) -> u64;
 
-    /// The row of a set, for one more partition.
+    /// The row of a set, counted for one more partition. None if the table is full.
     fn acquire_set(&mut self, set: ReplicaSet) -> Option<SetIndex>;
 
-    /// A partition names a row no more.
+    /// Counts one partition less that refers to the row.
     fn release_set(&mut self, index: SetIndex);
 
-    /// A row.
+    /// The set in a row.
     fn set(&self, index: SetIndex) -> ReplicaSet;
 
-    /// As [`DedupLogs::export`](crate::dedup_log::DedupLogs::export).
+    /// Writes results into a chunk; see [`DedupLogs::export`](crate::dedup_log::DedupLogs::export).
     fn export_results(
         &mut self,
         copy: CopyGeneration,
@@ -222,7 +234,7 @@ pub trait Environment {
         chunk: &mut ChunkWriter<'_>,
     ) -> Option<(OpStreamId, u64)>;
 
-    /// Takes note of what a lane is done with, and of a result of it, if one is given.
+    /// Records the done number of an op stream, and a result of it if given.
     fn import_result(
         &mut self,
         stream: OpStreamId,
@@ -231,9 +243,9 @@ pub trait Environment {
     );
 }
 
-/// What a call works with. The caller has closed the header; it is open again when the call returns.
+/// The arguments of a call. The caller has closed the header; the call opens it before it returns.
 pub struct CallContext<'a, M, N, O> {
-    /// When.
+    /// The present time.
     pub now: NodeTime,
     /// The hot line of the partition.
     pub header: &'a PartitionHeader,
@@ -241,6 +253,6 @@ pub struct CallContext<'a, M, N, O> {
     pub state_machine: &'a mut M,
     /// The node.
     pub node: &'a mut N,
-    /// What is to be carried out.
+    /// The actions for the node.
     pub events: &'a mut Vec<ReplicaEvent<O>>,
 }

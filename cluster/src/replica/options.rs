@@ -1,37 +1,40 @@
-//! What can be set about copies.
+//! Options of copies.
 
 use crate::rules::Bug;
 use crate::rules::Rules;
 
-/// How copies behave.
+/// Bounds and times of copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReplicaOptions {
-    /// Most operations of a partition that are held while its primary changes.
+    /// The most operations of a partition that are held while its primary changes.
     pub held_max: usize,
-    /// Longest that an operation is held.
+    /// The longest time that an operation is held.
     pub hold_ns: u64,
-    /// About how large a piece of a copy is.
+    /// The approximate size of a chunk.
     pub chunk_bytes: usize,
-    /// A learner that gets no first piece asks again after this time.
+    /// A learner that gets no first chunk pulls again after this time.
     pub resend_ns: u64,
-    /// A copy that acknowledges nothing for so long is to be removed.
+    /// A primary proposes to remove a mandatory copy that acknowledges nothing for this time.
     pub silent_ns: u64,
-    /// The controller is asked again after this time.
+    /// A proposal to the controller is repeated after this time.
     pub propose_ns: u64,
-    /// For so long after sending a heartbeat that the controller answered, nobody else is made primary: reads need no
-    /// round. 0: each needs one. Less than the controller's patience by more than clocks may differ in rate.
+    /// For this time after sending a heartbeat that the controller answered, no other node is made
+    /// primary, so reads need no term check. 0: each read needs one. The margin below the time
+    /// after which the controller declares a node dead must exceed the drift between clocks in that
+    /// time.
     pub read_lease_ns: u64,
-    /// Operations with `AckMode::Owner` are answered at once while the oldest byte that a copy lacks is younger.
+    /// Operations with `AckMode::Owner` are answered at once while the oldest byte that a copy
+    /// lacks is younger than this.
     pub owner_lag_ns: u64,
-    /// After four fifths of it without contact to the controller a primary serves no more, since it may give up the
-    /// partition after the whole. None: it never does.
+    /// The controller may give up a partition after this time without contact. A primary stops
+    /// serving after four fifths of it. None: never.
     pub lost_after_ns: Option<u64>,
-    /// The earliest time that a partition begins with, in nanoseconds since 1970: a wall clock that is behind it is not
-    /// believed.
+    /// The earliest time that a partition may begin with, in nanoseconds since 1970. A wall clock
+    /// before it is not trusted.
     pub begins_min_ns: u64,
-    /// The latest one, likewise.
+    /// The latest time that a partition may begin with.
     pub begins_max_ns: u64,
-    /// Which rules are in force.
+    /// The rules in force.
     pub rules: Rules,
 }
 
@@ -57,7 +60,7 @@ impl Default for ReplicaOptions {
 }
 
 impl ReplicaOptions {
-    /// For so long without contact to the controller a primary serves.
+    /// The time without contact to the controller during which a primary serves.
     #[must_use]
     pub fn serves_for_ns(&self) -> u64 {
         match self.lost_after_ns {

@@ -1,4 +1,5 @@
-//! The copy that serves: when it may, what it holds meanwhile, and what it asks of the controller.
+//! The copy that serves: its conditions for serving, held operations, and proposals to the
+//! controller.
 //!
 //! Here: takeover, handover and held operations. Not here: the other copies (`progress`).
 
@@ -14,15 +15,15 @@ use crate::rules::Bug;
 /// The primary of one term.
 pub(super) struct Primary<O> {
     pub(super) peers: Vec<PeerProgress>,
-    /// To whom it hands over: operations are held until that is decided.
+    /// The copy to hand over to. While it is set, operations are held.
     pub(super) transfer_to: Option<CopyId>,
-    /// Operations, and until when they are held.
+    /// Operations, and the times until which they are held.
     held: VecDeque<(O, u64)>,
     pub(super) proposed: Option<(MapChange, u64)>,
 }
 
 impl<O> Primary<O> {
-    /// Takes over: the other in-sync copies are asked to follow.
+    /// Takes over: asks the other in-sync copies to follow.
     pub(super) fn begin<M: StateMachine, N: Environment>(
         core: &mut Core,
         ctx: &mut CallContext<'_, M, N, O>,
@@ -36,7 +37,7 @@ impl<O> Primary<O> {
         primary
     }
 
-    /// The map has changed, but neither primary nor term.
+    /// Handles a new map entry with the same primary and term.
     pub(super) fn update<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
@@ -68,17 +69,17 @@ impl<O> Primary<O> {
         self.held.push_back((op, until_ns));
     }
 
-    /// The partition is served: what was held is done.
+    /// Performs the held operations: the partition is served.
     pub(super) fn release_held(&mut self, events: &mut Vec<ReplicaEvent<O>>) {
         events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Perform(op)));
     }
 
-    /// The partition is served elsewhere.
+    /// Refers the held operations: the partition is served elsewhere.
     pub(super) fn refer_held(&mut self, route: Option<Route>, events: &mut Vec<ReplicaEvent<O>>) {
         events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Refer(op, route)));
     }
 
-    /// Time passes.
+    /// Refuses held operations whose time is over, and advances.
     pub(super) fn tick<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,

@@ -1,4 +1,5 @@
-//! The other copies as their primary sees them: which follow, which an answer waits for, which are to be removed.
+//! The primary's view of the other copies: which of them follow, which an answer waits for, which
+//! must be removed.
 
 use bytes::Bytes;
 
@@ -15,34 +16,35 @@ use crate::rules::Bug;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ProgressState {
-    /// Nothing was said to it: it has not asked, or cannot be reached.
+    /// The copy got no frame in this term: it has not pulled, or is unreachable.
     Waits,
-    /// It was asked to follow, and has not answered.
+    /// The copy was asked to follow, and has not answered.
     Asked,
-    /// It follows, or gets pieces.
+    /// The copy follows, or gets chunks.
     Joined,
-    /// It refused something that it may not refuse.
+    /// The copy refused a frame that a mandatory copy must take.
     Refused,
 }
 
-/// Another copy.
+/// Another copy of the partition, and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct PeerProgress {
     copy: CopyId,
     link: Option<LinkIndex>,
     pub(super) in_sync: bool,
-    /// Nothing is answered without it.
+    /// Whether every answer waits for this copy.
     mandatory: bool,
     state: ProgressState,
-    /// Where its `Adopt` or first `Chunk` ends: what it refused before was said to another copy.
+    /// The position where its `Adopt` or first `Chunk` ends. Earlier refusals belong to another
+    /// copy.
     origin: u64,
-    /// Of a learner, which start counts.
+    /// The present start of a learner.
     start: u32,
-    /// Where a piece begins that it asked for.
+    /// The cursor of the chunk that the copy requested.
     pull: Option<ExportCursor>,
-    /// Where its last piece ends.
+    /// The position where its last chunk ends.
     whole_at: Option<u64>,
-    /// Where the last record ends that was answered without it.
+    /// The position of the last record that was answered without this copy.
     needed: u64,
     since_ns: u64,
 }
@@ -69,13 +71,13 @@ impl PeerProgress {
     }
 }
 
-/// More than the bytes of a piece without keys and results.
+/// More than the bytes of a chunk without keys and results.
 const FIELDS_BYTES: usize = 128;
 
-/// Where a piece of a copy begins: first come the keys, then the results.
+/// The position in an export: first come the keys, then the results.
 #[derive(Debug, Clone)]
 enum ExportCursor {
-    /// Where the machine says; none: at the start.
+    /// The state machine's cursor; none at the start.
     Keys(Option<Bytes>),
     Results(Option<(OpStreamId, u64)>),
 }
@@ -98,7 +100,7 @@ impl ExportCursor {
         }
     }
 
-    /// None: not one of ours.
+    /// Returns none for an invalid cursor.
     fn decode(bytes: &[u8]) -> Option<Self> {
         match bytes {
             [0, cursor @ ..] => Some(Self::Keys(Some(Bytes::copy_from_slice(cursor)))),
@@ -123,12 +125,12 @@ impl ExportCursor {
 }
 
 impl<O> Primary<O> {
-    /// The copies that nothing is answered without.
+    /// The copies that every answer waits for.
     pub(super) fn mandatory(&self) -> impl Iterator<Item = &PeerProgress> {
         self.peers.iter().filter(|peer| peer.mandatory)
     }
 
-    /// Makes the list of copies that of the map; what is known of one stays.
+    /// Updates the list of copies from the map, and keeps the progress of copies that stay.
     pub(super) fn sync_peers<M, N: Environment>(
         &mut self,
         core: &Core,
@@ -156,7 +158,7 @@ impl<O> Primary<O> {
         self.set_changed(core, ctx);
     }
 
-    /// Gives the header the set of links, and the positions on them.
+    /// Updates the header's set of links, and the positions on them.
     fn set_changed<M, N: Environment>(&self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
         let is_in = |peer: &&PeerProgress| {
             matches!(peer.state, ProgressState::Asked | ProgressState::Joined)
@@ -179,8 +181,8 @@ impl<O> Primary<O> {
         if old == set {
             return;
         }
-        // If the table is full the old set stays, and records go over its links; no answer is given without the others,
-        // for the partition is not served then.
+        // If the table is full, the old set stays and its links carry the records. The partition is
+        // not served then, so no answer is given without the other copies.
         let Some(index) = ctx.node.acquire_set(set) else { return };
         let mut positions = [0; LINKS_MAX];
         for (slot, (link, origin)) in mandatory.iter().enumerate().take(LINKS_MAX) {
@@ -195,7 +197,7 @@ impl<O> Primary<O> {
         ctx.node.release_set(old_index);
     }
 
-    /// Does what follows from what is acknowledged and connected now.
+    /// Does the steps that acknowledgements and connections make possible.
     pub(super) fn advance<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
@@ -240,8 +242,8 @@ impl<O> Primary<O> {
         let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
         let is_near = ctx.node.quarters(link) == 0;
         if is_whole && is_near && !peer.mandatory && !core.options.rules.lack(Bug::LateMandatory) {
-            // First its acknowledgement is needed for every answer; then it has to hold what was answered without it; then the
-            // map may call it in-sync.
+            // First every answer needs the learner's acknowledgement. Then it must hold the records
+            // that were answered without it. Only then may the map make it in-sync.
             peer.mandatory = true;
             let set = ctx.node.set(ctx.header.set());
             let slot = set.links().iter().position(|known| *known == link);
@@ -253,7 +255,7 @@ impl<O> Primary<O> {
         }
     }
 
-    /// A learner asks for a piece.
+    /// Handles a learner's request for a chunk.
     pub(super) fn pulled<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
@@ -342,7 +344,7 @@ impl<O> Primary<O> {
         }
     }
 
-    /// A copy did not take something.
+    /// Handles a copy's refusal.
     pub(super) fn refused<M: StateMachine, N: Environment>(
         &mut self,
         core: &mut Core,
@@ -379,7 +381,7 @@ impl<O> Primary<O> {
         self.advance(core, ctx);
     }
 
-    /// Asks the controller for what is due, again after a while.
+    /// Proposes the due transition to the controller, and repeats it after `propose_ns`.
     pub(super) fn propose<M, N: Environment>(
         &mut self,
         core: &Core,
@@ -400,7 +402,7 @@ impl<O> Primary<O> {
         }
     }
 
-    /// Only where a rule is left out.
+    /// Runs only if the model leaves out a rule.
     fn drop_silent<M, N: Environment>(&mut self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
         for place in 0..self.peers.len() {
             let peer = &self.peers[place];
@@ -457,7 +459,7 @@ impl<O> Primary<O> {
     }
 }
 
-/// For how long a copy has said nothing though it should have.
+/// The time without an acknowledgement from a copy while bytes were outstanding.
 fn silence_ns<M, N: Environment, O>(peer: &PeerProgress, ctx: &CallContext<'_, M, N, O>) -> u64 {
     match peer.link {
         Some(link) => ctx.node.silence_ns(link, ctx.now),
@@ -465,7 +467,7 @@ fn silence_ns<M, N: Environment, O>(peer: &PeerProgress, ctx: &CallContext<'_, M
     }
 }
 
-/// Pieces wait no more for a copy that was mandatory.
+/// Opens the batches that wait for a copy which is no longer mandatory.
 fn removed<M, N: Environment, O>(core: &Core, ctx: &mut CallContext<'_, M, N, O>, link: LinkIndex) {
     let cause = OpenCause::Removed { link, up_to: ctx.node.end(link) };
     ctx.events.push(ReplicaEvent::Open(Opening { partition: core.partition, cause }));

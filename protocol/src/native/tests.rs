@@ -1,4 +1,4 @@
-//! The native verbs line by line: options, errors, answers.
+//! Tests of the native verbs, line by line: options, errors, replies.
 
 use super::*;
 use crate::bounds::Bounds;
@@ -15,7 +15,7 @@ fn request(line: &str) -> Request<'_> {
     }
 }
 
-/// The verb and how it is answered.
+/// Returns the verb and whether its reply is suppressed.
 fn native(line: &str) -> (Native<'_>, bool) {
     match request(line) {
         Request::Command {
@@ -64,7 +64,7 @@ fn take_has_a_policy_and_options() {
     assert_eq!(native(line), (Native::Take(whole), true));
     let bound = Take { cas: CasCondition::Show, ..take(0, PolicyArg::Configured) };
     assert_eq!(native("take  k 0  -  cas \n"), (Native::Take(bound), false));
-    // A policy is not read here, and `noreply` is one only at the end.
+    // The policy is not parsed here, and `noreply` is an option only at the end.
     let odd = take(1, PolicyArg::Inline(b"noreply"));
     assert_eq!(native("take noreply 1 noreply noreply\r\n"), (Native::Take(odd), true));
 }
@@ -84,7 +84,7 @@ fn takem_takes_keys_and_then_options() {
     assert_eq!(parts("takem 3 a b c\r\n"), (3, "a b c".into(), false, None, false));
     let all = (0, "a".into(), true, Some(b"x".to_vec()), true);
     assert_eq!(parts("takem 0 a id=x peek noreply\r\n"), all);
-    // The first key is one, whatever it is called.
+    // The first key is a key, even if it is spelt like an option.
     assert_eq!(parts("takem 1 peek peek\r\n"), (1, "peek".into(), true, None, false));
     let most = format!("takem 1{}\r\n", " k".repeat(16));
     assert_eq!(parts(&most).1.len(), 31);
@@ -95,7 +95,7 @@ fn takem_takes_keys_and_then_options() {
     let options = "CLIENT_ERROR takem: unknown or repeated option, there are peek id=<token>";
     refused("takem 1 a peek b", options);
     refused("takem 1 a id=1 id=1", options);
-    // Nor is an option of `take` a key.
+    // An option of `take` is not a key either.
     for word in ["hold=5s", "wait=1s", "cas=1", "cas", "part"] {
         refused(&format!("takem 1 a {word}"), options);
         refused(&format!("takem 1 a b {word} peek"), options);
@@ -179,7 +179,7 @@ fn slide_has_a_window() {
 }
 
 #[test]
-fn a_bad_line_says_what_is_wrong() {
+fn a_bad_line_gets_its_error() {
     let missing = |verb, line| {
         format!("CLIENT_ERROR {verb}: missing argument, the line is {verb} <key> {line}")
     };
@@ -286,7 +286,7 @@ fn a_policy_comes_with_meta_commands_too() {
     assert_eq!(policy("me k\r\n"), None);
 }
 
-/// How `outcome` is told.
+/// Returns the encoded reply of `outcome`.
 fn told(outcome: &Outcome<'_>) -> String {
     let (line, mut out) = ("take k 1 -\r\n", Vec::new());
     let Request::Command { command, form } = request(line) else { panic!("one key") };
@@ -319,7 +319,7 @@ fn verdict(
 }
 
 #[test]
-fn verdicts_are_told_as_designed() {
+fn verdicts_are_written_as_designed() {
     use VerdictWord::{Allow, Deny, Exists, Part, Wait};
     let allow = verdict(Allow, (200, 199), Some(0), 600);
     let with_cas = |line, cas| VerdictLine { cas: Some(cas), ..line };
@@ -362,7 +362,7 @@ fn verdicts_are_told_as_designed() {
 }
 
 #[test]
-fn the_other_answers_are_told_as_designed() {
+fn other_replies_are_written_as_designed() {
     let count = CountLine { exists: false, value: 1, applied: 1, ttl_ms: Some(60_000), cas: None };
     let never = CountLine { value: -5, applied: -7, ttl_ms: None, cas: Some(3), ..count };
     let grant = LeaseLine {

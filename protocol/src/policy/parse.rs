@@ -1,8 +1,8 @@
-//! Reading the policy token.
+//! The parser of the policy token.
 //!
-//! Here: the algorithms, the options each has, and how they bound each other. A fault tells where it
-//! is and what would be right. Nothing is allocated. Not here: the types (`policy`), single words
-//! (`token`), writing it (`print`).
+//! Here: the algorithms, the options of each, and how they bound each other. An error reports its
+//! position and the correct form. Nothing is allocated. Not here: the types (`policy`), single
+//! words (`token`), the printer (`print`).
 
 use super::token::{
     CALENDAR_ONLY, DAY, DurationToken, OptionValue, TOO_SHORT, Token, fail, value_or,
@@ -16,18 +16,18 @@ use crate::bounds::POLICY_BYTES_MAX;
 const EXPECTED_ALGORITHM: &str = "expected unlimited, block, or one of bucket: gcra: leaky: fixed: \
                                   sliding: log: concurrency:";
 
-/// Why a token is no policy. `Display` tells where, and what would be right.
+/// The reason why a token is not a valid policy. `Display` gives the position and the correct form.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("bad policy: {why} at {at}")]
 pub struct PolicyError {
-    /// Offset in the token, in bytes; its length when something is missing at its end.
+    /// Offset in the token, in bytes; the token's length if something is missing at its end.
     pub at: usize,
-    /// What is wrong, or what would be right.
+    /// The fault, or the correct form.
     pub why: &'static str,
 }
 
 impl Policy {
-    /// The policy that `text` writes.
+    /// Parses the policy in `text`.
     ///
     /// ```
     /// use tollgate_protocol::Policy;
@@ -40,7 +40,7 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// A [`PolicyError`] at the first fault; where two parts contradict each other, at one of them.
+    /// A [`PolicyError`] at the first fault; if two parts contradict each other, at one of them.
     pub fn parse(text: &[u8]) -> Result<Self, PolicyError> {
         if text.len() > POLICY_BYTES_MAX {
             return Err(PolicyError {
@@ -71,15 +71,15 @@ impl Policy {
     }
 }
 
-/// The nanoseconds of a duration that stands alone, 0 included; `None` for what is none, `mo` and
-/// `y`, and anything above [`PERIOD_NANOS_MAX`](super::PERIOD_NANOS_MAX).
+/// Parses a duration that stands alone, 0 included, into nanoseconds; `None` for an invalid one,
+/// for `mo` and `y`, and for anything above [`PERIOD_NANOS_MAX`](super::PERIOD_NANOS_MAX).
 pub(crate) fn duration_nanos(word: &[u8]) -> Option<u64> {
     let mut token = Token { text: word, at: 0, name_at: 0, over: false, shadow: false };
     let nanos = token.nanos().ok()?;
     (token.at == word.len()).then_some(nanos)
 }
 
-/// The algorithms, each from behind its colon to the end.
+/// The algorithms: each method parses from behind the colon to the end.
 impl Token<'_> {
     fn bucket(&mut self) -> Result<Algorithm, PolicyError> {
         let rate = self.rate()?;
@@ -164,7 +164,7 @@ impl Token<'_> {
                 _ => self.common(name, "expected align=, tz=, phase=, over or shadow")?,
             }
         }
-        // The shortest that such a window gets: a phase stays below it.
+        // The shortest length of such a window, which the phase must stay below.
         let (unit, shortest) = match span {
             DurationToken::Nanos(nanos) => (CalendarUnit::Nanos(nanos), nanos),
             DurationToken::Months(months) => {

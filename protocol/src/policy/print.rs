@@ -1,8 +1,8 @@
-//! Writing the policy token.
+//! The printer of the policy token.
 //!
 //! Here: the one canonical spelling of a policy: whole counts, the largest unit of time that
-//! divides a duration, options in the order of the design and only where they are not the default.
-//! Not here: reading it (`parse`).
+//! divides a duration, options in a fixed order and only if they differ from the default. Not here:
+//! the parser (`parse`).
 
 use std::fmt::{self, Display, Formatter};
 
@@ -10,8 +10,8 @@ use super::{
     Algorithm, CalendarUnit, HOLD_NANOS, Oldest, Phase, Policy, Rate, WARM_FACTOR, Warm, Window,
 };
 
-/// [`Policy::parse`] reads it back. The grammar has no unit below a microsecond, so no policy that
-/// was read holds a part of one, and none is written.
+/// Prints the canonical spelling, which [`Policy::parse`] reads back. The grammar has no unit below
+/// a microsecond, so no parsed policy contains a part of one, and none is printed.
 impl Display for Policy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.algorithm {
@@ -70,7 +70,7 @@ impl Display for Rate {
     }
 }
 
-/// What stands behind the count and the slash, options included.
+/// Prints the part behind the count and the slash, options included.
 impl Display for Window {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (unit, offset, phase) = match *self {
@@ -112,7 +112,8 @@ fn flag(f: &mut Formatter<'_>, name: &str, given: bool) -> fmt::Result {
     write!(f, ",{name}")
 }
 
-/// Nanoseconds in the largest unit that divides them; `{:#}` leaves a one out, as in `10/s`.
+/// Nanoseconds, printed in the largest unit that divides them; `{:#}` omits a count of one, as in
+/// `10/s`.
 struct Duration(u64);
 
 impl Display for Duration {

@@ -1,4 +1,4 @@
-//! The policy token: every option, every refusal with its place, and back.
+//! Tests of the policy token: every option, every error with its position, and printing back.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,8 @@ fn bucket(rate: Rate, capacity: u64) -> Algorithm {
     Algorithm::Bucket { rate, capacity, init: capacity, debt: 0, warm: None, interval: false }
 }
 
-/// `text` writes `algorithm` with neither `over` nor `shadow`, and prints as `canonical`.
+/// Checks that `text` parses to `algorithm`, without `over` and `shadow`, and prints as
+/// `canonical`.
 fn reads(text: &str, algorithm: Algorithm, canonical: &str) {
     let policy = Policy { algorithm, over: false, shadow: false };
     assert_eq!(Policy::parse(text.as_bytes()), Ok(policy), "{text}");
@@ -24,7 +25,7 @@ fn reads(text: &str, algorithm: Algorithm, canonical: &str) {
     assert_eq!(Policy::parse(canonical.as_bytes()), Ok(policy), "{canonical}");
 }
 
-/// `text` is refused where `^` stands under it.
+/// Checks that `text` is refused at the position of `^` in `mark`, with the error `why`.
 fn refuses(text: &str, mark: &str, why: &str) {
     let at = mark.find('^').expect("a mark under the fault");
     let error = Policy::parse(text.as_bytes()).expect_err(text);
@@ -91,7 +92,7 @@ fn every_option_is_read() {
     reads("log:65536/s", most, "log:65536/s");
     let more = Algorithm::Log { rate: rate(1_000_000, SECOND), entries: 65_536 };
     reads("log:1M/s,entries=65536", more, "log:1000000/s,entries=65536");
-    // More than can be used up.
+    // More entries than the rate's count can use.
     let few = Algorithm::Log { rate: rate(5, SECOND), entries: 70_000 };
     reads("log:5/s,entries=70000", few, "log:5/s,entries=70000");
     let seats = Algorithm::Concurrency { max: 20, hold: 120 * SECOND };
@@ -324,7 +325,7 @@ fn parameters_keep_their_bounds() {
 }
 
 #[test]
-fn an_error_says_where_and_what_would_be_right() {
+fn an_error_has_position_and_correct_form() {
     let error = Policy::parse(b"bucket:100/60x").expect_err("there is no such unit");
     let text = "bad policy: expected a duration such as 250ms, 60s, 1h or d at 13";
     assert_eq!(error.to_string(), text);
@@ -424,7 +425,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// Bytes that look like a policy often enough to go deep.
+/// Generates bytes close enough to a policy to reach deep into the parser.
 fn near_policies() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop::sample::select(vec![
         "bucket:",

@@ -1,6 +1,7 @@
 //! The words of the policy token: counts, durations, options.
 //!
-//! Here: how each is written, and its bounds. Not here: which options an algorithm has (`parse`).
+//! Here: the spelling of each word, and its bounds. Not here: which options an algorithm has
+//! (`parse`).
 
 use super::parse::PolicyError;
 use super::{COUNT_MAX, PERIOD_NANOS_MAX, Phase, Rate, SLICES_MAX, WARM_FACTOR, Warm};
@@ -13,7 +14,7 @@ const HOUR: u64 = 60 * MINUTE;
 pub(super) const DAY: u64 = 24 * HOUR;
 const WEEK: u64 = 7 * DAY;
 
-/// No slice is shorter than a nanosecond, whatever the window.
+/// No slice is shorter than a nanosecond, however short the window.
 const _: () = assert!(MICROSECOND >= SLICES_MAX as u64);
 
 /// Longest calendar window: a century.
@@ -22,7 +23,7 @@ const YEARS_MAX: u64 = 100;
 /// Largest cold factor of a warm-up.
 const WARM_FACTOR_MAX: u32 = 1_000;
 
-/// Furthest from Greenwich: the Line Islands.
+/// Greatest distance from Greenwich: the Line Islands.
 const OFFSET_SECONDS_MAX: i32 = 14 * 3600;
 
 const EXPECTED_COUNT: &str = "expected a count such as 100, 10k or 50Ki";
@@ -30,7 +31,7 @@ const EXPECTED_DURATION: &str = "expected a duration such as 250ms, 60s, 1h or d
 pub(super) const TOO_SHORT: &str = "a duration here is at least 1us";
 pub(super) const CALENDAR_ONLY: &str = "mo and y are for fixed: with align=calendar";
 
-/// A duration as written.
+/// A duration as the token spells it.
 #[derive(Clone, Copy)]
 pub(super) enum DurationToken {
     Nanos(u64),
@@ -38,7 +39,7 @@ pub(super) enum DurationToken {
     Years(u32),
 }
 
-/// The value of an option, and where the option begins.
+/// The value of an option, and the offset at which the option begins.
 #[derive(Clone, Copy)]
 pub(super) struct OptionValue<T> {
     pub(super) value: T,
@@ -53,19 +54,19 @@ pub(super) fn fail<T>(at: usize, why: &'static str) -> Result<T, PolicyError> {
     Err(PolicyError { at, why })
 }
 
-/// The token and how far it is read.
+/// The token and the position of the reader.
 pub(super) struct Token<'a> {
     pub(super) text: &'a [u8],
     pub(super) at: usize,
-    /// Where the option at hand begins.
+    /// The offset of the current option.
     pub(super) name_at: usize,
     pub(super) over: bool,
     pub(super) shadow: bool,
 }
 
-/// Options.
+/// The options.
 impl<'a> Token<'a> {
-    /// The next option's name, or the end.
+    /// Reads the name of the next option; `None` at the end.
     pub(super) fn option(&mut self) -> Result<Option<&'a [u8]>, PolicyError> {
         match self.peek() {
             None => return Ok(None),
@@ -76,7 +77,7 @@ impl<'a> Token<'a> {
         Ok(Some(self.letters()))
     }
 
-    /// Reads the value of the option at hand with `read`.
+    /// Reads the value of the current option with `read`.
     pub(super) fn once<T>(
         &mut self,
         given: &mut Option<OptionValue<T>>,
@@ -93,7 +94,7 @@ impl<'a> Token<'a> {
         Ok(())
     }
 
-    /// The option at hand has no value.
+    /// Checks that the current option has no value.
     pub(super) fn flag(&self, given: &mut bool) -> Result<(), PolicyError> {
         if *given {
             return fail(self.name_at, "an option may be given once");
@@ -105,7 +106,8 @@ impl<'a> Token<'a> {
         Ok(())
     }
 
-    /// The options that every algorithm has, or a fault that names those of this one.
+    /// Reads an option that every algorithm has, or fails with the names of this algorithm's
+    /// options.
     pub(super) fn common(
         &mut self,
         name: &[u8],
@@ -136,7 +138,7 @@ impl<'a> Token<'a> {
         &rest[..end]
     }
 
-    /// A run of digits; what 64 bits cannot hold stays at their end.
+    /// Reads a run of digits; saturates at the bounds of 64 bits.
     pub(super) fn digits(&mut self) -> Option<u64> {
         let start = self.at;
         let mut value = 0_u64;
@@ -189,7 +191,7 @@ impl<'a> Token<'a> {
         Ok(Rate { count, period: self.period()? })
     }
 
-    /// A duration with any unit; without digits it is one of them.
+    /// Reads a duration with any unit; without digits the count is 1.
     pub(super) fn span(&mut self) -> Result<DurationToken, PolicyError> {
         let start = self.at;
         let count = self.digits().unwrap_or(1);
@@ -251,7 +253,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// True for `calendar`.
+    /// Reads `first` or `calendar`; true for `calendar`.
     pub(super) fn align(&mut self) -> Result<bool, PolicyError> {
         let start = self.at;
         match self.letters() {
@@ -261,7 +263,7 @@ impl<'a> Token<'a> {
         }
     }
 
-    /// `+09:00`, in seconds.
+    /// Reads an offset such as `+09:00`; returns seconds.
     pub(super) fn offset(&mut self) -> Result<i32, PolicyError> {
         let start = self.at;
         let Some([sign @ (b'+' | b'-'), digits @ ..]) = self.text.get(start..start + 6) else {

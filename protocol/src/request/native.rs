@@ -1,9 +1,9 @@
-//! What a client can ask with the native verbs.
+//! The requests of a client with the native verbs.
 //!
 //! Here: one type per verb that has options; all numbers are within their bounds, all durations in
-//! nanoseconds. Not here: how they are spelt (`native`), what a policy means (`policy`): a written
-//! policy stays a token, so that whoever applies it can keep what it parsed.
-//! Source: the project's protocol design, "Native verbs".
+//! nanoseconds. Not here: their spelling (`native`), the meaning of a policy (`policy`): an inline
+//! policy stays a token, so that the caller can cache the parsed form. Source:
+//! `docs/reference/verbs-native.md`.
 
 use crate::request::Exptime;
 
@@ -12,23 +12,23 @@ use crate::request::Exptime;
 pub enum Native<'a> {
     /// `take`: spend units, or be refused.
     Take(Take<'a>),
-    /// `refund`: give so many units back, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+    /// `refund`: give units back, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
     Refund(u64),
     /// `settle`: end a hold at its true cost.
     Settle {
-        /// The hold.
+        /// The number of the hold.
         lease: u64,
-        /// What it cost after all, 0 to [`COUNT_MAX`](crate::COUNT_MAX); 0 cancels it.
+        /// The true cost, 0 to [`COUNT_MAX`](crate::COUNT_MAX); 0 cancels the hold.
         actual: u64,
     },
-    /// `renew`: keep a hold for longer.
+    /// `renew`: let a hold last longer.
     Renew {
-        /// The hold.
+        /// The number of the hold.
         lease: u64,
-        /// How long from now, in nanoseconds; at least 1.
+        /// The new duration from now on, in nanoseconds; at least 1.
         for_ns: u64,
     },
-    /// `lease`: quota to spend locally.
+    /// `lease`: units to spend locally.
     Lease(Lease<'a>),
     /// `incrx`: count within bounds, with a ttl.
     IncrX(IncrX<'a>),
@@ -39,74 +39,76 @@ pub enum Native<'a> {
 /// Spend units, or be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Take<'a> {
-    /// Units, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+    /// The cost in units, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
     pub cost: u64,
-    /// By which policy.
+    /// The policy to apply.
     pub policy: PolicyArg<'a>,
-    /// Look, take nothing.
+    /// Whether to decide without taking.
     pub peek: bool,
-    /// Take what there is when the whole cost is not there.
+    /// Whether to take the available units if the whole cost is not available.
     pub part: bool,
-    /// The longest wait the caller accepts, in nanoseconds.
+    /// The longest wait that the caller accepts, in nanoseconds.
     pub wait: Option<u64>,
-    /// Whether the cas unique is shown, or decides.
+    /// Whether the reply shows the cas unique, or the take depends on it.
     pub cas: CasCondition,
-    /// What marks a repeat of this request: 1 to [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
+    /// The token that identifies a repeat of this request: 1 to
+    /// [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
     pub id: Option<&'a [u8]>,
-    /// Make it a hold for so many nanoseconds, at least 1.
+    /// The duration in nanoseconds, at least 1, if the take is to be a hold.
     pub hold: Option<u64>,
 }
 
-/// Which policy a request means.
+/// The policy argument of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyArg<'a> {
-    /// `-`: the limit bound to the key.
+    /// `-`: the limit that matches the key.
     Configured,
-    /// `=name`: the limit of this name, at least one byte.
+    /// `=name`: the limit with this name, which has at least one byte.
     Named(&'a [u8]),
-    /// A policy token, not parsed: at least one byte.
+    /// An unparsed policy token of at least one byte.
     Inline(&'a [u8]),
 }
 
-/// What a request wants of the cas unique.
+/// The use of the cas unique in a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CasCondition {
-    /// Nothing.
+    /// No use.
     #[default]
     None,
-    /// `cas`: tell it.
+    /// `cas`: the reply shows it.
     Show,
-    /// `cas=<n>`: only where it is this one, 0 only where there is no state; and tell it.
+    /// `cas=<n>`: apply only if it equals `n`, or for 0 only if there is no state; the reply shows
+    /// it.
     Compare(u64),
 }
 
-/// Quota to spend locally.
+/// A request for units to spend locally.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease<'a> {
-    /// Who asks: 1 to 250 bytes.
+    /// The name of the client: 1 to 250 bytes.
     pub client: &'a [u8],
     /// Units wanted, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
     pub want: u64,
-    /// By which policy.
+    /// The policy to apply.
     pub policy: PolicyArg<'a>,
     /// Units of the last grant that were spent; by default 0.
     pub used: u64,
     /// Units of the last grant that are given back; by default 0.
     pub unused: u64,
-    /// This client's share among all of them; by default 1, at least 1.
+    /// The weight of this client's share; by default 1, at least 1.
     pub weight: u32,
-    /// How long the grant shall hold, in nanoseconds, at least 1.
+    /// The requested duration of the grant, in nanoseconds, at least 1.
     pub ttl: Option<u64>,
 }
 
 /// Count within bounds, with a ttl. All counts are within ±[`COUNT_MAX`](crate::COUNT_MAX).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IncrX<'a> {
-    /// By how much, up or down.
+    /// The amount, positive or negative.
     pub delta: i64,
     /// The ttl as written.
     pub ttl: Ttl,
-    /// When the ttl is set.
+    /// The condition under which the ttl is set.
     pub ttl_mode: TtlMode,
     /// The value that a missing counter starts from; at least 0 unless `signed`.
     pub init: Option<i64>,
@@ -114,34 +116,35 @@ pub struct IncrX<'a> {
     pub max: Option<i64>,
     /// The lowest value allowed; at least 0 unless `signed`.
     pub min: Option<i64>,
-    /// Stop at a bound instead of applying nothing.
+    /// Whether to stop at a bound instead of applying nothing.
     pub clamp: bool,
-    /// Values below 0 are allowed.
+    /// Whether values below 0 are allowed.
     pub signed: bool,
-    /// Whether the cas unique is shown, or decides.
+    /// Whether the reply shows the cas unique, or the count depends on it.
     pub cas: CasCondition,
-    /// What marks a repeat of this request: 1 to [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
+    /// The token that identifies a repeat of this request: 1 to
+    /// [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
     pub id: Option<&'a [u8]>,
 }
 
-/// How long a counter lives.
+/// The lifetime of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ttl {
-    /// Seconds by memcached's rule.
+    /// Seconds, or an absolute time, by memcached's rule.
     Exptime(Exptime),
-    /// So many nanoseconds from now, at least 1.
+    /// Nanoseconds from now, at least 1.
     Nanos(u64),
 }
 
-/// When `incrx` sets the ttl.
+/// The condition under which `incrx` sets the ttl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TtlMode {
-    /// Only where the counter has none.
+    /// Only if the counter has none.
     #[default]
     Set,
-    /// Each time.
+    /// On every call.
     Touch,
-    /// Never, unless the counter is new.
+    /// Only if the counter is new.
     Keep,
 }
 

@@ -1,11 +1,11 @@
-//! What every limiting algorithm is asked and answers.
+//! The limiting algorithms: the attempt, the decision, and the one match over algorithms.
 //!
-//! Here: the question, the decision, and the one match over algorithms. Each algorithm is a file of
-//! `algorithms/`: pure arithmetic in integers on a small run of bytes, its state. Not here: where states
-//! lie (`store`), when they go, what a verdict looks like on the wire (`protocol`).
+//! Here: the operations that every algorithm has. Each algorithm is a file of `algorithms/`: pure
+//! integer arithmetic on a short run of bytes, its state. Not here: where states are stored
+//! (`store`), when they are removed, the encoding of a verdict (`protocol`).
 //!
-//! A state is empty for a key never seen, and an idle state (bucket full, window empty) means the
-//! same as an empty one: that is how memory is bounded.
+//! A new key has an empty state, and an idle state (bucket full, window empty) means the same as an
+//! empty one. Idle states can therefore be removed, which bounds memory.
 
 mod bucket;
 mod warmup;
@@ -40,83 +40,85 @@ use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;
 use crate::time::Now;
 
-/// What a caller wants.
+/// An attempt of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Attempt {
-    /// Units, 0 to [`protocol::COUNT_MAX`].
+    /// The cost in units, 0 to [`protocol::COUNT_MAX`].
     pub cost: u64,
-    /// Take what there is when the whole cost is not there.
+    /// Whether to take the available units if the whole cost is not available.
     pub part: bool,
-    /// Look, change nothing.
+    /// Whether to decide without changing the state.
     pub peek: bool,
-    /// Refused attempts count too (the policy's `over`).
+    /// Whether refused attempts count too (the policy's `over`).
     pub over: bool,
-    /// The caller's own bound on a wait, in nanoseconds; the policy's holds where it is shorter.
+    /// The caller's own bound on a wait, in nanoseconds; the shorter of this and the policy's bound
+    /// holds.
     pub wait: Option<u64>,
-    /// How long a hold lasts in nanoseconds, where the caller says so. Only `concurrency`.
+    /// The duration of a hold in nanoseconds, if the caller sets it. Only for `concurrency`.
     pub hold: Option<u64>,
-    /// The lease that a hold shall have. Only `concurrency`; without one it counts its own.
+    /// The lease number of the hold. Only for `concurrency`; `None` lets the algorithm number it.
     pub lease: Option<u64>,
-    /// The hash of the key, for what is spread over keys (`phase=auto`).
+    /// The hash of the key, by which `phase=auto` spreads windows over keys.
     pub hash: u64,
 }
 
-/// How it was decided.
+/// The verdict of a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// All of the cost was taken.
     Allow,
     /// Nothing was taken.
     Deny,
-    /// All of the cost was taken, and the caller is to wait before going on.
+    /// All of the cost was taken, and the caller must wait before it continues.
     Wait,
     /// A part of the cost was taken.
     Part,
 }
 
-/// The answer to an [`Attempt`].
+/// The result of an [`Attempt`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// How it was decided.
+    /// The verdict.
     pub verdict: Verdict,
     /// The limit: capacity, units per window, most holders.
     pub limit: u64,
-    /// Units left to take at this instant, rounded down, debt not among them: `limit − used`, below 0
-    /// where more is used than the limit. At most 0 while a queue is longer than the wait.
+    /// Units left to take at this instant, rounded down, debt excluded: `limit − used`, negative if
+    /// more is used than the limit. At most 0 while a queue is longer than the wait.
     pub remaining: i64,
-    /// Usage after the decision (on a peek: as it is), rounded up: the missing tokens of a bucket, the weighted count
-    /// of a window, the level, the holders. Above `limit` only where something is owed or `over`
-    /// counted refused attempts.
+    /// Usage after the decision (for a peek: the current usage), rounded up: the missing tokens of
+    /// a bucket, the weighted count of a window, the level, the holders. Above `limit` only if
+    /// there is a debt or `over` counted refused attempts.
     pub used: u64,
-    /// Units taken; on a peek, those that a take would be granted.
+    /// Units taken; for a peek, the units that a take would be granted.
     pub granted: u64,
-    /// Deny: nanoseconds until the same cost passes if nobody else calls, `None` for never. Part: the
-    /// same for the rest of the cost. Wait: nanoseconds to wait before going on. Allow: 0.
+    /// Deny: nanoseconds until the same cost passes if there is no other attempt, `None` for never.
+    /// Part: the same for the rest of the cost. Wait: nanoseconds to wait before continuing. Allow:
+    /// 0.
     pub retry: Option<u64>,
-    /// Nanoseconds until the state is idle if nobody else calls.
+    /// Nanoseconds until the state is idle if there is no other attempt.
     pub reset: u64,
     /// Whether the state was changed.
     pub changed: bool,
-    /// Refused, and counted all the same (`over`): the cost is part of `used`.
+    /// Whether the attempt was refused but counted (`over`): the cost is part of `used`.
     pub counted: bool,
-    /// The lease of a hold (`concurrency`).
+    /// The lease number of a hold (`concurrency`).
     pub lease: Option<u64>,
 }
 
-/// Units left of a limit; below 0 what is used beyond it.
+/// Units left of a limit; negative by the units used beyond it.
 #[inline]
 fn left(limit: u64, used: u64) -> i64 {
     limit.cast_signed().saturating_sub_unsigned(used)
 }
 
 impl Decision {
-    /// Units left to take; 0 where more is used than the limit.
+    /// Units left to take; 0 if more is used than the limit.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.remaining.max(0).unsigned_abs()
     }
 
-    /// The answer of a policy that keeps nothing.
+    /// The decision of a policy without state.
     fn without_state(limit: u64, attempt: &Attempt) -> Self {
         let passes = limit > 0;
         Self {
@@ -145,7 +147,7 @@ enum Limiter {
     Concurrency(Concurrency),
 }
 
-/// Does the same with any limiter.
+/// Evaluates the same expression for any limiter.
 macro_rules! with {
     ($limiter:expr, $each:ident => $do:expr) => {
         match $limiter {
@@ -161,7 +163,7 @@ macro_rules! with {
 }
 
 impl Limiter {
-    /// The one match over algorithms; `None` where nothing is kept.
+    /// The one match over algorithms; `None` if the policy has no state.
     #[inline]
     fn of(policy: &Policy) -> Option<Self> {
         Some(match policy.algorithm {
@@ -182,7 +184,7 @@ impl Limiter {
         })
     }
 
-    /// The usage of a window; `None` for what is no window.
+    /// The usage of a window; `None` for other algorithms.
     fn window_used(&self, state: &[u8], now: Now) -> Option<u64> {
         match self {
             Self::Fixed(fixed) => Some(fixed.used(state, now)),
@@ -193,7 +195,7 @@ impl Limiter {
     }
 }
 
-/// The limiter of holders, where the policy is that.
+/// The limiter of a `concurrency` policy; `None` for other policies.
 pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
     match Limiter::of(policy)? {
         Limiter::Concurrency(concurrency) => Some(concurrency),
@@ -201,7 +203,7 @@ pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
     }
 }
 
-/// Decides, and keeps the decision unless it is a peek.
+/// Decides, and stores the new state unless the attempt is a peek.
 pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
     take_fast::<PlainBucket>(policy, state, now, attempt)
         .or_else(|| take_fast::<TwoWindows>(policy, state, now, attempt))
@@ -222,7 +224,7 @@ fn take_fast<W: FastPath>(
     Some(decision)
 }
 
-/// As [`take`], whether there is a short way or not.
+/// Like [`take`], but always on the general path.
 #[inline(never)]
 pub(crate) fn take_general(
     policy: &Policy,
@@ -237,7 +239,7 @@ pub(crate) fn take_general(
     }
 }
 
-/// Gives units back; usage ends at 0.
+/// Gives units back; usage does not fall below 0.
 pub fn put_back(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
     if let Some(limiter) = Limiter::of(policy) {
         with!(limiter, limiter => limiter.put_back(state, now, units));
@@ -251,8 +253,8 @@ pub fn set_used(policy: &Policy, state: &mut Vec<u8>, now: Now, used: u64) {
     }
 }
 
-/// Sees to it that at least so many units are used, or the whole limit: of a rate to the tick, as if
-/// they had not been refilled.
+/// Raises the usage to at least `units`, or to the whole limit if that is less. For a rate the
+/// result is exact to the tick, as if none of these units had been refilled.
 pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, units: u64) {
     match Limiter::of(policy) {
         Some(Limiter::Bucket(bucket)) => bucket.cover(state, now, units),
@@ -270,7 +272,8 @@ pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, u
             }
             window.set_used(state, now, units);
             if lacks(state) {
-                // A window that is over for this key's hash, which setting does not know.
+                // The window of this key's hash is over, but `set_used`, which has no hash, kept it
+                // open.
                 state.clear();
                 window.set_used(state, now, units);
             }
@@ -278,8 +281,8 @@ pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, u
     }
 }
 
-/// Counts so many units, the oldest first, as taken now, where a window slides: for units that were
-/// taken before they were spent.
+/// In a sliding window, counts `units`, the oldest first, as taken now: they were taken before they
+/// are spent.
 pub(crate) fn recount(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
     match Limiter::of(policy) {
         Some(Limiter::Sliding(sliding)) => sliding.recount(state, now, units),
@@ -288,10 +291,10 @@ pub(crate) fn recount(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64
     }
 }
 
-/// Goes on under `new` with a state written under `old`.
+/// Converts a state written under `old` for use under `new`.
 ///
-/// The same algorithm: the new parameters hold at once, as each says. Among windows (fixed, sliding,
-/// log) the usage stays. Otherwise the key begins anew.
+/// If the algorithm is the same, the new parameters hold at once, as each algorithm defines. Among
+/// windows (fixed, sliding, log) the usage stays. Otherwise the key starts with an empty state.
 pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
     if old.algorithm == new.algorithm {
         return;
@@ -317,8 +320,8 @@ pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
     }
 }
 
-/// Nanoseconds for which a unit taken now counts in full in its window, or would in the one that it
-/// would open; `None` for what is no window.
+/// Nanoseconds for which a unit taken now counts in full in its window, or in the window that it
+/// would open; `None` for algorithms without a window.
 pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) -> Option<u64> {
     match Limiter::of(policy)? {
         Limiter::Fixed(fixed) => Some(fixed.counted_for(state, now, hash)),
@@ -328,8 +331,8 @@ pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) ->
     }
 }
 
-/// Moves every instant in a state by so many nanoseconds, saturating: for a state that was written
-/// when the monotonic clock had another origin.
+/// Moves every instant in a state by `by` nanoseconds, saturating: for a state that was written
+/// with another origin of the monotonic clock.
 pub fn shift(policy: &Policy, state: &mut Vec<u8>, by: i128) {
     match Limiter::of(policy) {
         None => state.clear(),
@@ -343,7 +346,7 @@ pub fn shift(policy: &Policy, state: &mut Vec<u8>, by: i128) {
     }
 }
 
-/// Ends a hold; false where the policy has none of that lease.
+/// Ends a hold; false if the policy has no hold with this lease.
 pub fn settle(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64) -> bool {
     match Limiter::of(policy) {
         Some(Limiter::Concurrency(concurrency)) => concurrency.settle(state, now, lease),
@@ -351,8 +354,8 @@ pub fn settle(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64) -> boo
     }
 }
 
-/// Begins a hold that was given elsewhere, whether it would pass or not; false where the policy has no
-/// holds of its own.
+/// Begins a hold that was granted elsewhere, even if it would not pass here; false if the policy
+/// does not keep holds in its state.
 pub(crate) fn give(
     policy: &Policy,
     state: &mut Vec<u8>,
@@ -368,7 +371,8 @@ pub(crate) fn give(
     }
 }
 
-/// Lets a hold end so many nanoseconds from now; false where the policy has none of that lease.
+/// Lets a hold end `until_after` nanoseconds from now; false if the policy has no hold with this
+/// lease.
 pub fn renew(policy: &Policy, state: &mut Vec<u8>, now: Now, lease: u64, until_after: u64) -> bool {
     match Limiter::of(policy) {
         Some(Limiter::Concurrency(concurrency)) => {

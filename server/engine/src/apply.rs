@@ -1,8 +1,8 @@
-//! What each command does to the items of one shard.
+//! The effect of each command on the items of one shard.
 //!
-//! Here: memcached's rules for reading, counting and touching, and for items that a reader is to
-//! renew. Not here: storing and deleting (`apply/store`), where items lie and which go when memory
-//! ends (`store`), exptimes (`time`), the short way of the commonest (`fast`).
+//! Here: memcached's rules for reading, counting and touching, and for items that a reader should
+//! recache. Not here: storing and deleting (`apply/store`), the storage of items and eviction
+//! (`store`), exptimes (`time`), the fast path (`fast`).
 
 mod fast;
 mod store;
@@ -28,18 +28,18 @@ use crate::time::{Deadline, Now};
 
 pub use self::fast::FastResult;
 
-/// How an engine behaves.
+/// The options of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EngineOptions {
-    /// Largest item (memcached's `-I`).
+    /// Bound on the size of an item (memcached's `-I`).
     pub bounds: Bounds,
-    /// Whether items that nobody deleted may go when memory ends (memcached without `-M`).
+    /// Whether items may be evicted when memory is exhausted (memcached without `-M`).
     pub may_evict: bool,
-    /// Whether items get cas uniques (memcached without `-C`); else each is 0.
+    /// Whether items get cas uniques (memcached without `-C`); otherwise each is 0.
     pub cas: bool,
-    /// This shard's number, and how many there are: so that no two shards give one cas unique.
+    /// The index of this shard: with `shards` it keeps cas uniques distinct between shards.
     pub shard: u64,
-    /// At least 1.
+    /// The number of shards; at least 1.
     pub shards: u32,
 }
 
@@ -49,15 +49,17 @@ impl Default for EngineOptions {
     }
 }
 
-/// A cas unique beyond this was chosen by a client (`E` of a meta command): ours never come so far.
+/// A greater cas unique was chosen by a client (`E` of a meta command): the engine's own never
+/// reach it.
 const OWN_CAS_MAX: u64 = u64::MAX / 2;
 
 /// One shard: a store and the rules for changing it.
 ///
-/// The order of the fields is that in memory. What most commands change comes first, and is no longer than a
-/// cache line together with the lock in front of it: processors that share a shard hand each other
-/// that one line, and all others are read by all at once. What a lookup reads is one more: a batch needs both of
-/// each of its shards, and there are hundreds.
+/// The order of the fields is their order in memory. The fields that most commands change come
+/// first, and fit one cache line together with the lock in front of them: processors that share a
+/// shard transfer only that line, and all other lines stay shared for reading. The fields that a
+/// lookup reads fit one more line: a batch needs both lines of each of its shards, and there are
+/// hundreds of shards.
 #[repr(C)]
 pub struct Engine {
     pub(crate) uniques: Uniques,
@@ -68,12 +70,12 @@ pub struct Engine {
     flushed: Flushed,
 }
 
-/// The lock of a shard, as it lies in front of it.
+/// Bytes of the lock in front of the engine.
 const LOCK_BYTES: usize = 8;
 
 #[cfg(target_pointer_width = "64")]
 const _: () = {
-    /// Whether a cache line holds these bytes of an engine behind its lock.
+    /// Whether these bytes of an engine behind its lock lie in one cache line.
     const fn is_one_line(from: usize, to: usize) -> bool {
         (LOCK_BYTES + from) / CACHE_LINE_BYTES == (LOCK_BYTES + to - 1) / CACHE_LINE_BYTES
     }
@@ -91,7 +93,7 @@ const _: () = {
 };
 
 impl Engine {
-    /// An empty shard that draws on `memory_cap`.
+    /// Returns an empty shard that allocates from `memory_cap`.
     #[must_use]
     pub fn new(hasher: KeyHasher, memory_cap: Arc<MemoryCap>, options: EngineOptions) -> Self {
         Self {
@@ -110,10 +112,10 @@ impl Engine {
         }
     }
 
-    /// Applies `command` at `now`; `hash` is its key's, by the hasher the engine was made with.
+    /// Applies `command` at `now`; `hash` is the hash of its key, by the engine's hasher.
     ///
-    /// [`Outcome::OutOfMemory`] changes nothing: the caller may make room elsewhere and try again,
-    /// or [`Engine::drop_replaced`].
+    /// [`Outcome::OutOfMemory`] changes nothing: the caller may make room in other shards and
+    /// retry, or call [`Engine::drop_replaced`].
     pub fn apply(&mut self, now: Now, hash: u64, command: &Command<'_>) -> Outcome<'_> {
         let key = command.key.as_bytes();
         let (at, expired) = self.live(now, hash, key);
@@ -121,7 +123,7 @@ impl Engine {
             self.get_expired += u64::from(matches!(command.operation, Operation::Get(_)));
         }
         if at.slot.is_some_and(Slot::is_limit_state) {
-            // The state of a limit: it remembers its policy, and the plain verbs act on it.
+            // A limit state stores its policy, and the plain verbs act on it.
             return self.apply_limited(now, hash, key, None, &command.operation).0;
         }
         match &command.operation {
@@ -138,32 +140,32 @@ impl Engine {
                 self.drop_replaced(hash, command);
                 Outcome::TooLarge
             }
-            // Native verbs have ways of their own into the engine.
+            // Native verbs have their own methods.
             Operation::Native(_) => Outcome::NotAllowed,
         }
     }
 
-    /// Asks for the index line of a key that is to be applied soon: the first of two steps that
-    /// let the cache misses of a batch overlap.
+    /// Prefetches the index line of a key that will be applied soon: the first of two steps that
+    /// overlap the cache misses of a batch.
     pub fn prefetch_line(&self, hash: u64) {
         self.store.prefetch_line(hash);
     }
 
-    /// Asks for the item of a key: the second step. Where it lies is remembered for a while. False if there is a
-    /// third: the index has no room for all keys in their lines.
+    /// Prefetches the item of a key: the second step. The item's slot is recorded for a while.
+    /// Returns false if a third step is needed, because not every key fits its first index line.
     #[inline]
     pub fn prefetch_item(&self, hash: u64) -> bool {
         self.store.prefetch_item(hash)
     }
 
-    /// Asks for an item that was not in its line: the third step.
+    /// Prefetches an item that is not in its first index line: the third step.
     pub fn prefetch_item_behind(&self, hash: u64) {
         self.store.prefetch_item_behind(hash);
     }
 
-    /// Drops the item that a store was meant to replace and could not, as memcached does: a client
-    /// told "not stored" must not go on reading the old value. Append and prepend leave it, and all the
-    /// state of a limit: what was used stays used.
+    /// Drops the item that a failed store was meant to replace, as memcached does: a client that
+    /// got "not stored" must not go on reading the old value. Append and prepend keep the item, and
+    /// every store keeps a limit state, because used units stay used.
     pub fn drop_replaced(&mut self, hash: u64, command: &Command<'_>) {
         let replaces = match &command.operation {
             Operation::TooLarge { drop } => *drop,
@@ -178,7 +180,7 @@ impl Engine {
         }
     }
 
-    /// Removes every item, at once or when `delay` is over; the last call holds.
+    /// Removes every item, at once or after `delay`; the last call holds.
     pub fn flush(&mut self, now: Now, delay: Exptime) {
         self.flush_if_due(now);
         self.store.flush = Deadline::NEVER;
@@ -195,7 +197,7 @@ impl Engine {
         self.store.clear();
     }
 
-    /// Notes that a command found no item of this hash.
+    /// Records that a command found no item with this hash.
     #[inline]
     pub(crate) fn note_missing(&mut self, hash: u64) {
         if self.uniques.is_flushed {
@@ -218,7 +220,7 @@ impl Engine {
         is_round
     }
 
-    /// Removes one item to make room elsewhere; false when there is none that may go.
+    /// Evicts one item to make room for another shard; false if no item may be evicted.
     pub fn evict(&mut self, now: Now, reach: EvictionScope) -> bool {
         self.store.evict(now, b"", reach).is_ok()
     }
@@ -232,14 +234,14 @@ impl Engine {
         }
     }
 
-    /// The length of a plain item's value, whether it is past its deadline or not.
+    /// The length of a plain item's value, even past its deadline.
     #[must_use]
     pub fn value_len(&self, hash: u64, key: &[u8]) -> Option<usize> {
         let slot = self.store.find(hash, key).filter(|slot| !slot.is_limit_state())?;
         Some(self.store.item(slot).value().len())
     }
 
-    /// How many items there are, those past their deadline and not yet swept included.
+    /// The number of items, including those past their deadline that are not yet swept.
     #[must_use]
     pub fn len(&self) -> usize {
         self.store.len()
@@ -251,46 +253,45 @@ impl Engine {
         self.len() == 0
     }
 
-    /// Sum of the items' own bytes: figures, keys and values.
+    /// Sum of the items' own bytes: headers, keys and values.
     #[must_use]
     pub fn item_bytes(&self) -> usize {
         self.store.item_bytes()
     }
 
-    /// Bytes of the hash table.
+    /// Bytes of the index.
     #[must_use]
     pub fn index_bytes(&self) -> usize {
         self.store.index_bytes()
     }
 
-    /// What became of items that nobody deleted.
+    /// Counters of items that were removed without a command.
     #[must_use]
     pub fn losses(&self) -> EvictionStats {
         self.store.losses
     }
 
-    /// Retrievals that met an item past its deadline.
+    /// Retrievals that found an item past its deadline.
     #[must_use]
     pub fn get_expired(&self) -> u64 {
         self.get_expired
     }
 
-    /// Commands that met the key of a flushed item, each key once. Of a large flush only some keys
-    /// of each shard are remembered.
+    /// Commands that named the key of a flushed item, each key once. Of a large flush each shard
+    /// remembers only some keys.
     #[must_use]
     pub fn get_flushed(&self) -> u64 {
         self.flushed.met()
     }
 
-    /// Zeroes the figures of [`Engine::losses`], [`Engine::get_expired`] and
-    /// [`Engine::get_flushed`].
+    /// Resets the counters [`Engine::losses`], [`Engine::get_expired`] and [`Engine::get_flushed`].
     pub fn reset_counters(&mut self) {
         self.store.losses = EvictionStats::default();
         self.get_expired = 0;
         self.flushed.reset();
     }
 
-    /// Each live item with all that has to outlive the process.
+    /// Each live plain item, with all fields that must outlive the process.
     pub fn records(&self, now: Now) -> impl Iterator<Item = ItemRecord<'_>> {
         self.store
             .items()
@@ -298,7 +299,7 @@ impl Engine {
             .map(move |item| ItemRecord::of(item, now))
     }
 
-    /// Puts a record back; false when there is no room. An item of that key is overwritten.
+    /// Restores a record; false if there is no room. An item of the same key is overwritten.
     pub fn restore(&mut self, now: Now, hash: u64, record: &ItemRecord<'_>) -> bool {
         let old = self.store.find(hash, record.key);
         self.uniques.raise(record.cas);
@@ -307,18 +308,18 @@ impl Engine {
         self.store.write(now, hash, record.key, old, header, content).is_ok()
     }
 
-    /// Most bytes that the rules of this shard's states take beside the store.
+    /// Most bytes that the policies of this shard's states take beside the store.
     pub(crate) fn policy_bytes_max(&self) -> usize {
         let share = self.store.limit_bytes() / 8;
         share / usize::try_from(self.options.shards).unwrap_or(usize::MAX).max(1)
     }
 
-    /// Where and when a command applies: finds the item, and removes it if it is past its deadline.
+    /// Locates a command: finds the item, and removes it if it is past its deadline.
     pub(crate) fn at<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> Located<'k> {
         self.live(now, hash, key).0
     }
 
-    /// As [`Engine::at`], and whether there was an item past its deadline.
+    /// Like [`Engine::at`]; also returns whether there was an item past its deadline.
     fn live<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> (Located<'k>, bool) {
         self.flush_if_due(now);
         let found = self.store.find_item(hash, key);
@@ -335,18 +336,18 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::at`], but the item may be past its deadline.
+    /// Like [`Engine::at`], but the item may be past its deadline.
     pub(crate) fn found<'k>(&mut self, now: Now, hash: u64, key: &'k [u8]) -> Located<'k> {
         self.flush_if_due(now);
         Located { now, hash, key, slot: self.store.find(hash, key) }
     }
 
-    /// Whether a value may be so long.
+    /// Whether a value of this length is within the bound.
     pub(crate) fn fits(&self, key_bytes: usize, value_bytes: usize) -> bool {
         self.options.bounds.fits(key_bytes, value_bytes)
     }
 
-    /// This shard's number, and how many there are.
+    /// The index of this shard, and the number of shards.
     pub(crate) fn shard(&self) -> (u64, u64) {
         (self.options.shard, self.options.shards.into())
     }
@@ -360,7 +361,8 @@ impl Engine {
             former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
         });
         let already_won = former.has(ItemFlag::WON);
-        // A classic retrieval has no way to hear that it won: the right stays for one that has.
+        // A classic reply cannot report the right to recache, so the right stays for a client that
+        // can receive it.
         let won = get.may_win && !already_won && (former.has(ItemFlag::STALE) || recache);
         let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(ItemFlag::FETCHED));
         if won {
@@ -394,7 +396,7 @@ impl Engine {
         })
     }
 
-    /// A miss; with `N` an empty item is left, and the client that left it is to fill it.
+    /// Handles a miss; with `N` it leaves an empty item, which this client should fill.
     fn vivify(&mut self, at: Located<'_>, get: &Get) -> Outcome<'_> {
         let Some(exptime) = get.vivify else { return Outcome::Miss };
         let cas = self.uniques.next(get.new_cas);
@@ -458,7 +460,7 @@ impl Engine {
             self.store.note_cas(former_cas, cas);
             return Outcome::Number(ItemView { value, former_ttl_seconds, ..view });
         }
-        // Text that is a number, or a count that outgrows 32 bits: another layout.
+        // A number in text, or a count that outgrows 32 bits, needs another layout.
         let mut header = item.as_item().header();
         header.cas = cas;
         header.deadline = deadline.unwrap_or(header.deadline);
@@ -478,18 +480,19 @@ impl Engine {
 /// The cas uniques of a shard.
 pub(crate) struct Uniques {
     last: u64,
-    /// What the command under way names cas unique and lease, where the caller says so.
+    /// The cas unique and lease of the current command, if the caller sets it.
     pub(crate) given: Option<NonZeroU64>,
-    /// From one to the next.
+    /// The distance from one unique to the next.
     step: u32,
-    /// Without them all are 0.
+    /// Whether uniques are in use; otherwise all are 0.
     are_kept: bool,
-    /// Keys are in [`Engine::flushed`]. It stands here because every command reads this line.
+    /// Whether [`Engine::flushed`] has keys. The flag is here because every command reads this
+    /// line.
     is_flushed: bool,
 }
 
 impl Uniques {
-    /// The next one, or the `explicit` one of the client.
+    /// The next unique, or the `explicit` one of the client.
     pub(crate) fn next(&mut self, explicit: Option<u64>) -> u64 {
         if !self.are_kept {
             return 0;
@@ -500,7 +503,8 @@ impl Uniques {
         })
     }
 
-    /// Goes past one of another process: with another number of shards it may be of any.
+    /// Raises the counter past a unique of another process, which with another number of shards may
+    /// be any shard's.
     pub(crate) fn raise(&mut self, cas: u64) {
         if self.last < cas && cas <= OWN_CAS_MAX {
             let step = u64::from(self.step);
@@ -509,13 +513,13 @@ impl Uniques {
     }
 }
 
-/// Where and when a command applies.
+/// The key of a command with its time and item.
 #[derive(Clone, Copy)]
 pub(crate) struct Located<'a> {
     pub(crate) now: Now,
     pub(crate) hash: u64,
     pub(crate) key: &'a [u8],
-    /// The item of the key, if it is there and not past its deadline.
+    /// The item of the key, if there is one that is not past its deadline.
     pub(crate) slot: Option<Slot>,
 }
 

@@ -1,10 +1,11 @@
-//! Where items lie: dense arrays of equal slots, one array for each size class that was used.
+//! The memory of items: dense arrays of equal slots, one array for each size class in use.
 //!
-//! There are no holes: a removed item's place is taken by the last of its class, so memory is what
-//! the items need and a class gives its chunks back as it shrinks. Whoever keeps a [`Slot`] must
-//! follow such moves: `store` does. Not here: what the bytes mean (`item`).
+//! Here: allocation. There are no holes: the last item of a class moves into the slot of a removed
+//! one, so memory follows the items and a class frees its chunks as it shrinks. A holder of a
+//! [`Slot`] must follow such moves, as `store` does. Not here: the meaning of the bytes (`item`).
 
-/// The place of an item: which arena in the top bit, number of the array in six bits, position in it below.
+/// The place of an item: the arena in the top bit, the number of the array in six bits, the
+/// position in it below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Slot(u32);
 
@@ -21,17 +22,17 @@ impl Slot {
         (self.0 >> POSITION_BITS & ((1 << ARRAY_BITS) - 1)) as usize
     }
 
-    /// Whether the item has an allocation of its own, in no chunk with others.
+    /// Whether the item has an allocation of its own instead of a slot in a chunk.
     pub(crate) fn is_large(self) -> bool {
         self.array() == LARGE
     }
 
-    /// Which of two arenas it is in; an arena itself does not look.
+    /// Whether the slot is in the arena of limit states; an arena itself ignores this bit.
     pub(crate) fn is_limit_state(self) -> bool {
         self.0 >> (POSITION_BITS + ARRAY_BITS) != 0
     }
 
-    /// The same place in the second arena.
+    /// The same place in the arena of limit states.
     pub(crate) fn in_limit_arena(self) -> Self {
         Self(self.0 | 1 << (POSITION_BITS + ARRAY_BITS))
     }
@@ -53,23 +54,23 @@ impl Slot {
     }
 }
 
-/// Slots lie in chunks of so many bytes: a page, which no allocator rounds.
+/// Bytes of a chunk of slots: a page, which no allocator rounds up.
 const CHUNK_BYTES: usize = 4096;
 /// Largest slot of a dense array; larger items have an allocation of their own.
 const DENSE_BYTES_MAX: usize = 1024;
 /// The class of all larger items, and the number of their array.
 const LARGE: usize = 45;
-/// No item was of the class yet.
+/// Marks a class without array.
 const UNUSED: u8 = u8::MAX;
-/// Most items of a class in one shard: 33 million.
+/// Most items of a class in one shard.
 const POSITIONS_MAX: usize = 1 << POSITION_BITS;
 
 /// The first class whose slots are equal parts of a chunk, from a fifteenth to a quarter.
 const PARTS: usize = 33;
 const PARTS_MAX: usize = 15;
 
-/// Slot sizes grow in steps of 4 bytes up to 64, then 8, then 16 up to 256, and then by one part of a chunk
-/// less: 1/16 to 1/8 each, and 1/5 to 1/4 at the end.
+/// The class of an item. Slot sizes grow in steps of 4 bytes up to 64, of 8 up to 128 and of 16 up
+/// to 256; the larger ones are a chunk divided by 15 down to 4.
 fn class_of(item_bytes: usize) -> usize {
     match item_bytes {
         ..=64 => item_bytes.div_ceil(4),
@@ -89,34 +90,35 @@ fn slot_bytes(class: usize) -> usize {
     }
 }
 
-/// What an allocation of its own takes for a large item: an allocator has four sizes between a power of
-/// two and the next, and the pointer to it is kept.
+/// Bytes that a large item allocates: an allocator has four sizes from a power of two to the next,
+/// and the pointer to the item is stored too.
 fn large_bytes(item_bytes: usize) -> usize {
     let step = item_bytes.next_power_of_two() / 8;
     item_bytes.next_multiple_of(step) + size_of::<Box<[u8]>>()
 }
 
-/// Slots of one dense class, in chunks. It has a cache line of its own: a lookup reads most of it.
+/// The slots of one dense class, in chunks. It has a cache line of its own, because a lookup reads
+/// most of it.
 #[repr(align(64))]
 struct Array {
     class: usize,
     slot_bytes: usize,
     /// Slots in a chunk.
     chunk_slots: usize,
-    /// 2^[`RECIPROCAL_BITS`] over the slots in a chunk, rounded up: finding a chunk is to cost a
-    /// multiplication, not a division.
+    /// 2^[`RECIPROCAL_BITS`] divided by the slots in a chunk, rounded up: finding a chunk then
+    /// needs a multiplication instead of a division.
     reciprocal: u64,
     chunks: Vec<Box<[u8; CHUNK_BYTES]>>,
     len: usize,
 }
 
-/// Enough that the rounding of the reciprocal never reaches the quotient of a position.
+/// Large enough that the rounding of the reciprocal never changes the quotient of a position.
 const RECIPROCAL_BITS: u32 = 40;
 
 impl Array {
     fn new(class: usize) -> Self {
         let slot_bytes = slot_bytes(class);
-        // The class of no bytes has no items.
+        // Class 0 has slots of no bytes and no items.
         let chunk_slots = CHUNK_BYTES / slot_bytes.max(1);
         let reciprocal = (1_u64 << RECIPROCAL_BITS).div_ceil(chunk_slots as u64);
         Self { class, slot_bytes, chunk_slots, reciprocal, chunks: Vec::new(), len: 0 }
@@ -126,7 +128,7 @@ impl Array {
         self.len == self.chunks.len() * self.chunk_slots
     }
 
-    /// The chunk of a position, and where in it the slot begins.
+    /// The chunk of a position, and the offset of the slot in it.
     #[inline]
     fn place(&self, position: usize) -> (usize, usize) {
         let chunk = ((position as u64 * self.reciprocal) >> RECIPROCAL_BITS) as usize;
@@ -145,7 +147,7 @@ impl Array {
         &mut self.chunks[chunk][at..at + self.slot_bytes]
     }
 
-    /// Moves the last slot into `position` and forgets the last; true when something moved.
+    /// Moves the last slot into `position` and drops the last; true if a slot moved.
     fn swap_remove(&mut self, position: usize) -> bool {
         self.len -= 1;
         let moved = position != self.len;
@@ -170,24 +172,24 @@ impl Array {
     }
 }
 
-/// Items of a shard: all of one kind.
+/// The items of a shard, all plain or all limit states.
 ///
-/// The order of the fields is that in memory: what a lookup reads comes last
+/// The order of the fields is their order in memory: the fields that a lookup reads come last
 /// ([`Store`](crate::store::Store)).
 #[repr(C)]
 pub(crate) struct Arena {
     large: Vec<Box<[u8]>>,
     len: usize,
-    /// Bytes taken from the allocator.
+    /// Bytes allocated.
     allocated_bytes: usize,
-    /// By class, the number of its array; [`UNUSED`] for most, and then there is none.
+    /// The number of the array of each class; [`UNUSED`] for a class without array.
     numbers: [u8; LARGE],
-    /// In the order in which they were needed first: what few sizes need lies together.
+    /// The arrays in the order of their creation: the arrays of few sizes lie together.
     arrays: Vec<Array>,
 }
 
 impl Arena {
-    /// Where the bytes begin that a lookup reads.
+    /// The start of the bytes that a lookup reads.
     pub(crate) const LOOKUP_AT: usize = std::mem::offset_of!(Self, arrays);
 
     pub(crate) fn new() -> Self {
@@ -200,7 +202,7 @@ impl Arena {
         }
     }
 
-    /// How many more bytes an item of `item_bytes` would make this take: 0 while a slot is free.
+    /// Bytes that an item of `item_bytes` would allocate: 0 while a slot is free.
     pub(crate) fn growth(&self, item_bytes: usize) -> usize {
         let Some(number) = self.numbers.get(class_of(item_bytes)) else {
             return large_bytes(item_bytes);
@@ -211,7 +213,7 @@ impl Arena {
         }
     }
 
-    /// Whether an item of `item_bytes` fits a slot as it is.
+    /// Whether an item of `item_bytes` fits `slot` exactly.
     pub(crate) fn same_class(&self, slot: Slot, item_bytes: usize) -> bool {
         match self.arrays.get(slot.array()) {
             Some(array) => array.class == class_of(item_bytes),
@@ -219,7 +221,8 @@ impl Arena {
         }
     }
 
-    /// A slot for `item_bytes`, holding whatever it held; `None` when the class is at its bound.
+    /// Allocates a slot for `item_bytes` with arbitrary content; `None` if the class is at its
+    /// maximum.
     pub(crate) fn allocate(&mut self, item_bytes: usize) -> Option<Slot> {
         let class = class_of(item_bytes);
         if class == LARGE {
@@ -250,7 +253,7 @@ impl Arena {
         Some(Slot::new(index, array.len - 1))
     }
 
-    /// Frees a slot; the answer is the slot whose item now lies in it, when there is one.
+    /// Frees a slot; returns the former slot of the item that moved into it, if any.
     pub(crate) fn free(&mut self, slot: Slot) -> Option<Slot> {
         let position = slot.position();
         self.len -= 1;
@@ -277,7 +280,7 @@ impl Arena {
         }
     }
 
-    /// As [`Arena::get`], for a slot that may be free, or of an array that is no more.
+    /// Like [`Arena::get`], for a slot that may be free or of a dropped array.
     #[inline]
     pub(crate) fn get_if_used(&self, slot: Slot) -> Option<&[u8]> {
         let position = slot.position();
@@ -288,7 +291,7 @@ impl Arena {
         }
     }
 
-    /// As [`Arena::get_mut`], for a slot that may be free, or of an array that is no more.
+    /// Like [`Arena::get_mut`], for a slot that may be free or of a dropped array.
     #[inline]
     pub(crate) fn get_mut_if_used(&mut self, slot: Slot) -> Option<&mut [u8]> {
         let position = slot.position();
@@ -307,18 +310,19 @@ impl Arena {
         }
     }
 
-    /// How many items there are.
+    /// The number of items.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// All arrays from this one on, and how many items each has.
+    /// All arrays from number `from` on, with the number of items in each.
     fn lens(&self, from: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
         let arrays = self.arrays.iter().map(|array| array.len).enumerate();
         arrays.skip(from).chain([(LARGE, self.large.len())])
     }
 
-    /// The slot of item number `index`, counted through all arrays; below [`Arena::len`].
+    /// The slot of item number `index`, counted through all arrays; `index` is below
+    /// [`Arena::len`].
     pub(crate) fn nth(&self, index: usize) -> Option<Slot> {
         let mut left = index;
         for (array, len) in self.lens(0) {
@@ -330,7 +334,7 @@ impl Arena {
         None
     }
 
-    /// Bytes taken from the allocator.
+    /// Bytes allocated.
     pub(crate) fn allocated_bytes(&self) -> usize {
         self.allocated_bytes
     }
@@ -349,11 +353,11 @@ impl Arena {
     }
 }
 
-/// The first slot there can be.
+/// The first possible slot.
 pub(crate) const FIRST: Slot = Slot(0);
 
 impl Slot {
-    /// The next place in the same array.
+    /// The next slot of the same array.
     pub(crate) fn next(self) -> Self {
         Self(self.0 + 1)
     }

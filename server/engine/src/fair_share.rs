@@ -1,25 +1,25 @@
-//! How a capacity is divided among clients that want more than there is.
+//! The division of a capacity among clients that want more than there is.
 //!
-//! Here: two rules, exact, each for one client at a time. Not here: what is divided (`lease`).
+//! Here: two rules, exact, each for one client at a time. Not here: the units to divide (`lease`).
 //! Source: the rules `FairShare` and `ProportionalShare` of the doorman design (a client-side rate
 //! limiter), from their description.
 //!
-//! Both give everybody what it wants where that fits. Where it does not:
+//! Both grant every want if all fit. If they do not:
 //!
 //! ```text
 //! capacity 120, wants 1000 / 50 / 10      proportional 69.69 / 40.31 / 10      fair 60 / 50 / 10
 //! ```
 //!
-//! Leases are divided by [`fair`]: under it nobody gains by wanting more than it needs. Under
-//! [`proportional`] a client that asks for ten times as much gets more at the cost of modest ones,
-//! so it is for clients whose wants are known to be true, such as nodes of one cluster.
+//! Leases are divided by [`fair`]: no client gains by wanting more than it needs. Under
+//! [`proportional`] a client that wants ten times as much gets more at the cost of modest ones, so
+//! it suits clients whose wants are known to be true, such as nodes of one cluster.
 
-/// What one client wants.
+/// The request of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareRequest {
-    /// Units, at most [`COUNT_MAX`](protocol::COUNT_MAX); more counts as that.
+    /// Units wanted, at most [`COUNT_MAX`](protocol::COUNT_MAX); a greater number counts as that.
     pub units: u64,
-    /// Its share beside the others; 0 counts as 1. Only [`fair`] looks at it.
+    /// The weight of the client; 0 counts as 1. Only [`fair`] uses it.
     pub weight: u32,
 }
 
@@ -32,7 +32,7 @@ pub struct Share {
     pub denominator: u128,
 }
 
-/// Most clients a capacity is divided among, so that no product overflows; the others are not seen.
+/// Most clients in a division, so that no product overflows; the others are ignored.
 pub const CLIENTS_MAX: usize = 1024;
 
 impl Share {
@@ -59,15 +59,15 @@ impl ShareRequest {
         Self { units: self.units.min(protocol::COUNT_MAX), weight: self.weight.max(1) }
     }
 
-    /// Whether it is served in full where each unit of weight gets `capacity ÷ weights`.
+    /// Whether the want is granted in full if each unit of weight gets `capacity ÷ weights`.
     fn fits(self, capacity: u64, weights: u64) -> bool {
         u128::from(self.units) * u128::from(weights)
             <= u128::from(capacity) * u128::from(self.weight)
     }
 }
 
-/// Max-min fairness: the share of the client `of`, counted from 0. Whoever wants less than its
-/// weighted part gets what it wants, and what it leaves is divided among the others alike.
+/// Max-min fairness: the share of the client `of`, counted from 0. A client that wants less than
+/// its weighted part gets its want, and the rest of its part is divided among the others alike.
 #[must_use]
 pub fn fair(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
     let wants: Vec<ShareRequest> =
@@ -97,8 +97,8 @@ pub fn fair(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
     Share { numerator, denominator: weights.max(1).into() }
 }
 
-/// Equal parts first; what those leave who want less goes to the others in proportion to what they
-/// want beyond an equal part. The share of the client `of`, counted from 0.
+/// Equal parts first; units that modest clients leave are divided among the others in proportion to
+/// their wants beyond an equal part. Returns the share of the client `of`, counted from 0.
 #[must_use]
 pub fn proportional(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
     let wants = &wants[..wants.len().min(CLIENTS_MAX)];
@@ -140,7 +140,7 @@ mod tests {
         (0..wants.len()).map(|of| rule(capacity, &wants, of).hundredths()).collect()
     }
 
-    /// The design's golden row "lease shares".
+    /// The example of the module doc.
     #[test]
     fn golden_lease_shares_of_120_among_1000_50_and_10() {
         assert_eq!(hundredths(proportional, 120, &[1000, 50, 10]), [6969, 4031, 1000]);
@@ -176,7 +176,8 @@ mod tests {
         }
     }
 
-    /// Fairness the slow way: unit after unit to whoever has least for its weight and wants more.
+    /// A slow fair division: unit after unit to the client that has least for its weight and wants
+    /// more.
     fn poured(capacity: u64, wants: &[ShareRequest]) -> Vec<u64> {
         let mut has = vec![0_u64; wants.len()];
         for _ in 0..capacity {
@@ -222,7 +223,7 @@ mod tests {
                     (0..wants.len()).map(|of| rule(capacity, &wants, of).floor()).collect();
                 let sum: u64 = shares.iter().sum();
                 prop_assert!(sum <= capacity);
-                // Rounded down, less than a unit each is lost.
+                // Rounding down loses less than a unit for each client.
                 prop_assert!(sum + wants.len() as u64 > capacity.min(wanted));
                 for (share, want) in shares.iter().zip(&wants) {
                     prop_assert!(*share <= want.units);

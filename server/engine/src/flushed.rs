@@ -1,8 +1,8 @@
-//! Keys that `flush_all` removed and nobody has asked for since: what `get_flushed` counts.
+//! Keys that `flush_all` removed and no command has named since: the source of `get_flushed`.
 //!
-//! memcached leaves flushed items where they lie and counts each when a command meets it. Here they
-//! are gone at once, so their hashes are remembered, some of each shard. Not here: the flush
-//! itself (`apply`).
+//! Here: the hashes. memcached leaves flushed items in place and counts each when a command finds
+//! it. Here they are removed at once, so each shard remembers some of their hashes. Not here: the
+//! flush itself (`apply`).
 
 /// Most hashes that a shard remembers. Those beyond are not counted.
 const HASHES_MAX: usize = 256;
@@ -10,13 +10,13 @@ const HASHES_MAX: usize = 256;
 /// Hashes of the keys of flushed items.
 #[derive(Debug, Default)]
 pub(crate) struct Flushed {
-    /// In order, none twice.
+    /// Sorted, without duplicates.
     hashes: Vec<u64>,
     met: u64,
 }
 
 impl Flushed {
-    /// Remembers keys by their hashes, beside those of earlier flushes.
+    /// Remembers keys by their hashes, in addition to those of earlier flushes.
     pub(crate) fn remember(&mut self, hashes: impl Iterator<Item = u64>) {
         self.hashes.extend(hashes.take(HASHES_MAX));
         self.hashes.sort_unstable();
@@ -24,8 +24,8 @@ impl Flushed {
         self.hashes.truncate(HASHES_MAX);
     }
 
-    /// A command found nothing under this hash: counts it if a flush is the reason. False if no
-    /// key is left that was flushed.
+    /// Records that a command found no item under this hash, and counts it if a flush removed it.
+    /// Returns false if no flushed key is left.
     pub(crate) fn miss(&mut self, hash: u64) -> bool {
         if let Ok(at) = self.hashes.binary_search(&hash) {
             self.hashes.remove(at);
@@ -37,17 +37,17 @@ impl Flushed {
         !self.hashes.is_empty()
     }
 
-    /// Whether keys are remembered.
+    /// Whether any key is remembered.
     pub(crate) fn has_some(&self) -> bool {
         !self.hashes.is_empty()
     }
 
-    /// How often a command met a flushed key.
+    /// The number of commands that named a flushed key.
     pub(crate) fn met(&self) -> u64 {
         self.met
     }
 
-    /// Zeroes the count. The keys stay.
+    /// Resets the count. The keys stay.
     pub(crate) fn reset(&mut self) {
         self.met = 0;
     }

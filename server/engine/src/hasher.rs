@@ -1,17 +1,19 @@
-//! The hash of a key: which shard and which line it falls into, and in a cluster, which partition.
+//! The hash of a key, which chooses its shard and its line, and in a cluster its partition.
 //!
-//! Here: the seeded hash, the partition's number in it, the hash of ids, and the time of each partition for
-//! whatever looks at items of several. Not here: how a key gets its partition, and a partition its time
-//! (`cluster`).
+//! Here: the seeded hash, the number of the partition in it, the hash of ids, and the time of each
+//! partition for operations on items of several partitions. Not here: how a key gets its partition,
+//! and a partition its time (`cluster`).
 //!
 //! ```text
-//! hash of a placed key, high bits first:   partition | of the key | the partition's last bits, reversed
-//!                                          `-- shard               `------- line --------------------'
+//! hash of a placed key, high bits first:
+//!
+//!     partition | of the key | the partition's last bits, reversed
+//!     `-- shard                `------------- line --------------'
 //! ```
 //!
-//! So a partition lies in one shard, or in whole ones, and there in lines of its own: hashes in the
-//! order of their bits *reversed* (their spread) run through the lines one after the other, and a
-//! partition is a span of them, however many lines there are.
+//! A partition therefore lies in one shard, or in whole shards, and there in lines of its own:
+//! hashes in the order of their *reversed* bits (their spread) run through the lines one after the
+//! other, and a partition is a span of spreads, whatever the number of lines.
 
 use std::fmt::{self, Debug, Formatter};
 use std::hash::{BuildHasher as _, Hasher as _};
@@ -23,15 +25,15 @@ use siphasher::sip128::{Hasher128 as _, SipHasher24};
 use crate::idempotency::IdHash;
 use crate::time::{Nanos, Now};
 
-/// Most bits that a partition's number may have: the lines and their tags need the others.
+/// Most bits of a partition's number: the lines and their tags need the others.
 const BITS_MAX: u32 = 16;
 
-/// Tells the partition of a key.
+/// Returns the partition of a key.
 pub trait Partitioner: Send + Sync {
-    /// The number of a key's partition.
+    /// Returns the number of a key's partition.
     fn partition(&self, key: &[u8]) -> u64;
 
-    /// The numbers of the partitions of several keys, as many as `numbers`.
+    /// Writes the numbers of the partitions of `keys` to `numbers`, which has the same length.
     fn partitions(&self, keys: &[&[u8]], numbers: &mut [u64]) {
         for (key, number) in keys.iter().zip(numbers) {
             *number = self.partition(key);
@@ -45,25 +47,25 @@ impl<F: Fn(&[u8]) -> u64 + Send + Sync> Partitioner for F {
     }
 }
 
-/// Which partition each key belongs to, once that is known, and what time it is in each.
+/// The partition of each key, once it is set, and the time of each partition.
 #[derive(Default)]
 pub struct PartitionPrefix(OnceLock<PrefixLayout>);
 
 /// The partitions.
 struct PrefixLayout {
-    /// Of a partition's number.
+    /// The length of a partition's number in bits.
     bits: u32,
     state: ahash::RandomState,
     id_key: IdKey,
     place: Box<dyn Partitioner>,
-    /// By the partition's number, nanoseconds: its time, 0 where none was told; or with [`RUNS`] how far it is ahead
-    /// of `now`.
+    /// By the number of the partition, in nanoseconds: its time, 0 if none was set; or with
+    /// [`RUNS`] the span by which it is ahead of `now`.
     times: Box<[AtomicU64]>,
-    /// The node's monotonic clock in nanoseconds, as it was read last.
+    /// The last reading of the node's monotonic clock in nanoseconds.
     now: AtomicU64,
 }
 
-/// The bit that marks a time which runs with the node's clock.
+/// Marks a time that runs with the node's clock.
 const RUNS: u64 = 1 << 63;
 
 impl PrefixLayout {
@@ -77,13 +79,13 @@ impl PrefixLayout {
     }
 }
 
-/// The secret key of the hash of ids. It is a pseudorandom function of 128 bits, which the hash of keys is not:
-/// an id that collides with another would be answered with the other's answer.
+/// The secret key of the hash of ids. That hash is a pseudorandom function of 128 bits, unlike the
+/// hash of keys: an id that collides with another would get the other's reply.
 #[derive(Debug, Clone, Copy)]
 struct IdKey([u64; 2]);
 
 impl IdKey {
-    /// Another use of the same secret seeds, and so under another name.
+    /// Derives the key from the same secret seeds, separated by a name.
     fn of_seeds([a, b, c, d]: [u64; 4]) -> Self {
         let mut hasher = SipHasher24::new_with_keys(a, b);
         hasher.write(b"ids");
@@ -95,7 +97,7 @@ impl IdKey {
 
     fn hash(self, key: &[u8], id: &[u8]) -> IdHash {
         let mut hasher = SipHasher24::new_with_keys(self.0[0], self.0[1]);
-        // So that no other key and id run together to the same bytes.
+        // The length separates key and id, so that no other pair has the same bytes.
         hasher.write(&[key.len() as u8]);
         hasher.write(key);
         hasher.write(id);
@@ -104,13 +106,14 @@ impl IdKey {
 }
 
 impl PartitionPrefix {
-    /// From now on `place` tells the number of a key's partition, in so many bits: at least 1, at
-    /// most 16. False if that was told before, and then nothing is changed; likewise for other `bits`.
+    /// Sets the partitions: `place` returns the number of a key's partition, which has `bits` bits,
+    /// 1 to 16. Returns false and changes nothing if the partitions are already set or `bits` is
+    /// out of range.
     ///
-    /// `seeds` take the place of the hasher's own. They are to be the same on all nodes, for
-    /// `phase=auto` comes from the hash, and known to nobody outside.
+    /// `seeds` replace the hasher's own. They must be equal on all nodes, because `phase=auto`
+    /// depends on the hash, and must stay secret.
     ///
-    /// The hash of every key is another afterwards, so no item may be stored before.
+    /// The hash of every key differs afterwards, so no item may be stored before.
     pub fn set(&self, bits: u32, seeds: [u64; 4], place: impl Partitioner + 'static) -> bool {
         let [a, b, c, d] = seeds;
         let state = ahash::RandomState::with_seeds(a, b, c, d);
@@ -123,19 +126,19 @@ impl PartitionPrefix {
         self.0.set(PrefixLayout { bits, state, id_key, place, times, now }).is_ok()
     }
 
-    /// Sets the time of a partition. Items that end later are not swept, nor evicted as past their
-    /// deadline; 0: none of its items are.
+    /// Sets the time of a partition. Items with a later deadline are neither swept nor evicted as
+    /// expired; 0 keeps all its items.
     pub fn set_time(&self, partition: u64, time: Nanos) {
         self.store(partition, time.0 & !RUNS);
     }
 
-    /// Makes the time of a partition run with the node's clock, `ahead_ns` nanoseconds ahead of it; the sum
-    /// wraps.
+    /// Lets the time of a partition run with the node's clock, `ahead_ns` nanoseconds ahead of it;
+    /// the sum wraps.
     pub fn set_ahead(&self, partition: u64, ahead_ns: u64) {
         self.store(partition, ahead_ns | RUNS);
     }
 
-    /// Notes the node's monotonic clock.
+    /// Sets the reading of the node's monotonic clock.
     pub fn set_now(&self, now: Nanos) {
         if let Some(layout) = self.0.get() {
             layout.now.store(now.0, Ordering::Relaxed);
@@ -149,7 +152,7 @@ impl PartitionPrefix {
         }
     }
 
-    /// The latest time of any partition; 0 where none was told.
+    /// The latest time of any partition; 0 if none was set.
     #[must_use]
     pub fn latest_time(&self) -> Nanos {
         let latest =
@@ -164,7 +167,7 @@ impl Debug for PartitionPrefix {
     }
 }
 
-/// Hashes keys with secret seeds, so that nobody can choose keys that collide.
+/// Hashes keys with secret seeds, so that a client cannot choose keys that collide.
 #[derive(Debug, Clone)]
 pub struct KeyHasher {
     state: ahash::RandomState,
@@ -175,12 +178,12 @@ pub struct KeyHasher {
 #[derive(Debug, Clone)]
 struct PrefixedHash {
     partition_prefix: Arc<PartitionPrefix>,
-    /// So many bits of a hash choose the shard.
+    /// The number of a hash's first bits that choose the shard.
     shard_bits: u32,
 }
 
 impl KeyHasher {
-    /// A hasher of these seeds; the server draws them at random, tests fix them.
+    /// Returns a hasher with these seeds; the server draws them at random, tests fix them.
     #[must_use]
     pub fn new(seeds: [u64; 4]) -> Self {
         let [a, b, c, d] = seeds;
@@ -188,8 +191,8 @@ impl KeyHasher {
         Self { state, id_key: IdKey::of_seeds(seeds), prefixed: None }
     }
 
-    /// A hasher that puts the number of a key's partition in front, as soon as `partition_prefix` is set; the
-    /// first `shard_bits` of a hash choose the shard.
+    /// Returns a hasher that puts the number of a key's partition first, as soon as
+    /// `partition_prefix` is set; the first `shard_bits` of a hash choose the shard.
     #[must_use]
     pub fn prefixed(
         seeds: [u64; 4],
@@ -209,7 +212,7 @@ impl KeyHasher {
         }
     }
 
-    /// The hash of a key that is known to be in this partition.
+    /// The hash of a key that belongs to this partition.
     #[must_use]
     pub fn hash_in(&self, partition: u64, key: &[u8]) -> u64 {
         match &self.prefixed {
@@ -221,7 +224,8 @@ impl KeyHasher {
         }
     }
 
-    /// The hashes of several keys, as many as `hashes`. In a cluster that is cheaper than one by one.
+    /// Writes the hashes of `keys` to `hashes`, which has the same length. In a cluster that is
+    /// cheaper than one call per key.
     #[inline]
     pub fn hash_all(&self, keys: &[&[u8]], hashes: &mut [u64]) {
         match &self.prefixed {
@@ -234,7 +238,7 @@ impl KeyHasher {
         }
     }
 
-    /// The time of a key's partition; none where there are no partitions, and one time holds for all.
+    /// The time of a key's partition; `None` without partitions, when one time holds for all keys.
     pub(crate) fn time_of(&self, key: &[u8], now: Now) -> Option<Now> {
         let placed = self.prefixed.as_ref()?;
         let layout = placed.partition_prefix.0.get()?;
@@ -253,13 +257,13 @@ impl KeyHasher {
         self.layout().map_or(self.id_key, |layout| layout.id_key).hash(key, id)
     }
 
-    /// How many bits of a hash are the number of its partition; 0 outside a cluster.
+    /// The number of bits of a hash that are the number of its partition; 0 outside a cluster.
     #[must_use]
     pub fn partition_bits(&self) -> u32 {
         self.layout().map_or(0, |layout| layout.bits)
     }
 
-    /// The first and the last spread that a hash of `range` in a shard may have.
+    /// The first and the last possible spread of a hash of `range` in a shard.
     pub(crate) fn spreads(&self, range: HashRange) -> (u64, u64) {
         let bits = self.prefixed.as_ref().and_then(|placed| placed.line_bits(range.bits));
         match bits {
@@ -303,7 +307,7 @@ impl PrefixedHash {
         }
     }
 
-    /// The hash of a key that is in this partition.
+    /// The hash of a key that belongs to this partition.
     #[inline]
     fn hash_in(&self, layout: &PrefixLayout, partition: u64, key: &[u8]) -> u64 {
         let bits = layout.bits;
@@ -318,7 +322,7 @@ impl PrefixedHash {
         }
     }
 
-    /// How many bits of a partition's number choose the line, if partitions have `bits`.
+    /// The number of bits of a partition's number that choose the line, if partitions have `bits`.
     fn line_bits(&self, bits: u32) -> Option<u32> {
         let layout = self.partition_prefix.0.get()?;
         (layout.bits == bits).then(|| bits.saturating_sub(self.shard_bits))
@@ -330,12 +334,12 @@ impl PrefixedHash {
 pub struct HashRange {
     /// The first bits, as a number.
     pub prefix: u64,
-    /// How many they are, at most 32; 0 for all hashes.
+    /// The number of bits, at most 32; 0 for all hashes.
     pub bits: u32,
 }
 
 impl HashRange {
-    /// Whether a hash begins so.
+    /// Whether `hash` begins with the prefix.
     #[must_use]
     pub fn contains(&self, hash: u64) -> bool {
         self.bits == 0 || hash >> (64 - self.bits) == self.prefix
@@ -401,7 +405,7 @@ mod tests {
         let time = |key: &[u8]| hasher.time_of(key, now).map(|now| now.mono.0);
         assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
         assert_eq!(partition_prefix.latest_time(), Nanos(9));
-        // One that runs with the node's clock, from before and from behind its zero.
+        // A time that runs with the node's clock, ahead of it and behind it.
         for (ahead_ns, shown) in [(100, [100, 150]), (0_u64.wrapping_sub(20), [(1 << 63) - 20, 30])]
         {
             partition_prefix.set_ahead(4, ahead_ns);
@@ -424,7 +428,7 @@ mod tests {
         assert!(partition_prefix.set(14, SEEDS, |_: &[u8]| 0));
         assert_eq!((in_cluster.partition_bits(), plain.partition_bits()), (14, 0));
         assert_eq!(in_cluster.id_hash(b"key", b"id"), plain.id_hash(b"key", b"id"));
-        // No key and id run together.
+        // Another split of the same bytes has another hash.
         assert_ne!(plain.id_hash(b"key", b"id"), plain.id_hash(b"keyi", b"d"));
         assert_ne!(
             plain.id_hash(b"key", b"id"),

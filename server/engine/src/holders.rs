@@ -1,34 +1,36 @@
-//! Holds of one key that are too many for its item: kept beside it, so that a call costs the logarithm
-//! of their number, and copied to other nodes change by change.
+//! Holds of one key that are too many for its item: stored beside it, so that an operation costs
+//! the logarithm of their number, and replicated to other nodes change by change.
 //!
-//! Here: the holds of a key in two orders, by name and by end, what changed since a copy was last made,
-//! and both in bytes. Not here: who may hold what (`algorithms/concurrency`), where the holds lie (`store`).
+//! Here: the holds of a key in two orders, by name and by end, the changes since the last
+//! replication, and the encoding of both. Not here: the decisions on holds
+//! (`algorithms/concurrency`), the storage of the sets (`store`).
 //!
 //! ```text
 //! bits u8 | next lease u64 | change …
-//! change: PUT, place u64, end u64, units u64 | DROP, place, end | CUT, place, end | ENDED, end, place
+//! change: PUT, place u64, end u64, units u64 | DROP, place, end
+//!       | CUT, place, end | ENDED, end, place
 //! ```
 //!
-//! With `FULL` among the bits the changes begin without holds. Any change may be applied twice, and
-//! changes that were made before a piece of a copy may be applied after it: what a hold is in the end is
-//! what the last change that names it says.
+//! With `FULL` among the bits the changes start from no holds. Any change may be applied twice, and
+//! changes made before a chunk of a copy may be applied after it: the last change that names a hold
+//! determines it.
 
 use crate::store::sums::{Sum, SumEntry, SumKey, SumTree};
 
 /// Most holds of one key.
 pub(crate) const HOLDERS_MAX: usize = 1 << 20;
 
-/// Holds that have ended are removed by the calls that follow, so many each.
+/// Most ended holds that one operation removes.
 const ENDED_MAX: usize = 64;
 
-/// Each copy of changes tells so many of the other holds too: a copy that lost its holds for want of
-/// memory is whole again after some time.
+/// The number of other holds that each replication repeats: a copy that lost its holds for lack of
+/// memory is complete again after some time.
 const REFRESHED: usize = 4;
 
-/// More changes than this are told as all holds.
+/// More changes than this are replicated as all holds.
 const CHANGES_MAX: usize = 4096;
 
-/// The bit of a piece that begins without holds.
+/// The bit of a chunk that starts from no holds.
 const FULL: u8 = 1;
 
 const PUT: u8 = 0;
@@ -36,26 +38,26 @@ const DROP: u8 = 1;
 const CUT: u8 = 2;
 const ENDED: u8 = 3;
 
-/// Most bytes of a change.
+/// Most bytes of an encoded change.
 const CHANGE_BYTES_MAX: usize = 25;
 
 /// A change of the holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HoldChange {
-    /// A hold is, or is changed to, this; its key is that of `by_lease`.
+    /// A hold exists with these units; its key is that of `by_lease`.
     Put(SumEntry),
-    /// It is no more.
+    /// The hold is removed.
     Drop(SumKey),
-    /// None from this key of `by_lease` on is any more.
+    /// All holds from this key of `by_lease` on are removed.
     Cut(SumKey),
-    /// None up to this key of `by_end` is any more.
+    /// All holds up to this key of `by_end` are removed.
     Ended(SumKey),
 }
 
-/// What there is to tell of the holds.
+/// The part of the holds that is not replicated yet.
 #[derive(Debug, Default)]
 enum Unreplicated {
-    /// All of them.
+    /// All holds.
     #[default]
     All,
     /// These changes.
@@ -71,17 +73,17 @@ pub(crate) struct Holders {
     by_end: SumTree,
     next_lease: u64,
     unreplicated: Unreplicated,
-    /// Where the refresh goes on, in `by_lease`.
+    /// The key of `by_lease` at which the refresh continues.
     refresh: SumKey,
 }
 
-/// Where a lease lies in the order in which leases are given. Those of one operation of a cluster have
-/// a number in their top bits that counts down.
+/// The position of a lease in the order in which leases are granted. The leases of one operation of
+/// a cluster have a number in their top bits that counts down.
 fn place(lease: u64) -> u64 {
     lease << 8 | (!lease >> 56)
 }
 
-/// An instant in an order of unsigned numbers.
+/// Maps an instant to an unsigned number of the same order.
 fn order(instant: i64) -> u64 {
     instant.cast_unsigned() ^ 1 << 63
 }
@@ -95,7 +97,7 @@ impl Holders {
         Self { next_lease, ..Self::default() }
     }
 
-    /// What it takes in memory.
+    /// Bytes in memory.
     pub(crate) fn bytes(&self) -> usize {
         let changes = match &self.unreplicated {
             Unreplicated::All => 0,
@@ -104,7 +106,7 @@ impl Holders {
         size_of::<Self>() + self.by_lease.bytes() + self.by_end.bytes() + changes
     }
 
-    /// All holds, those that have ended and are not removed yet among them.
+    /// All holds, including those that have ended but are not yet removed.
     pub(crate) fn all(&self) -> Sum {
         self.by_end.sum()
     }
@@ -119,17 +121,17 @@ impl Holders {
         self.by_end.before((order(now).saturating_add(1), 0))
     }
 
-    /// When the last of them ends.
+    /// The instant at which the last hold ends.
     pub(crate) fn last_end(&self) -> Option<i64> {
         self.by_end.last().map(|entry| instant_of(entry.key.0))
     }
 
-    /// When so much of all holds has ended.
+    /// The instant at which the ended holds reach the sum `least`.
     pub(crate) fn end_of(&self, least: Sum) -> Option<i64> {
         self.by_end.reaching(least).map(|entry| instant_of(entry.key.0))
     }
 
-    /// Begins a hold under a name, or the next free one, which is the answer.
+    /// Begins a hold under the name `named`, or the next free one, and returns the name.
     pub(crate) fn begin(&mut self, units: u64, end: i64, named: Option<u64>) -> u64 {
         let lease = named.unwrap_or(self.next_lease);
         if named.is_none() {
@@ -146,21 +148,21 @@ impl Holders {
         self.by_lease.at_or_after(key).filter(|entry| entry.key == key).map(|entry| entry.units)
     }
 
-    /// The hold of a name, unless it has ended.
+    /// The hold of a lease, unless it has ended.
     fn find(&self, lease: u64, now: i64) -> Option<SumEntry> {
         let place = place(lease);
         let found = self.by_lease.at_or_after((place, order(now).saturating_add(1)));
         found.filter(|entry| entry.key.0 == place)
     }
 
-    /// Ends a hold; whether there was one.
+    /// Ends a hold; false if there is no such hold.
     pub(crate) fn settle(&mut self, lease: u64, now: i64) -> bool {
         let Some(found) = self.find(lease, now) else { return false };
         self.change(HoldChange::Drop(found.key));
         true
     }
 
-    /// Lets a hold end at another instant; whether there was one.
+    /// Changes the end of a hold; false if there is no such hold.
     pub(crate) fn renew(&mut self, lease: u64, now: i64, end: i64) -> bool {
         let Some(found) = self.find(lease, now) else { return false };
         self.change(HoldChange::Drop(found.key));
@@ -200,7 +202,7 @@ impl Holders {
         self.by_lease.last().map(|entry| entry.key)
     }
 
-    /// Takes back what began after `newest` was the newest.
+    /// Removes the holds that began after `newest` was the newest.
     pub(crate) fn roll_back(&mut self, newest: Option<SumKey>) {
         let (lease, end) = newest.unwrap_or_default();
         if newest.is_none() {
@@ -226,7 +228,8 @@ impl Holders {
         }
     }
 
-    /// Shows the lease, units and end of each hold that has not ended, the oldest first.
+    /// Passes the lease, units and end of each hold that has not ended to `visit`, the oldest
+    /// first.
     pub(crate) fn each(&self, now: i64, mut visit: impl FnMut(u64, u64, i64)) {
         self.by_lease.visit_from((0, 0), &mut |SumEntry { key: (place, end), units }| {
             if instant_of(end) > now {
@@ -236,7 +239,7 @@ impl Holders {
         });
     }
 
-    /// The name that the next hold without one has.
+    /// The name of the next hold that the caller does not name.
     pub(crate) fn next_lease(&self) -> u64 {
         self.next_lease
     }
@@ -277,7 +280,7 @@ impl Holders {
         }
     }
 
-    /// From now on changes are noted, for the next copy.
+    /// Starts recording changes, for the next replication.
     pub(crate) fn note_changes(&mut self) {
         let (mut seen, mut next) = (0, SumKey::default());
         self.by_lease.visit_from(self.refresh, &mut |entry| {
@@ -295,7 +298,7 @@ impl Holders {
         }
     }
 
-    /// Appends what changed since changes are noted, or all holds.
+    /// Appends the recorded changes, or all holds.
     pub(crate) fn encode_changes(&self, out: &mut Vec<u8>) {
         let Unreplicated::Changes(changes) = &self.unreplicated else {
             self.encode_chunk(None, usize::MAX, out);
@@ -305,7 +308,7 @@ impl Holders {
         for change in changes {
             encode(*change, out);
         }
-        // What they are after the changes, so after them.
+        // The holds as they are after the changes, and so encoded after them.
         let mut seen = 0;
         self.by_lease.visit_from(self.refresh, &mut |entry| {
             encode(HoldChange::Put(entry), out);
@@ -314,8 +317,8 @@ impl Holders {
         });
     }
 
-    /// Appends holds from a key on, some `bytes_max` bytes of them; where to go on. Without a key it is
-    /// the first piece.
+    /// Appends holds from the key `from` on, up to about `bytes_max` bytes; returns the key at
+    /// which to continue. `None` for `from` starts the first chunk.
     pub(crate) fn encode_chunk(
         &self,
         from: Option<SumKey>,
@@ -340,8 +343,8 @@ impl Holders {
         out.extend_from_slice(&self.next_lease.to_le_bytes());
     }
 
-    /// Applies a piece or changes; ends are moved by `shift` nanoseconds. Before this `is_piece` must have
-    /// said that they are some.
+    /// Applies a chunk or changes; ends are moved by `shift` nanoseconds. [`read_chunk`] must have
+    /// accepted the bytes before.
     pub(crate) fn absorb(&mut self, bytes: &[u8], shift: i128) {
         let Some((bits, next_lease, mut rest)) = decode_head(bytes) else { return };
         if bits & FULL != 0 {
@@ -364,7 +367,8 @@ impl Holders {
     }
 }
 
-/// Whether these bytes are a piece or changes, and whether they begin anew; how many holds they put.
+/// Validates a chunk or changes; returns whether they start from no holds, and the number of holds
+/// that they put.
 pub(crate) fn read_chunk(bytes: &[u8]) -> Option<(bool, usize)> {
     let (bits, _, mut rest) = decode_head(bytes)?;
     let mut puts = 0;

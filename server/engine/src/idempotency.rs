@@ -1,8 +1,8 @@
-//! Answers by id: what a request that is sent again within a minute is answered.
+//! The idempotency cache: the replies to requests with an id, for a repeat within a minute.
 //!
-//! Here: a queue of answers found by the hash of key and id, with a bound in bytes; the oldest is
-//! forgotten first. Not here: how an answer lies in bytes (`cached_reply`), how it travels (`copy`), locks and
-//! how many queues there are (`server/src/shards/idempotency.rs`).
+//! Here: a queue of replies found by the hash of key and id, bounded in bytes; the oldest is
+//! dropped first. Not here: the encoding of a reply (`cached_reply`), copies for other nodes
+//! (`copy`), locks and the number of caches (`server/src/shards/idempotency.rs`).
 //!
 //! ```text
 //! record, 48 bytes: hash of key and id 16 | next of the partition u32 | given at ms u32
@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The index takes some 9 bytes more for each record. A hash has 128 bits under a secret key
-//! ([`KeyHasher::id_hash`](crate::KeyHasher::id_hash)): clients choose ids, and can neither find two that
-//! collide nor meet such two by chance.
+//! ([`KeyHasher::id_hash`](crate::KeyHasher::id_hash)): clients choose ids, and can neither find
+//! two that collide nor meet such two by chance.
 
 mod cached_reply;
 mod copy;
@@ -25,18 +25,19 @@ pub use self::copy::{IdCopy, KeyChange};
 use crate::index::Index;
 use crate::time::Now;
 
-/// How long an answer is kept, in milliseconds: the protocol design, `id=`.
+/// Milliseconds for which a reply is kept (`docs/reference/verbs-native.md`, `id=`).
 pub const ID_KEPT_MS: u32 = 60_000;
 
-/// Records come and go in chunks of so many: the oldest go together.
+/// Records of a chunk. Chunks are added and dropped as a whole: the oldest records go together.
 const CHUNK: u32 = 128;
-/// Of an answer that lies in its record.
+/// Bytes of a reply inside its record.
 const ANSWER_BYTES: usize = 20;
-/// First byte of an answer that lies apart; no answer begins so.
+/// First byte of a reply outside its record; no encoded reply begins with it.
 const SPILLED: u8 = 0xFF;
-/// What an answer apart takes beside its bytes: where it lies, and what the allocator rounds up.
+/// Bytes that a reply outside its record takes beside its own: its place, and the allocator's
+/// rounding.
 const SPILLED_BYTES: usize = 32;
-/// A chunk whose newest record came so many seconds ago holds nothing that is still answered.
+/// Seconds after its newest record from which a chunk contains only expired replies.
 const FORGOTTEN_AFTER_SECONDS: u32 = 62;
 
 /// The hash of a key and an id.
@@ -44,7 +45,7 @@ const FORGOTTEN_AFTER_SECONDS: u32 = 62;
 pub struct IdHash(pub u128);
 
 impl IdHash {
-    /// The half that chooses a place in the index.
+    /// The half that chooses a line of the index.
     fn low(self) -> u64 {
         self.0 as u64
     }
@@ -56,12 +57,12 @@ impl IdHash {
     }
 }
 
-/// The partition whose key an id came with.
+/// The partition of the key of a request with an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdPartition {
     /// Its number; 0 outside a cluster.
     pub number: u16,
-    /// Grows when all ids of the partition are to be forgotten.
+    /// Increased to drop all ids of the partition.
     pub generation: u16,
 }
 
@@ -101,7 +102,7 @@ impl IdRecord {
         IdPartition { number: self.partition, generation: self.generation }
     }
 
-    /// Whether it is answered at `now`. A clock of 32 bits turns over in 49 days, and no record is
+    /// Whether the reply is valid at `now`. The 32-bit clock wraps after 49 days, and no record is
     /// kept for that long.
     fn is_kept(&self, now: Now) -> bool {
         let age_ms = ms_of(now).wrapping_sub(self.at_ms).cast_signed();
@@ -109,18 +110,18 @@ impl IdRecord {
     }
 }
 
-/// The lower bits of a time in milliseconds.
+/// The low bits of a time in milliseconds.
 fn ms_of(now: Now) -> u32 {
     now.mono.millis() as u32
 }
 
-/// Records in the order they came.
+/// Records in the order of their arrival.
 struct IdChunk {
     records: Box<[IdRecord; CHUNK as usize]>,
     used: u32,
-    /// Answers that do not fit their records.
+    /// Replies that do not fit their records.
     spilled: Vec<Box<[u8]>>,
-    /// When the first and the last came, in seconds of the node's own clock.
+    /// Arrival of the first and the last record, in seconds of the node's own clock.
     first_second: u32,
     last_second: u32,
 }
@@ -134,25 +135,25 @@ struct Chain {
     newest: u32,
 }
 
-/// Where a read-out of ids goes on.
+/// The position at which an export of ids continues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdCursor(u32);
 
 impl IdCursor {
-    /// It as a number, for whoever goes on later.
+    /// The position as a number, to continue later.
     #[must_use]
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// What [`IdCursor::number`] told.
+    /// Returns the position with a number that [`IdCursor::number`] returned.
     #[must_use]
     pub fn of_number(number: u32) -> Self {
         Self(number)
     }
 }
 
-/// Answers by the hash of key and id.
+/// Replies by the hash of key and id.
 pub struct IdempotencyCache {
     chunks: VecDeque<IdChunk>,
     /// The slot of the first record of the first chunk. Slots count up, and wrap.
@@ -177,31 +178,31 @@ impl Default for IdempotencyCache {
 }
 
 impl IdempotencyCache {
-    /// How many answers there are, those included that are no longer given.
+    /// The number of replies, including expired ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no replies.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Bytes taken from the allocator.
+    /// Bytes allocated.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.chunks.len() * CHUNK_BYTES + self.spilled_bytes + self.index.allocated_bytes()
     }
 
-    /// Answers that were forgotten within their minute for want of room.
+    /// Replies that were dropped within their minute for lack of room.
     #[must_use]
     pub fn forgotten(&self) -> u64 {
         self.forgotten
     }
 
-    /// When the oldest came, in the seconds that [`IdempotencyCache::keep`] was told.
+    /// Arrival of the oldest reply, in the seconds passed to [`IdempotencyCache::keep`].
     #[must_use]
     pub fn oldest_second(&self) -> Option<u32> {
         self.chunks.front().map(|chunk| chunk.first_second)
@@ -229,7 +230,7 @@ impl IdempotencyCache {
         CachedReply::decode(bytes)
     }
 
-    /// The answer that was given to this id before, if it is still kept and `is_wanted`.
+    /// Returns the earlier reply to this id, if it is still valid and `is_wanted` accepts it.
     pub fn find(
         &self,
         now: Now,
@@ -248,9 +249,9 @@ impl IdempotencyCache {
         found
     }
 
-    /// Keeps an answer; beyond `bytes_max` the oldest are forgotten. `second` is the time of the node's
-    /// own clock, which decides when memory is given back; what is answered is decided by the time in
-    /// `copy`, which is the partition's.
+    /// Stores a reply; beyond `bytes_max` the oldest are dropped. `second` is the time of the
+    /// node's own clock, which determines when memory is freed; the time in `copy`, the
+    /// partition's, determines how long the reply is valid.
     pub fn keep(&mut self, second: u32, partition: IdPartition, copy: &IdCopy, bytes_max: usize) {
         if self.chunks.back().is_none_or(|chunk| chunk.used == CHUNK) {
             self.chunks.push_back(IdChunk {
@@ -296,7 +297,7 @@ impl IdempotencyCache {
         }
     }
 
-    /// Puts a record at the end of its partition's chain.
+    /// Appends a record to its partition's chain.
     fn append(&mut self, partition: u16, slot: u32) {
         let place = usize::from(partition);
         if place >= self.chains.len() {
@@ -313,13 +314,13 @@ impl IdempotencyCache {
         }
     }
 
-    /// Forgets the oldest chunk.
+    /// Drops the oldest chunk.
     fn forget_first(&mut self) {
         let Some(chunk) = self.chunks.pop_front() else { return };
         for (index, record) in chunk.records[..chunk.used as usize].iter().enumerate() {
             let slot = self.first.wrapping_add(index as u32);
             self.index.remove(record.hash[0], slot);
-            // The oldest of all is the oldest of its partition.
+            // The oldest record of all is the oldest of its partition.
             let chain = &mut self.chains[usize::from(record.partition)];
             *chain = chain
                 .filter(|chain| chain.newest != slot)
@@ -330,7 +331,7 @@ impl IdempotencyCache {
         self.first = self.first.wrapping_add(CHUNK);
     }
 
-    /// Gives memory back of answers that are over by the node's own clock.
+    /// Frees the memory of replies that have expired by the node's own clock.
     pub fn forget_old(&mut self, second: u32) {
         while self.chunks.front().is_some_and(|chunk| {
             chunk.last_second.saturating_add(FORGOTTEN_AFTER_SECONDS) <= second
@@ -339,8 +340,9 @@ impl IdempotencyCache {
         }
     }
 
-    /// Shows the answers of a partition that are still given, the oldest first, up to `count` of them;
-    /// where to go on, `None` at the end. What comes after the first call need not be shown.
+    /// Passes valid replies of a partition to `out`, the oldest first, up to `count` of them;
+    /// returns the position at which to continue, `None` at the end. Replies stored after the first
+    /// call may be missing.
     pub fn export(
         &self,
         now: Now,
@@ -350,7 +352,7 @@ impl IdempotencyCache {
         mut out: impl FnMut(&IdCopy),
     ) -> Option<IdCursor> {
         let chain = (*self.chains.get(usize::from(partition.number))?)?;
-        // What was to come next may be forgotten by now: then all before it is, too.
+        // The next record may be dropped by now: then all records before it are dropped, too.
         let at = after.map(|cursor| cursor.0).filter(|slot| {
             self.record(*slot).is_some_and(|(_, record)| record.partition == partition.number)
         });

@@ -1,7 +1,7 @@
 //! `incrx`: a counter with bounds and a ttl, changed in one step.
 //!
-//! Here: signed arithmetic within ±(2^53 − 1) on a plain item. Not here: limits, which a counter of
-//! this kind has not (`take`).
+//! Here: signed arithmetic within ±(2^53 − 1) on a plain item. Not here: limits, which such a
+//! counter does not have (`take`).
 
 use protocol::{COUNT_MAX, CasCondition, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
 
@@ -46,7 +46,7 @@ impl Engine {
         }
         let Some(new) = bounded(old, incrx) else { return Outcome::Counted(unchanged) };
         if new == old && item.is_some() {
-            // Nothing is applied: the TTL and the cas unique stay too.
+            // Nothing is applied, so the ttl and the cas unique stay too.
             return Outcome::Counted(unchanged);
         }
         let deadline = match (incrx.ttl_mode, item.is_none()) {
@@ -83,7 +83,7 @@ fn deadline(now: Now, ttl: Ttl) -> Deadline {
     }
 }
 
-/// The value of an item as a number with a sign; `None` for text, and past ±(2^53 − 1).
+/// The value of an item as a signed number; `None` for text, and beyond ±(2^53 − 1).
 fn signed_value(item: Item<'_>) -> Option<i64> {
     let number = match item.value() {
         Value::Number(number) => i64::try_from(number).ok()?,
@@ -95,14 +95,14 @@ fn signed_value(item: Item<'_>) -> Option<i64> {
     (-MOST..=MOST).contains(&number).then_some(number)
 }
 
-/// The new value; `None` when a bound forbids it. A counter stops at `max` and `min` where `clamp`
-/// says so, and at 0 of itself, or at the least number there is with `signed`, where it has no `min`.
+/// The new value; `None` if a bound forbids it. With `clamp` a counter stops at `max` and `min`.
+/// Without `min` it always stops at 0, or with `signed` at the least valid number.
 fn bounded(old: i64, incrx: &IncrX<'_>) -> Option<i64> {
     let floor = incrx.min.unwrap_or(if incrx.signed { -MOST } else { 0 });
     let ceiling = incrx.max.unwrap_or(MOST);
     let wanted = old + incrx.delta;
     if wanted > ceiling && incrx.delta >= 0 {
-        // Never down by going up: what is above the bound already stays.
+        // An increment never decreases the value: a value above the bound stays.
         return incrx.clamp.then_some(ceiling.max(old));
     }
     if wanted < floor && incrx.delta < 0 {

@@ -1,28 +1,28 @@
-//! From a hash to the slots that may hold its key: linear hashing over lines of one cache line.
+//! The index from a hash to the slots that may hold its key: linear hashing over cache lines.
 //!
-//! A line holds twelve one-byte tags and twelve slots, and the number of an overflow line. The
-//! table grows and shrinks by one line at a time (Litwin, "Linear Hashing", VLDB 1980), so no
-//! request ever waits for a rehash and there is no half-empty doubled table: hashbrown, which
-//! doubles, was put aside for that. Not here: keys, which the caller compares (`store`).
+//! Here: lines of twelve one-byte tags, twelve slots and the number of an overflow line. The table
+//! grows and shrinks by one line at a time (Litwin, "Linear Hashing", VLDB 1980), so no request
+//! waits for a rehash and there is no half-empty doubled table; hashbrown was rejected because it
+//! doubles. Not here: keys, which the caller compares (`store`).
 
 use crate::prefetch::prefetch;
 
 /// Slots in a line.
 const WAYS: usize = 12;
-/// The table grows above this many items a line on average, and shrinks below half of it. At 8 of
-/// 12 about one item in thirty lies in an overflow line.
+/// The table grows above this average of items per line, and shrinks below half of it. At 8 of 12
+/// about one item in thirty lies in an overflow line.
 const ITEMS_PER_LINE: usize = 8;
-/// No overflow line follows.
+/// Marks a line without overflow line.
 const NONE: u32 = 0;
 
 /// One cache line.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct CacheLine {
-    /// 0 is free; used places come first.
+    /// 0 is free; used positions come first.
     tags: [u8; WAYS],
     slots: [u32; WAYS],
-    /// One more than the number of the overflow line.
+    /// The number of the overflow line plus one.
     next: u32,
 }
 
@@ -33,8 +33,8 @@ impl CacheLine {
         self.tags.iter().take_while(|tag| **tag != 0).count()
     }
 
-    /// The first slot with this tag. How far into the line it lies decides no branch: no processor could
-    /// foretell it.
+    /// The first slot with this tag. No branch depends on its position in the line, which the
+    /// processor cannot predict.
     #[inline]
     fn first(&self, tag: u8) -> Option<u32> {
         let (front, rest) = self.tags.split_first_chunk::<8>()?;
@@ -47,17 +47,18 @@ impl CacheLine {
     }
 }
 
-/// The first byte of `word`, from the lowest, that is `byte`.
+/// The index of the first byte of `word`, from the lowest, that equals `byte`.
 #[inline]
 fn first_equal(word: u64, byte: u8) -> Option<usize> {
     const ONES: u64 = u64::from_le_bytes([1; 8]);
     let other = word ^ (ONES * u64::from(byte));
-    // The top bit of each byte that is 0 now. A borrow can set it wrongly, but only behind such a byte.
+    // Sets the top bit of each byte that is 0 now. A borrow can set a wrong bit, but only behind
+    // such a byte.
     let zeros = other.wrapping_sub(ONES) & !other & (ONES << 7);
     (zeros != 0).then(|| zeros.trailing_zeros() as usize / 8)
 }
 
-/// Lines in chunks of one page, so that growing never copies them.
+/// Lines in chunks of one page, so that growth never copies them.
 struct CacheLines {
     chunks: Vec<Box<[CacheLine; CHUNK_LINES]>>,
     len: usize,
@@ -96,21 +97,21 @@ impl CacheLines {
     }
 }
 
-/// Slots by hash. Two keys of one hash are two entries; the caller tells them apart.
+/// Slots by hash. Two keys of one hash are two entries; the caller distinguishes them.
 ///
-/// The order of the fields is that in memory: what a lookup reads comes first
+/// The order of the fields is their order in memory: the fields that a lookup reads come first
 /// ([`Store`](crate::store::Store)).
 #[repr(C)]
 pub(crate) struct Index {
     lines: CacheLines,
     overflow: CacheLines,
-    /// Overflow lines not in use, linked by `next`.
+    /// Unused overflow lines, linked by `next`.
     free_overflow: u32,
     overflow_used: usize,
     len: usize,
 }
 
-/// Where an entry lies: good until the next change of the index.
+/// The position of an entry: valid until the next change of the index.
 #[derive(Clone, Copy)]
 enum EntryPlace {
     Main(usize),
@@ -118,12 +119,12 @@ enum EntryPlace {
 }
 
 fn tag_of(hash: u64) -> u8 {
-    // The low bits choose the line and the high ones the shard: take the tag between them.
+    // The low bits choose the line and the high ones the shard, so the tag comes from between them.
     ((hash >> 40) as u8).max(1)
 }
 
 impl Index {
-    /// Where the bytes end that a lookup reads.
+    /// The end of the bytes that a lookup reads.
     pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, overflow);
 
     pub(crate) fn new() -> Self {
@@ -137,17 +138,17 @@ impl Index {
         self.len
     }
 
-    /// Bytes taken from the allocator.
+    /// Bytes allocated.
     pub(crate) fn allocated_bytes(&self) -> usize {
         (self.lines.chunks.len() + self.overflow.chunks.len())
             * CHUNK_LINES
             * size_of::<CacheLine>()
     }
 
-    /// Most bytes that one more entry takes from the allocator.
+    /// Most bytes that one more entry allocates.
     pub(crate) const GROWTH_MAX: usize = 2 * CHUNK_LINES * size_of::<CacheLine>();
 
-    /// Bytes that an entry under `hash` may take from the allocator.
+    /// Bytes that an entry under `hash` may allocate.
     pub(crate) fn growth(&self, hash: u64) -> usize {
         let mut line = self.lines.get(self.line_of(hash));
         while let Some(next) = line.next.checked_sub(1) {
@@ -160,7 +161,7 @@ impl Index {
         chunks * CHUNK_LINES * size_of::<CacheLine>()
     }
 
-    /// There are `1 << level` lines or more, and less than twice that.
+    /// The binary logarithm of the number of lines, rounded down.
     fn level(&self) -> u32 {
         self.lines.len.ilog2()
     }
@@ -171,8 +172,8 @@ impl Index {
         if wide < self.lines.len { wide } else { wide & (half - 1) }
     }
 
-    /// Appends the slots of the line that hashes of this spread (their bits reversed) fall into. The
-    /// answer is the last spread of the line.
+    /// Appends the slots of the line for hashes of this spread (their bits reversed). Returns the
+    /// last spread of the line.
     pub(crate) fn line_at(&self, spread: u64, slots: &mut Vec<u32>) -> u64 {
         let index = self.line_of(spread.reverse_bits());
         let half = 1 << self.level();
@@ -220,7 +221,7 @@ impl Index {
         self.lines.get(self.line_of(hash)).first(tag_of(hash))
     }
 
-    /// Asks for the line behind the first under `hash`; false if there is none.
+    /// Prefetches the line behind the first under `hash`; false if there is none.
     pub(crate) fn prefetch_behind(&self, hash: u64) -> bool {
         let next = self.lines.get(self.line_of(hash)).next.checked_sub(1);
         if let Some(next) = next {
@@ -229,12 +230,12 @@ impl Index {
         next.is_some()
     }
 
-    /// Asks for the line of `hash` ahead of its use.
+    /// Prefetches the line of `hash`.
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(self.lines.get(self.line_of(hash)));
     }
 
-    /// Adds `slot` under `hash`. `rehash` tells the hash of a slot's key, for the line that is
+    /// Adds `slot` under `hash`. `rehash` returns the hash of a slot's key, for the line that is
     /// split to make room.
     pub(crate) fn insert(&mut self, hash: u64, slot: u32, rehash: impl Fn(u32) -> u64) {
         self.len += 1;
@@ -261,7 +262,7 @@ impl Index {
         }
     }
 
-    /// Hangs a new overflow line behind `place`.
+    /// Appends a new overflow line to `place`.
     fn extend(&mut self, place: EntryPlace) -> usize {
         let index = match self.free_overflow {
             NONE => self.overflow.push(),
@@ -277,7 +278,7 @@ impl Index {
         index
     }
 
-    /// Changes the entry of `hash` that says `from` to say `to`.
+    /// Changes the entry of `hash` with the slot `from` to the slot `to`.
     pub(crate) fn relocate(&mut self, hash: u64, from: u32, to: u32) {
         let (place, way) = self.locate(hash, from);
         self.at_mut(place).slots[way] = to;
@@ -297,11 +298,11 @@ impl Index {
         }
     }
 
-    /// Removes the entry of `hash` that says `slot`.
+    /// Removes the entry of `hash` with the slot `slot`.
     pub(crate) fn remove(&mut self, hash: u64, slot: u32) {
         let (hole, way) = self.locate(hash, slot);
         self.len -= 1;
-        // The last entry of the chain fills the hole, so that used places stay first.
+        // The last entry of the chain fills the hole, so that used positions stay first.
         let mut last = hole;
         while self.at(last).next != NONE {
             last = EntryPlace::Overflow(self.at(last).next as usize - 1);
@@ -324,7 +325,7 @@ impl Index {
         }
     }
 
-    /// The line whose overflow is `index`.
+    /// The line with the overflow line `index`.
     fn before(&self, hash: u64, index: usize) -> EntryPlace {
         let mut place = EntryPlace::Main(self.line_of(hash));
         while self.at(place).next as usize != index + 1 {
@@ -337,14 +338,14 @@ impl Index {
         self.overflow.get_mut(index).next = self.free_overflow;
         self.free_overflow = index as u32 + 1;
         self.overflow_used -= 1;
-        // Free lines lie anywhere, so the memory goes back only once none is in use.
+        // Free lines are scattered, so their memory is freed only when none is in use.
         if self.overflow_used == 0 {
             self.overflow = CacheLines { chunks: Vec::new(), len: 0 };
             self.free_overflow = NONE;
         }
     }
 
-    /// Takes all entries out of a line and its overflow.
+    /// Removes and returns all entries of a line and its overflow lines.
     fn drain(&mut self, line: usize) -> Vec<(u8, u32)> {
         let mut entries = Vec::with_capacity(2 * WAYS);
         let mut place = EntryPlace::Main(line);
@@ -362,7 +363,7 @@ impl Index {
         }
     }
 
-    /// Adds a line and moves to it what belongs there from the one line it is split off.
+    /// Adds a line and moves its entries from the line that it splits.
     fn grow(&mut self, rehash: impl Fn(u32) -> u64) {
         let half = 1 << self.level();
         let new = self.lines.push();
@@ -373,7 +374,7 @@ impl Index {
         }
     }
 
-    /// Takes the last line away and moves its entries to the line it was split off.
+    /// Removes the last line and moves its entries to the line from which it was split.
     fn shrink(&mut self) {
         let last = self.lines.len - 1;
         let old = last - (1 << last.ilog2());

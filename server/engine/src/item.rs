@@ -1,15 +1,15 @@
-//! An item as bytes: one run of memory holding figures, key and value.
+//! An item as bytes: one run of memory with header, key and value.
 //!
 //! ```text
-//! 0        8        12         17     18        19         19+n          19+n+k
-//! | cas u64 | access | deadline | bits | k = key | number n | key k bytes | value  | client flags |
-//!             u32      40 bits    u8     bytes u8  3, 4 or 8 bytes          (blob)   (u32, if not 0)
+//! 0     8        12         17     18   19        19+n      19+n+k
+//! | cas | access | deadline | bits | k  | number  | key     | value  | client flags    |
+//!   u64   u32      40 bits    u8     u8   n bytes   k bytes   (blob)   (u32, if not 0)
 //! ```
 //!
-//! `number` is the count itself in 4 or 8 bytes, or the length of a blob in 4 or of a limit's state in 3.
-//! A counter with a 20-byte key takes 43 bytes. A state has the number of its rule in place of `access`:
-//! it is not its last use that says when it may go. Not here: where items lie (`arena`), how they are
-//! found (`index`).
+//! Here: reading and writing the bytes. `number` is the count itself in 4 or 8 bytes, or the length
+//! of a blob in 4 or of a limit state in 3. A counter with a 20-byte key takes 43 bytes. A limit
+//! state has its policy id in place of `access`, because its last use does not determine when it
+//! may be evicted. Not here: the storage of items (`arena`), finding them (`index`).
 
 use std::hint::cold_path;
 
@@ -20,57 +20,57 @@ use crate::policy_table::{INLINE, inline};
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
-/// Of a state, in place of `ACCESS`.
+/// The offset of the policy id of a limit state, in place of `ACCESS`.
 const RULE: usize = ACCESS;
 const DEADLINE: usize = 12;
 const BITS: usize = 17;
 const KEY_BYTES: usize = 18;
 const NUMBER: usize = 19;
-/// Up to the end of a number of four bytes.
+/// The end of a number of four bytes.
 const HEAD_BYTES: usize = NUMBER + 4;
-/// Of the length of a state: more than any state has.
+/// Bytes of the length of a limit state: enough for any state.
 const STATE_LENGTH_BYTES: usize = 3;
 
-/// The last two bits of `bits` tell the layout.
+/// The bits of `bits` that encode the layout.
 const LAYOUT_MASK: u8 = 0b11;
-/// Client flags lie behind everything else. Few clients that count have any.
+/// Marks client flags behind all other bytes. Few clients that count set any.
 const FLAGGED: u8 = 0b1000_0000;
 const FLAGS_BYTES: usize = 4;
 
-/// What is kept behind the figures.
+/// The content behind the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ItemLayout {
-    /// A value of so many bytes.
+    /// A value of this many bytes.
     Blob(usize),
     /// A count up to `u32::MAX`.
     Narrow,
     /// Any count.
     Wide,
-    /// The state of a limit, so many bytes.
+    /// A limit state of this many bytes.
     State(usize),
 }
 
-/// What is written into an item.
+/// The content written into an item.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Content<'a> {
-    /// What clients stored, or counted.
+    /// A value that clients stored or counted.
     Value(Value<'a>),
-    /// The state of a limit.
+    /// A limit state.
     State(LimitState<'a>),
 }
 
-/// The state of a limit as it lies in an item.
+/// A limit state as stored in an item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LimitState<'a> {
-    /// The number of the rule that it was written under, or [`INLINE`].
+    /// The id of the policy under which the state was written, or [`INLINE`].
     pub(crate) policy_id: u32,
-    /// Holds, leases and the algorithm's own bytes (`take`), the policy before them where it is
-    /// inline; fewer than 2^24.
+    /// Holds, leases and the algorithm's own bytes (`take`), preceded by the policy if it is
+    /// inline; fewer than 2^24 bytes.
     pub(crate) body: &'a [u8],
 }
 
 impl<'a> LimitState<'a> {
-    /// The body without a policy before it.
+    /// The body without an inline policy.
     pub(crate) fn own(self) -> &'a [u8] {
         if self.policy_id == INLINE {
             cold_path();
@@ -81,7 +81,7 @@ impl<'a> LimitState<'a> {
 }
 
 impl ItemLayout {
-    /// The layout that holds `content`.
+    /// The layout for `content`.
     pub(crate) fn of(content: Content<'_>) -> Self {
         match content {
             Content::Value(Value::Bytes(bytes)) => Self::Blob(bytes.len()),
@@ -91,7 +91,7 @@ impl ItemLayout {
         }
     }
 
-    /// Size of an item with a key of `key_bytes` and these client flags.
+    /// The size of an item with a key of `key_bytes` and these client flags.
     pub(crate) fn item_bytes(self, key_bytes: usize, client_flags: u32) -> usize {
         let flags_bytes = if client_flags == 0 { 0 } else { FLAGS_BYTES };
         self.bytes_to_flags(key_bytes) + flags_bytes
@@ -119,7 +119,7 @@ impl ItemLayout {
     }
 }
 
-/// What `number` takes, by the code of the layout.
+/// The length of `number`, by the code of the layout.
 const NUMBER_BYTES: [usize; 4] = [4, 4, 8, STATE_LENGTH_BYTES];
 
 /// One-bit marks.
@@ -129,19 +129,19 @@ pub(crate) struct ItemFlag(u8);
 impl ItemFlag {
     /// Fetched at least once.
     pub(crate) const FETCHED: Self = Self(0b0000_0100);
-    /// Invalidated: answered as stale.
+    /// Invalidated: reported as stale.
     pub(crate) const STALE: Self = Self(0b0000_1000);
-    /// A client has been told to recache it.
+    /// A client has won the right to recache the item.
     pub(crate) const WON: Self = Self(0b0001_0000);
-    /// The key came in base64.
+    /// The key arrived in base64.
     pub(crate) const BASE64: Self = Self(0b0010_0000);
-    /// A limit has refused the key since it was idle.
+    /// A limit has refused the key since the state was idle.
     pub(crate) const REFUSED: Self = Self(0b0100_0000);
-    /// Those that another node must know of.
+    /// The marks that are replicated to other nodes.
     pub(crate) const COPIED: u8 = Self::STALE.0 | Self::WON.0 | Self::BASE64.0 | Self::REFUSED.0;
 }
 
-/// The figures of an item that are not its key or value.
+/// The fields of an item beside its key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ItemHeader {
     pub(crate) cas: u64,
@@ -165,19 +165,19 @@ impl ItemHeader {
     }
 }
 
-/// When an item was last used, in tenths of a second on the monotonic clock; wraps after 13 years,
-/// which costs at worst one wrong choice of what to evict.
+/// The time of the last use, in tenths of a second on the monotonic clock; wraps after 13 years,
+/// which costs at worst one wrong choice of a victim.
 fn access_time(now: Now) -> u32 {
     (now.mono.millis() / 100) as u32
 }
 
-/// An item to look at.
+/// A read-only item.
 #[derive(Clone, Copy)]
 pub(crate) struct Item<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Item<'a> {
-    /// What all items have. It is asked for as a whole, so that its length is compared once, however
-    /// much of it is read.
+    /// The part that all items have. It is sliced as a whole, so that its length is checked only
+    /// once.
     #[inline]
     fn head(self) -> &'a [u8; HEAD_BYTES] {
         self.0.first_chunk().expect("a slot has room for a head")
@@ -215,10 +215,10 @@ impl<'a> Item<'a> {
         self.idle(now) / 10
     }
 
-    /// Tenths of a second since the last use of a value or counter: the greater, the sooner evicted.
+    /// Tenths of a second since the last use of a value or counter: the greatest is evicted first.
     pub(crate) fn idle(self, now: Now) -> u32 {
         let idle = access_time(now).wrapping_sub(u32::from_le_bytes(self.read(ACCESS)));
-        // Another worker, whose batch is younger, has used it meanwhile.
+        // Another worker with a later batch has used the item in the meantime.
         if idle > u32::MAX / 2 { 0 } else { idle }
     }
 
@@ -257,7 +257,7 @@ impl<'a> Item<'a> {
         &self.0[start..start + usize::from(self.head()[KEY_BYTES])]
     }
 
-    /// Whether it is the item of this key. Most keys are too short for a call that compares.
+    /// Whether this is the item of `key`. Most keys are too short to be worth a call that compares.
     #[inline]
     pub(crate) fn has_key(self, key: &[u8]) -> bool {
         let own = self.key();
@@ -281,12 +281,12 @@ impl<'a> Item<'a> {
                 Value::Number(u64::from(u32::from_le_bytes(high)) << 32 | u64::from(low))
             }
             ItemLayout::Blob(_) => Value::Bytes(self.behind_key()),
-            // Nobody sees a state as it is: callers ask `state` first.
+            // Unreachable: callers check `state` first.
             ItemLayout::State(_) => Value::Bytes(b""),
         }
     }
 
-    /// The state of a limit, where that is what the item holds.
+    /// The limit state, if the item contains one.
     pub(crate) fn state(self) -> Option<LimitState<'a>> {
         let ItemLayout::State(_) = self.layout() else { return None };
         Some(LimitState { policy_id: u32::from_le_bytes(self.read(RULE)), body: self.behind_key() })
@@ -300,19 +300,19 @@ impl<'a> Item<'a> {
         }
     }
 
-    /// What it takes in memory, without rounding.
+    /// Bytes in memory, without rounding.
     pub(crate) fn bytes(self) -> usize {
         self.bytes_to_flags() + if self.is_flagged() { FLAGS_BYTES } else { 0 }
     }
 
-    /// Where the client flags begin, behind all else: the end of a state.
+    /// The offset of the client flags, behind all other bytes: the end of a limit state.
     #[inline]
     pub(crate) fn bytes_to_flags(self) -> usize {
         self.layout().bytes_to_flags(usize::from(self.head()[KEY_BYTES]))
     }
 }
 
-/// An item to change. The slot may be longer than the item.
+/// A mutable item. The slot may be longer than the item.
 pub(crate) struct ItemMut<'a>(pub(crate) &'a mut [u8]);
 
 impl<'a> ItemMut<'a> {
@@ -321,7 +321,7 @@ impl<'a> ItemMut<'a> {
         Item(self.0)
     }
 
-    /// The item, which nobody changes any more.
+    /// Converts to a read-only item.
     pub(crate) fn into_item(self) -> Item<'a> {
         Item(self.0)
     }
@@ -330,7 +330,7 @@ impl<'a> ItemMut<'a> {
         self.0.first_chunk_mut().expect("a slot has room for a head")
     }
 
-    /// Writes a whole item over whatever was there.
+    /// Writes a whole item over the former content of the slot.
     pub(crate) fn fill(&mut self, now: Now, header: ItemHeader, key: &[u8], content: Content<'_>) {
         let layout = ItemLayout::of(content);
         let slot = &mut *self.0;
@@ -368,7 +368,7 @@ impl<'a> ItemMut<'a> {
         }
     }
 
-    /// Changes the count of a counter; false when it does not fit the item's layout.
+    /// Changes the count of a counter; false if it does not fit the item's layout.
     #[inline]
     pub(crate) fn set_number(&mut self, number: u64) -> bool {
         let layout = Item(self.0).layout();
@@ -383,13 +383,15 @@ impl<'a> ItemMut<'a> {
         fits
     }
 
-    /// Writes over the end of a state, which is [there](Item::bytes_to_flags), as far as `end` goes.
+    /// Writes `end` over the end of a limit state, which is at
+    /// [`behind_state`](Item::bytes_to_flags).
     #[inline]
     pub(crate) fn set_state_end(&mut self, behind_state: usize, end: impl StateBytes) {
         end.write_at_end(&mut self.0[..behind_state]);
     }
 
-    /// Writes the figures; client flags that are not 0 need an item that was [filled](Self::fill) with some.
+    /// Writes the header; client flags other than 0 require an item that was [filled](Self::fill)
+    /// with some.
     pub(crate) fn set_header(&mut self, header: ItemHeader) {
         self.set_cas(header.cas);
         self.set_deadline(header.deadline);
@@ -414,7 +416,7 @@ impl<'a> ItemMut<'a> {
         self.head()[BITS] |= mark.0;
     }
 
-    /// Takes marks and client flags off, as of an item that is written anew.
+    /// Clears marks and client flags, as in an item that is written anew.
     pub(crate) fn clear_marks(&mut self) {
         let bits = &mut self.head()[BITS];
         *bits &= LAYOUT_MASK | FLAGGED;
@@ -428,7 +430,7 @@ impl<'a> ItemMut<'a> {
         self.0[at..at + FLAGS_BYTES].copy_from_slice(&client_flags.to_le_bytes());
     }
 
-    /// Notes that a value or counter is used now.
+    /// Records a use of a value or counter.
     pub(crate) fn touch(&mut self, now: Now) {
         self.head()[ACCESS..DEADLINE].copy_from_slice(&access_time(now).to_le_bytes());
     }

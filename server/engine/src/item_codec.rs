@@ -1,19 +1,20 @@
-//! Items as they travel between nodes: whole, and in one form that every node reads alike. Of a key with
-//! many holders the changes travel, and all of them in pieces.
+//! Items in transit between nodes: whole items in one encoding that is the same on every node. Of a
+//! key with many holders the changes are sent, and all holders in chunks.
 //!
-//! Here: whether an item was changed, its copy, putting a copy in place, reading out all items of a
-//! partition, what the numbers are that one node and no other gives. Not here: when and where a copy
-//! is sent (`cluster`), what outlives a process (`snapshot`, `take/snapshot`).
+//! Here: whether an item was changed, encoding a copy, storing a copy, reading all items of a
+//! partition, and the numbers that only one node of a cluster assigns. Not here: when and to which
+//! node a copy is sent (`cluster`), the content that outlives a process (`snapshot`,
+//! `take/snapshot`).
 //!
 //! ```text
 //! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
-//! value: its bytes; of a counter u64; of a state: n u8 | policy n bytes | holds … (as in `limited`)
-//!        of many holders: n u8 | policy n bytes | a piece, or changes (as in `holders`)
+//! value: its bytes; of a counter u64; of a state: n u8 | policy n bytes | holds … (as in `take`)
+//!        of many holders: n u8 | policy n bytes | a chunk, or changes (as in `holders`)
 //! ```
 //!
-//! `bits` are those of `item`. Instants are as they lie: all nodes count from one origin. A policy is
-//! written out, for the numbers of rules and limits are a node's own; the limit is known again when
-//! the key is next called.
+//! `bits` are those of `item`. Instants are copied unchanged: all nodes count from one origin. A
+//! policy is sent as a token, because policy ids and numbers of limits differ between nodes; the
+//! limit is known again at the next take of the key.
 
 mod count;
 #[cfg(test)]
@@ -35,20 +36,20 @@ use crate::store::{HAS_SET, HoldSetId};
 use crate::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
 use crate::time::{Deadline, Now};
 
-/// What lies in front of the value.
+/// Length in bytes of the part before the value.
 const HEAD_BYTES: usize = 18;
 const BLOB: u8 = 0;
 const COUNTER: u8 = 1;
 const HOLDERS: u8 = 2;
 const STATE: u8 = 3;
 
-/// Least bytes of a piece of the holders of a key.
+/// Least bytes of a chunk of the holders of a key.
 const CHUNK_BYTES_MIN: usize = 4 << 10;
 
-/// Tells a changed item from one that was not.
+/// Distinguishes a changed item from an unchanged one.
 ///
-/// Two marks of a key are equal only if its copy was the same both times. Other keys of the engine
-/// may, rarely, make them differ without need.
+/// Two marks of a key are equal only if its copy was the same both times. Changes of other keys of
+/// the engine may, rarely, make them differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemMark {
     cas: u64,
@@ -66,20 +67,20 @@ impl ItemMark {
     }
 }
 
-/// Why a copy was not put in place.
+/// The reason why a copy was not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PutError {
     /// The bytes are not those of [`Engine::copy_of`], or longer than an item may be.
     NotACopy,
-    /// There is no room; what was there is as it was.
+    /// There is no room; the former item is unchanged.
     NoRoom,
 }
 
-/// How far reading or removing a partition has come.
+/// The progress of reading or removing a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PartitionCursor {
     spread: u64,
-    /// Among the holders of the key there.
+    /// The position among the holders of the key at `spread`.
     inside: Option<HoldKey>,
 }
 
@@ -88,7 +89,7 @@ impl PartitionCursor {
         Self { spread, inside: None }
     }
 
-    /// Appends it as bytes, for whoever goes on later.
+    /// Appends the cursor as bytes, to continue later.
     pub fn encode(self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.spread.to_le_bytes());
         for number in self.inside.into_iter().flat_map(|(lease, end)| [lease, end]) {
@@ -96,8 +97,8 @@ impl PartitionCursor {
         }
     }
 
-    /// What [`PartitionCursor::encode`] wrote; `None` for other bytes. With any other cursor some items are passed
-    /// over.
+    /// Decodes the bytes of [`PartitionCursor::encode`]; `None` for other bytes. With any other
+    /// cursor some items are skipped.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks::<8>();
@@ -116,8 +117,8 @@ impl PartitionCursor {
 }
 
 impl Engine {
-    /// A mark that is another after any change of the item that another node must know of; `None`
-    /// where there is no item. One past its deadline counts until it is removed.
+    /// Returns a mark that differs after any change of the item that other nodes need; `None` if
+    /// there is no item. An item past its deadline exists until it is removed.
     #[must_use]
     pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
         let ItemHeader { cas, client_flags, deadline, marks } =
@@ -131,8 +132,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::mark_of`], before a change that [`Engine::copy_of`] is to tell of: of a key with many
-    /// holders that tells what changed since.
+    /// Like [`Engine::mark_of`], before a change that [`Engine::copy_of`] will encode: for a key
+    /// with many holders it encodes the changes since this call.
     pub fn mark_before_change(&mut self, hash: u64, key: &[u8]) -> Option<ItemMark> {
         let slot = self.store.find(hash, key)?;
         if let Some(set) = self.store.item(slot).state().and_then(HoldSetId::of) {
@@ -141,15 +142,15 @@ impl Engine {
         self.mark_of(hash, key)
     }
 
-    /// Appends the item of a key; false where there is none. One past its deadline counts until it is
-    /// removed. It is whole, but of many holders there is only what changed since
-    /// [`Engine::mark_before_change`].
+    /// Appends the item of a key; false if there is none. An item past its deadline exists until it
+    /// is removed. The copy is whole, except that of many holders it contains only the changes
+    /// since [`Engine::mark_before_change`].
     pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
         let found = self.store.find(hash, key);
         found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
     }
 
-    /// `None`, and nothing appended, for a state whose rule is not known; there is none.
+    /// Returns `None` and appends nothing for a state without known policy, which does not occur.
     fn encode(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
         let header = item.header();
         let kind = match item.layout() {
@@ -186,7 +187,7 @@ impl Engine {
         Some(())
     }
 
-    /// Appends what is in front of a piece of the holders of a key, or of changes.
+    /// Appends the part before a chunk of the holders of a key, or before changes.
     fn encode_head_of_holders(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
         let ItemHeader { cas, client_flags, deadline, marks } = item.header();
         let token = self.limits.policies.token_of(item.state()?)?;
@@ -199,11 +200,11 @@ impl Engine {
         Some(())
     }
 
-    /// Makes the item of a key what it is on another node, by the bytes of [`Engine::copy_of`] there.
+    /// Stores the copy of a key's item on another node, the bytes of [`Engine::copy_of`] there.
     ///
     /// # Errors
     ///
-    /// A [`PutError`], and then the item is as it was.
+    /// A [`PutError`]; the item is then unchanged.
     pub fn put_copy(
         &mut self,
         now: Now,
@@ -234,7 +235,7 @@ impl Engine {
         written.map(|_| ()).map_err(|_| PutError::NoRoom)
     }
 
-    /// Takes over a piece of the holders of a key, or changes of them.
+    /// Applies a chunk of the holders of a key, or changes of them.
     fn put_holders(
         &mut self,
         now: Now,
@@ -251,18 +252,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes of a state's copy the state as it lies in an item; `None` if it is none.
+    /// Converts a copied state to the form in an item; `None` if it is invalid.
     fn state_of_copy<'v>(&mut self, value: &'v [u8]) -> Option<LimitState<'v>> {
         let (token, body) = inline(value)?;
         if !is_body(body) {
             return None;
         }
         let policy_id = self.policy_id_of_copy(token)?;
-        // A state that carries its policy begins as a copy of one does.
+        // A state with an inline policy begins as its copy does.
         Some(LimitState { policy_id, body: if policy_id == INLINE { value } else { body } })
     }
 
-    /// The number of the rule that a copy was made under, or [`INLINE`]; `None` for what is no policy.
+    /// The id of the policy under which a copy was made, or [`INLINE`]; `None` for an invalid
+    /// policy.
     fn policy_id_of_copy(&mut self, token: &[u8]) -> Option<u32> {
         let rules_max = self.policies_max();
         let (states, unused) = self.store.unused_policies();
@@ -276,17 +278,17 @@ impl Engine {
         }
     }
 
-    /// From now on, until the next call, `unique` is the cas unique of whatever is changed and the
-    /// name of every hold and lease, in place of the engine's own numbers; 0 counts as 1.
+    /// Until the next call, makes `unique` the cas unique of every changed item and the name of
+    /// every hold and lease, in place of the engine's own numbers; 0 counts as 1.
     ///
-    /// To be called before each command, with a number that no node gave before to that key: neither
-    /// the clock, nor other keys of the shard, nor how many shards there are have a part in it. A
-    /// command that is tried again is told the same number again.
+    /// Call it before each command with a number that no node has used for that key before: the
+    /// number must not depend on the clock, on other keys of the shard, or on the number of shards.
+    /// A command that is retried gets the same number again.
     pub fn begin_at(&mut self, unique: u64) {
         self.uniques.given = NonZeroU64::new(unique.max(1));
     }
 
-    /// Runs `work` as after [`Engine::begin_at`]; then the number is again what it was before.
+    /// Runs `work` as after [`Engine::begin_at`], then restores the former number.
     #[inline]
     pub fn with_unique<T>(&mut self, unique: u64, work: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.uniques.given, NonZeroU64::new(unique.max(1)));
@@ -295,12 +297,12 @@ impl Engine {
         done
     }
 
-    /// Shows keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of the
-    /// table, and stops when `bytes_max` bytes are passed. The answer is where to go on, `None` at
-    /// the end.
+    /// Passes keys and copies of live items of `range` to `out`: reads up to `lines_max` lines of
+    /// the index, and stops after `bytes_max` bytes. Returns the cursor at which to continue,
+    /// `None` at the end.
     ///
-    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
-    /// may be.
+    /// An item that exists from the first call to the last is passed; one that is added or removed
+    /// in the meantime may be.
     pub fn export(
         &self,
         now: Now,
@@ -340,10 +342,11 @@ impl Engine {
         stopped.or(next.map(PartitionCursor::at))
     }
 
-    /// Shows what a snapshot keeps, item by item, from `after` on, until `lines_max` lines of the table
-    /// are read or about `bytes_max` bytes are shown; the answer as of [`Engine::export`]. An item that
-    /// is there from the first call to the last is shown once; one of many holders in pieces, the first of
-    /// which begins anew, and each of its holds once.
+    /// Passes the content of a snapshot to `visit`, item by item, from `after` on, until
+    /// `lines_max` lines of the index are read or about `bytes_max` bytes are passed; returns a
+    /// cursor like [`Engine::export`]. An item that exists from the first call to the last is
+    /// passed once. One with many holders is passed in chunks, the first of which starts from no
+    /// holds, and each of its holds once.
     pub fn save_slice(
         &self,
         now: Now,
@@ -389,7 +392,7 @@ impl Engine {
         stopped.or(next.map(PartitionCursor::at))
     }
 
-    /// Removes the items of `range` in up to `lines_max` lines of the table; the answer as of
+    /// Removes the items of `range` in up to `lines_max` lines of the index; returns a cursor like
     /// [`Engine::export`].
     pub fn remove_range(
         &mut self,
@@ -403,7 +406,7 @@ impl Engine {
     }
 }
 
-/// What a copy holds, its figures and its value.
+/// Splits a copy into its kind, its header and its value.
 fn decode(bytes: &[u8]) -> Option<(u8, ItemHeader, &[u8])> {
     let (head, value) = bytes.split_first_chunk::<HEAD_BYTES>()?;
     let [bits, rest @ ..] = head;
@@ -418,7 +421,7 @@ fn decode(bytes: &[u8]) -> Option<(u8, ItemHeader, &[u8])> {
     Some((bits & !marks, header, value))
 }
 
-/// Whether the holds and leases at the front of these bytes are whole.
+/// Whether the holds and leases at the front of these bytes are complete.
 fn is_body(body: &[u8]) -> bool {
     let Some((marked, rest)) = body.split_first_chunk() else { return false };
     let marked = u16::from_le_bytes(*marked);

@@ -1,26 +1,27 @@
-//! Quota leases: units of a limited key that a client takes at once and spends by itself.
+//! Quota leases: units of a limited key that a client takes at once and spends locally.
 //!
-//! Here: what a lease does to the key's limit, when it ends, what a client is told. Not here: how
-//! large it is (`lease/size`), how it is stored (`lease/records`), how a capacity is divided
+//! Here: the effect of a lease on the key's limit, its end, the reply to the client. Not here: the
+//! size of a grant (`lease/size`), its storage (`lease/records`), the division of a capacity
 //! (`fair_share`).
 //!
 //! A grant is taken from the limit's state like any other units, so `take`, `incr` and leases share
-//! one state. What clients hold is *outstanding*, and `used + outstanding ≤ limit` always:
+//! one state. The units of leases are *outstanding*, and `used + outstanding ≤ limit` always:
 //!
-//! - Of a rate (`bucket`, `gcra`, `leaky`) what is outstanding is not refilled meanwhile: a bucket and
-//!   all that was lent from it never hold more than the capacity. Its refill begins when the lease ends.
-//! - Of a count (`fixed`, `sliding`, `log`) a lease ends before its units leave the window. Where the
-//!   window slides, they count as spent when they are told to be, or when the lease ends.
-//! - What else makes the count of a key smaller than what is outstanding (a policy that changes,
-//!   `set`, refunds) is corrected before the next decision. Where a new policy's limit is below what is
-//!   out already, nothing remains. Removing the key removes its leases.
+//! - For a rate (`bucket`, `gcra`, `leaky`) outstanding units are not refilled: a bucket and all
+//!   units lent from it never exceed the capacity together. Their refill begins when the lease
+//!   ends.
+//! - For a count (`fixed`, `sliding`, `log`) a lease ends before its units leave the window. In a
+//!   sliding window they count as spent when the client reports them, or when the lease ends.
+//! - Any other change that makes the count of a key smaller than its outstanding units (a new
+//!   policy, `set`, refunds) is corrected before the next decision. If a new policy's limit is
+//!   below the outstanding units, nothing remains. Removing the key removes its leases.
 //!
-//! A holder is believed: it tells what it spent and what it gives back, together at most what it has.
-//! Of one that is not heard of before its lease ends nobody knows what it spent, so all of it is taken
-//! to be: whatever holders spent of what they had, and all takes together, come to no more than the
-//! capacity and what refills in any span, or than the limit in a window. That costs units that nobody
-//! spent: a dead holder's count returns when it leaves the window, its rate from the end of the lease
-//! on, by refill. Clients should therefore report when they stop (`want` 0).
+//! A holder is trusted: it reports its spent units and returns units, together at most as many as
+//! it has. If it does not report before its lease ends, its spent units are unknown, so all its
+//! units count as spent. The units that holders spend and all takes together therefore never exceed
+//! the capacity plus the refill in any span, or the limit in a window. The price are units that
+//! were not spent: those of a dead holder return when they leave the window, or for a rate by
+//! refill from the end of the lease on. Clients should therefore report when they stop (`want` 0).
 
 mod records;
 mod size;
@@ -35,13 +36,14 @@ use crate::policy_table::PolicyRef;
 use crate::take::{LoadedState, TakeResult};
 use crate::time::{Nanos, Now};
 
-/// Most clients that hold leases of one key at a time; one more is told when the first of them ends.
+/// Most clients with leases of one key at a time; one more gets the time until the first lease
+/// ends.
 pub const LEASE_CLIENTS_MAX: usize = crate::fair_share::CLIENTS_MAX;
 
-/// How long a lease holds where the client does not say, in nanoseconds: ten seconds.
+/// Default duration of a lease in nanoseconds: ten seconds.
 pub const LEASE_TTL_DEFAULT: u64 = 10_000 * NANOS_PER_MS;
 
-/// How long a lease holds at most, whatever the client says, in nanoseconds: an hour.
+/// Longest duration of a lease in nanoseconds, whatever the client requests: an hour.
 pub const LEASE_TTL_MAX: u64 = 3_600_000 * NANOS_PER_MS;
 
 const NANOS_PER_MS: u64 = 1_000_000;
@@ -49,55 +51,58 @@ const NANOS_PER_MS: u64 = 1_000_000;
 /// A client's request for quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeaseParams<'a> {
-    /// Who asks: 1 to 250 bytes.
+    /// The name of the client: 1 to 250 bytes.
     pub client: &'a [u8],
-    /// Units it can make use of, beside those it has. 0 only reports; with nothing left in hand it
+    /// Units that the client can use beside those it has. 0 only reports; if no units are left, it
     /// ends the lease.
     pub want: u64,
-    /// Units spent since the last call. More than it has counts as all it has; a report that is sent
-    /// twice counts twice.
+    /// Units spent since the last call. More than the client has counts as all it has; a report
+    /// that is sent twice counts twice.
     pub used: u64,
-    /// Units given back. With `used`, more than it has counts as all it has.
+    /// Units given back. Together with `used`, more than the client has counts as all it has.
     pub unused: u64,
-    /// Its share beside other clients; 0 counts as 1.
+    /// The weight of the client's share; 0 counts as 1.
     pub weight: u32,
-    /// Nanoseconds the lease shall hold; by default [`LEASE_TTL_DEFAULT`], at most
-    /// [`LEASE_TTL_MAX`], and no longer than the units are counted in the window. What a client keeps
-    /// never ends sooner than it was told before.
+    /// Requested duration of the lease in nanoseconds; by default [`LEASE_TTL_DEFAULT`], at most
+    /// [`LEASE_TTL_MAX`], and no longer than the units count in the window. The units that a client
+    /// keeps never end sooner than an earlier reply said.
     pub ttl: Option<u64>,
 }
 
-/// What became of a request for quota.
+/// The result of a request for quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeaseResult {
     /// Decided:
     ///
     /// - `granted`: units added to those the client has; maybe 0. With `shadow` all that it wants,
-    ///   though only what there is was taken from the limit.
-    /// - `safe`: all that it may spend now if nobody answers it any more: what it had, told neither
-    ///   as spent nor as given back, and what was granted. Who takes this figure for its balance, less
-    ///   what it spent since it asked, also has what an answer that was lost granted.
-    /// - `ttl_ms`: how long it may spend them, counted from when it asked; rounded down, 0 where
-    ///   there is nothing to spend.
-    /// - `refresh_ms`: when to ask again: half the ttl asked for, so that one call may fail, or the end
-    ///   of the lease where that is sooner. Where there is nothing to spend, the time until a unit is
-    ///   there if nobody else calls, rounded up, at most [`LEASE_TTL_MAX`]: all of that for `block`.
-    /// - `remaining`: units left to others.
-    /// - `lease`: its number, the same from call to call while it lasts; 0 where there is none.
+    ///   though only the available units were taken from the limit.
+    /// - `safe`: all units that the client may spend now, even if no further reply arrives: those
+    ///   it had and has neither spent nor given back, plus the granted ones. A client that takes
+    ///   this number as its balance, less the units spent since its request, also has the units
+    ///   granted by a lost reply.
+    /// - `ttl_ms`: milliseconds in which the client may spend them, counted from its request;
+    ///   rounded down, 0 if there are no units to spend.
+    /// - `refresh_ms`: milliseconds after which to call again: half the requested ttl, so that one
+    ///   call may fail, or the end of the lease if that is sooner. If there are no units to spend,
+    ///   the time until a unit is available if there is no other attempt, rounded up, at most
+    ///   [`LEASE_TTL_MAX`]; that maximum for `block`.
+    /// - `remaining`: units left for other clients.
+    /// - `lease`: the number of the lease, the same from call to call while it lasts; 0 without
+    ///   lease.
     Told(LeaseLine),
-    /// A policy whose units cannot be spent elsewhere: holders (`concurrency`) and places in a queue
-    /// (`leaky` with `wait`).
+    /// The units of the policy cannot be spent elsewhere: holders (`concurrency`) and places in a
+    /// queue (`leaky` with `wait`).
     NotLeasable,
     /// There is no room for the state; nothing was changed.
     Full,
 }
 
-/// What leases of a policy are made of.
+/// The kind of a policy's units, with regard to leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseKind {
-    /// Everything passes.
+    /// Every attempt passes.
     Free,
-    /// Nothing passes.
+    /// No attempt passes.
     Closed,
     /// Neither counts nor rates.
     NotLeasable,
@@ -105,7 +110,7 @@ enum LeaseKind {
     Rate,
     /// Units that count until their window is over.
     Window,
-    /// Units that count until they leave a window that slides.
+    /// Units that count until they leave a sliding window.
     Sliding,
 }
 
@@ -130,26 +135,27 @@ impl LeaseKind {
     }
 }
 
-/// Whether units of this policy can be spent elsewhere: else it answers [`LeaseResult::NotLeasable`].
+/// Whether units of this policy can be spent elsewhere; otherwise the result is
+/// [`LeaseResult::NotLeasable`].
 #[must_use]
 pub fn is_leasable(policy: &Policy) -> bool {
     LeaseKind::of(policy) != LeaseKind::NotLeasable
 }
 
-/// A client's call in progress: what is left of its lease after its report.
+/// A client's call in progress: its lease after its report.
 struct LeaseCall<'a> {
     params: LeaseParams<'a>,
-    /// Its lease, `units` being what it still has and `rate` what it spends now.
+    /// Its lease: `units` are the units it still has, `rate` is its new rate.
     record: LeaseRecord,
-    /// It had no lease.
+    /// Whether the client had no lease.
     is_new: bool,
     /// Nanoseconds to the next call.
     refresh: u64,
 }
 
 impl Engine {
-    /// Lends quota of a key under `policy_ref`, or under the one its state remembers, and hears what
-    /// became of the quota lent before.
+    /// Lends quota of a key under `policy_ref`, or under the policy stored in its state, and
+    /// accepts the report on the quota lent before.
     pub fn lease(
         &mut self,
         now: Now,
@@ -203,7 +209,7 @@ impl Engine {
     }
 }
 
-/// Hears what a client spent and gives back.
+/// Applies a client's report of spent and returned units.
 fn report<'a>(
     loaded: &mut LoadedState,
     at: Located<'_>,
@@ -218,12 +224,12 @@ fn report<'a>(
     let spent = params.used.min(had.units);
     let given = params.unused.min(had.units - spent);
     let units = had.units - spent - given;
-    // They were spent some time since they were taken. What is given back is of the newest.
+    // The units were spent some time after they were taken. Those given back are the newest.
     algorithms::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
     if given > 0 {
         algorithms::put_back(&loaded.policy, &mut loaded.state, at.now, given);
     }
-    // What it keeps leaves the window when it would have.
+    // The units that the client keeps leave the window at their original time.
     let counted = algorithms::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);
     let kept_until = if units > 0 { had.until } else { u64::MAX };
     let until = counted.map_or(u64::MAX, |counted| since.saturating_add(counted).min(kept_until));
@@ -236,7 +242,8 @@ fn report<'a>(
     LeaseCall { params: *params, record, is_new: before.is_none(), refresh }
 }
 
-/// Takes what the client gets, and adds it to what it has: how much, and whether the state changed.
+/// Takes a grant, and adds it to the client's units; returns the granted units, and whether the
+/// state changed.
 fn grant(
     loaded: &mut LoadedState,
     at: Located<'_>,
@@ -262,21 +269,21 @@ fn grant(
         has: (!call.is_new).then_some((call.record.units, call.record.rate)),
     };
     let cost = size.grant(others.iter().map(|(record, _)| record));
-    // Nothing is taken too: a bucket that begins empty fills from when it is first asked.
+    // A cost of 0 is taken too: a bucket that begins empty fills from its first attempt on.
     let attempt = Attempt { cost, part: cost > 0, hash: at.hash, ..Attempt::default() };
     let Decision { granted, changed, .. } =
         algorithms::take(&loaded.policy, &mut loaded.state, at.now, &attempt);
     call.record.units = call.record.units.saturating_add(granted);
     if call.is_new {
-        // Until it tells more it is taken to spend what it got until it asks again.
+        // Until it reports more, the client's rate is its grant over the time to its next call.
         call.record.rate = rate(granted, call.refresh);
     }
     (granted, changed)
 }
 
-/// Nanoseconds until a client without a lease can be granted a unit if nobody calls.
+/// Nanoseconds until a client without a lease can be granted a unit if there is no other attempt.
 fn wait_for_a_unit(loaded: &mut LoadedState, at: Located<'_>, kind: LeaseKind) -> u64 {
-    // Nothing is lent from an overdraft: a unit must be there beyond it.
+    // Debt is never lent: a unit must be available beyond it.
     let debt = match loaded.policy.algorithm {
         Algorithm::Bucket { debt, .. } => debt,
         _ => 0,
@@ -288,7 +295,7 @@ fn wait_for_a_unit(loaded: &mut LoadedState, at: Located<'_>, kind: LeaseKind) -
     if leases.len() >= LEASE_CLIENTS_MAX {
         return retry.max(first_end);
     }
-    // What is out is not refilled before a lease ends; and the state is as it would be then.
+    // Outstanding units are not refilled before a lease ends, and the state is then as it is now.
     let waits = kind == LeaseKind::Rate && leases.outstanding() >= seen.limit;
     if waits { first_end.saturating_add(retry) } else { retry }
 }
@@ -302,7 +309,7 @@ fn lease_line(
     wait: u64,
 ) -> LeaseLine {
     let LeaseRecord { lease, units, end, .. } = call.record;
-    // A policy that only watches refuses nobody; what is beyond the limit is not taken from it.
+    // A policy that only reports refuses no client; units beyond the limit are not taken from it.
     let left_ms = end.saturating_sub(now.mono.0) / NANOS_PER_MS;
     let beyond = if shadow && left_ms > 0 { call.params.want.saturating_sub(granted) } else { 0 };
     let granted = granted + beyond;
@@ -315,7 +322,7 @@ fn lease_line(
     LeaseLine { granted, ttl_ms, refresh_ms, remaining, lease, safe }
 }
 
-/// The answer of a policy that keeps nothing.
+/// The reply of a policy without state.
 fn lease_line_without_state(granted: u64, remaining: u64, refresh: u64) -> LeaseLine {
     let refresh_ms = (refresh / NANOS_PER_MS).max(1);
     let ttl_ms = if granted > 0 { 2 * refresh_ms } else { 0 };
@@ -331,12 +338,13 @@ fn limit_peek(loaded: &mut LoadedState, at: Located<'_>, cost: u64) -> Decision 
     algorithms::take(&loaded.policy, &mut loaded.state, at.now, &attempt)
 }
 
-/// Ends the leases of a state that are over at `now`, under the policy it was written under, and sees
-/// to it that what is still out is counted.
+/// Ends the leases of a state that are over at `now`, under the policy of the state, and makes sure
+/// that the outstanding units are counted.
 ///
-/// A state is looked at when a key is called, not when a lease ends: so its refill is made up end by
-/// end, up to each no further than what was out then (`algorithms::cover`). In a window that slides the units
-/// of a lease may have been spent just before its end. Other windows count them to their own end.
+/// A state is loaded when a command names its key, not when a lease ends. Its refill is therefore
+/// computed end by end, limited at each end by the units outstanding then (`algorithms::cover`). In
+/// a sliding window the units of a lease may have been spent just before its end. Other windows
+/// count them to their own end.
 pub(crate) fn end_leases(
     policy: &Policy,
     state: &mut Vec<u8>,
@@ -359,8 +367,8 @@ pub(crate) fn end_leases(
     algorithms::cover(policy, state, now, hash, out);
 }
 
-/// Sees to it that what is outstanding is counted, whatever became of the state; drops leases of a
-/// policy that has none.
+/// Makes sure that the outstanding units are counted, whatever changed the state; drops the leases
+/// of a policy that has none.
 pub(crate) fn cover_leases(
     policy: &Policy,
     state: &mut Vec<u8>,
@@ -375,8 +383,8 @@ pub(crate) fn cover_leases(
     *leases = held;
 }
 
-/// Until when a state is to be kept for its leases. All may be out until the last of them ends, and be
-/// refilled, or leave a window that slides, only after that.
+/// The instant until which a state must be kept for its leases. All units may be outstanding until
+/// the last lease ends, and be refilled, or leave a sliding window, only after that.
 pub(crate) fn kept_until(
     policy: &Policy,
     state: &[u8],

@@ -1,6 +1,6 @@
 //! The counters and items behind Tollgate: state, time and command in, outcome out.
 //!
-//! Here: one shard of the store and what each command does to it. Not here: bytes on the wire
+//! Here: one shard of the store and the effect of each command on it. Not here: bytes on the wire
 //! (`protocol`), locks, clocks and sockets (`server`).
 //!
 //! ```

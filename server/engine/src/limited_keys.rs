@@ -1,7 +1,8 @@
-//! The plain verbs on a key that a limit holds: any memcached client's `incr` is a limiter.
+//! The plain verbs on a limited key: any memcached client's `incr` is a rate limiter.
 //!
-//! Here: what each classic and meta verb means there (the table of the protocol design, section 2).
-//! Not here: which keys are bound (`server/src/limits.rs`), the decision itself (`take`).
+//! Here: the effect of each classic and meta verb on a limited key
+//! (`docs/reference/verbs-memcached.md`). Not here: which keys are limited (`server/src/limits.rs`),
+//! the decision itself (`take`).
 
 use protocol::{
     Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,
@@ -13,8 +14,8 @@ use crate::policy_table::PolicyRef;
 use crate::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
 use crate::time::Now;
 
-/// Where a command applies, and under which policy: that of the limit bound to the key, or `None`
-/// for the one that the key's state remembers.
+/// A limited key and its policy: that of the limit that matches the key, or `None` for the policy
+/// stored in the key's state.
 #[derive(Clone, Copy)]
 struct LimitedKey<'a> {
     now: Now,
@@ -24,7 +25,7 @@ struct LimitedKey<'a> {
 }
 
 impl Engine {
-    /// Applies a plain verb to a key that a limit holds; tells how the limit judged, too.
+    /// Applies a plain verb to a limited key; also returns the limit's judgement.
     pub fn apply_limited(
         &mut self,
         now: Now,
@@ -110,13 +111,14 @@ impl Engine {
     }
 }
 
-/// More than any limit is refused as a whole, without a number that no client can read.
+/// A greater cost is refused by any limit anyway, and the bound keeps every number readable for
+/// clients.
 fn units(delta: u64) -> u64 {
     delta.min(COUNT_MAX)
 }
 
-/// What an `incr` takes from a key that a limit holds. A plain client cannot be told to wait: a queue
-/// admits it at once or not at all.
+/// The take of an `incr` on a limited key. A plain client cannot wait, so a queue admits it at once
+/// or not at all.
 #[must_use]
 pub fn taking(arithmetic: &Arithmetic) -> TakeParams {
     TakeParams {
@@ -127,12 +129,13 @@ pub fn taking(arithmetic: &Arithmetic) -> TakeParams {
     }
 }
 
-/// What an `incr` of so many units hears; of none, it is a look.
+/// The outcome of an `incr` by `units`; an `incr` by 0 is a peek.
 #[must_use]
 pub fn counted(limited: TakeResult, units: u64) -> Outcome<'static> {
     match limited {
         TakeResult::Decided(facts) if facts.refuses() && units > 0 => {
-            // Above the limit, whatever is owed or spent: that is how a plain client knows.
+            // The number is above the limit, whatever the debt or usage: a plain client recognises
+            // a refusal by that.
             let above = facts.decision.limit.saturating_add(1);
             let Decision { used, counted, .. } = facts.decision;
             let attempted = if counted { used } else { used.saturating_add(units) };
@@ -143,7 +146,8 @@ pub fn counted(limited: TakeResult, units: u64) -> Outcome<'static> {
     }
 }
 
-/// What an `add` takes: all of its value where there is no state; `None` for what is no number.
+/// The take of an `add`: its whole value, if there is no state; `None` if the value is not a
+/// number.
 #[must_use]
 pub fn adding(set: &Set<'_>) -> Option<TakeParams> {
     Some(TakeParams {
@@ -155,7 +159,7 @@ pub fn adding(set: &Set<'_>) -> Option<TakeParams> {
     })
 }
 
-/// What an `add` hears.
+/// The outcome of an `add`.
 #[must_use]
 pub fn added(limited: TakeResult) -> Outcome<'static> {
     match limited {
@@ -166,7 +170,7 @@ pub fn added(limited: TakeResult) -> Outcome<'static> {
     }
 }
 
-/// Usage as a plain client sees it: 0 up to the limit.
+/// The usage that a plain client sees: 0 up to the limit.
 fn usage(facts: &TakeInfo) -> u64 {
     facts.decision.used.min(facts.decision.limit)
 }
@@ -184,7 +188,7 @@ fn view(facts: &TakeInfo, number: u64) -> ItemView<'static> {
     }
 }
 
-/// What is answered when nothing was decided.
+/// The outcome if nothing was decided.
 #[must_use]
 pub fn undecided(limited: TakeResult) -> Outcome<'static> {
     match limited {

@@ -1,15 +1,15 @@
-//! The rules that a shard's states remember, each kept once and named by a number.
+//! The policies of a shard's limit states, each stored once and identified by a policy id.
 //!
-//! A rule is a policy and the limit it belongs to. A state says under which it was written in four
-//! bytes. The store counts the states of each number, so what no state uses any more is found
-//! without looking at states, and what a limit has at work is known. Where clients wrote out more policies
-//! than there is room for, a state carries its policy itself, before its own bytes:
+//! Here: the table. An entry is a policy and the limit that it belongs to. A state names its entry
+//! in four bytes. The store counts the states of each id, so an unused policy is found without
+//! visiting states, and the number of states of a limit is known. If clients use more inline
+//! policies than there is room for, a state contains its policy itself, before its own bytes:
 //!
 //! ```text
-//! rule INLINE | n u8 | policy token n bytes | the state as it lies under a number
+//! policy id INLINE | n u8 | policy token n bytes | the state as under an id
 //! ```
 //!
-//! Not here: what a policy means (`algorithms`).
+//! Not here: the meaning of a policy (`algorithms`).
 
 #[cfg(test)]
 mod twin;
@@ -22,21 +22,22 @@ use protocol::Policy;
 
 use crate::item::LimitState;
 
-/// Rules a shard may keep whatever its share of memory.
+/// Policies that a shard may store whatever its share of memory.
 const POLICIES_MIN: usize = 64;
 
-/// In place of the number of a rule: the state carries its policy.
+/// In place of a policy id: the state contains its policy.
 pub(crate) const INLINE: u32 = u32::MAX;
 
-/// What a rule takes: itself, its places in list, tables and free list, their slack, its token twice.
+/// Bytes of a policy: its entry, its places in list, tables and free list, their slack, its token
+/// twice.
 pub(crate) const POLICY_BYTES: usize = 512;
 
-/// A policy as a caller brings it.
+/// A policy with the limit that it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyRef<'a> {
-    /// What decides.
+    /// The policy.
     pub policy: &'a Policy,
-    /// The limit it belongs to, as the caller numbers limits; 0 for one that a client wrote out.
+    /// The limit it belongs to, by the caller's numbers; 0 for an inline policy.
     pub limit: u32,
 }
 
@@ -46,17 +47,17 @@ impl<'a> From<&'a Policy> for PolicyRef<'a> {
     }
 }
 
-/// A rule that is kept.
+/// A stored policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct OwnedPolicy {
     pub(crate) policy: Policy,
     pub(crate) limit: u32,
 }
 
-/// A rule that has a number.
+/// A policy that has an id.
 struct PolicyEntry {
     policy: OwnedPolicy,
-    /// Its policy's token, once a copy was made of a state under it.
+    /// The policy's token, created at the first copy of a state under it.
     token: OnceCell<Box<[u8]>>,
 }
 
@@ -66,15 +67,15 @@ impl PolicyEntry {
     }
 }
 
-/// Numbers of rules that may be unused. The store adds those whose last state goes.
+/// Ids of policies that may be unused. The store adds those whose last state is removed.
 #[derive(Debug, Default)]
 pub(crate) struct UnusedPolicies {
     numbers: Vec<u32>,
-    /// There were too many to list: any may be unused.
+    /// Too many to list: any policy may be unused.
     all: bool,
 }
 
-/// Most numbers that are listed.
+/// Most ids in the list.
 const UNUSED_LISTED_MAX: usize = 1024;
 
 impl UnusedPolicies {
@@ -95,19 +96,19 @@ impl UnusedPolicies {
     }
 }
 
-/// Rules by number.
+/// Policies by id.
 #[repr(C)]
 pub(crate) struct PolicyTable {
-    /// In front, for its place in memory ([`Engine`](crate::Engine)).
+    /// The first field, for its place in memory ([`Engine`](crate::Engine)).
     entries: Vec<Option<PolicyEntry>>,
     numbers: HashMap<OwnedPolicy, u32>,
-    /// Numbers of rules without a limit, by their policy's token: those that came from another node.
+    /// Ids of policies without a limit, by their token: those that came from another node.
     copied: HashMap<Box<[u8]>, u32>,
     free: Vec<u32>,
 }
 
 impl PolicyTable {
-    /// Where the bytes end that a lookup reads.
+    /// The end of the bytes that a lookup reads.
     pub(crate) const LOOKUP_END: usize = std::mem::offset_of!(Self, numbers);
 
     pub(crate) fn new() -> Self {
@@ -119,17 +120,17 @@ impl PolicyTable {
         }
     }
 
-    /// The rule of a number that a state holds.
+    /// The policy of an id.
     pub(crate) fn get(&self, number: u32) -> Option<&OwnedPolicy> {
         Some(&self.entries.get(number as usize)?.as_ref()?.policy)
     }
 
-    /// How the policy of a rule is written.
+    /// The token of the policy with an id.
     pub(crate) fn token(&self, number: u32) -> Option<&[u8]> {
         Some(self.entries.get(number as usize)?.as_ref()?.token())
     }
 
-    /// How the policy that a state is under is written.
+    /// The token of the policy of a state.
     pub(crate) fn token_of<'s>(&'s self, state: LimitState<'s>) -> Option<&'s [u8]> {
         match state.policy_id {
             INLINE => Some(inline(state.body)?.0),
@@ -137,7 +138,7 @@ impl PolicyTable {
         }
     }
 
-    /// The rule that a state is under, and the state's own bytes.
+    /// The policy of a state, and the state's own bytes.
     pub(crate) fn policy_of<'s>(&self, state: LimitState<'s>) -> Option<(OwnedPolicy, &'s [u8])> {
         if state.policy_id != INLINE {
             return Some((*self.get(state.policy_id)?, state.body));
@@ -146,8 +147,8 @@ impl PolicyTable {
         Some((OwnedPolicy { policy: Policy::parse(token).ok()?, limit: 0 }, body))
     }
 
-    /// The number of the rule that a copy from another node was made under, there of whatever limit;
-    /// [`INLINE`] where there is no room for it, `None` for what is no policy.
+    /// The id of the policy under which another node made a copy, whatever its limit there;
+    /// [`INLINE`] if there is no room for it, `None` for an invalid policy.
     pub(crate) fn number_of_copy(
         &mut self,
         token: &[u8],
@@ -163,23 +164,24 @@ impl PolicyTable {
         if number == INLINE {
             return Some(INLINE);
         }
-        // Of the spellings of one policy only one is remembered.
+        // Only one spelling of a policy is stored.
         if self.token(number)? == token {
             self.copied.insert(token.into(), number);
         }
         Some(number)
     }
 
-    /// Each limit with a rule that is kept, and the number of that rule.
+    /// Each limit that has a stored policy, with the id of that policy.
     pub(crate) fn limits(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let known = self.entries.iter().enumerate();
         known.filter_map(|(index, kept)| Some((kept.as_ref()?.policy.limit, index as u32)))
     }
 
-    /// The number of a rule, a new one if need be. `states` tells how many states have a number.
+    /// The id of a policy, which is added if needed. `states` has the number of states of each id.
     ///
-    /// [`INLINE`] where `rules_max` are in use: any client can write policies out, and each takes memory
-    /// beside the store. Rules of limits always have a place; the limits file bounds them.
+    /// Returns [`INLINE`] if `rules_max` policies are in use: any client can send inline policies,
+    /// and each takes memory beside the store. A policy of a limit always gets an id; the limits
+    /// file bounds their number.
     pub(crate) fn number(
         &mut self,
         owned: &OwnedPolicy,
@@ -206,7 +208,7 @@ impl PolicyTable {
         number
     }
 
-    /// Forgets the rules that no state is under.
+    /// Removes the policies without states.
     pub(crate) fn drop_unused(&mut self, states: &[u32], unused: &mut UnusedPolicies) {
         if unused.is_empty() {
             return;
@@ -240,20 +242,20 @@ impl PolicyTable {
         self.free.push(number);
     }
 
-    /// How many rules are kept.
+    /// The number of stored policies.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
     }
 }
 
-/// The policy token and the own bytes of a state that carries its policy.
+/// The policy token and the own bytes of a state with an inline policy.
 pub(crate) fn inline(body: &[u8]) -> Option<(&[u8], &[u8])> {
     let (token_bytes, rest) = body.split_first()?;
     rest.split_at_checked((*token_bytes).into())
 }
 
-/// Appends what a state that carries its policy has in front.
+/// Appends the inline policy that precedes a state's own bytes.
 pub(crate) fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
     let place = out.len();
     out.push(0);
@@ -274,7 +276,7 @@ mod tests {
         OwnedPolicy { policy: Policy { algorithm, over: false, shadow: false }, limit: 0 }
     }
 
-    /// The number of a rule where at most so many are kept and these states are there.
+    /// The id of a policy in a table of at most `rules_max` policies with these counts of states.
     fn number(
         policies: &mut PolicyTable,
         owned: OwnedPolicy,
@@ -326,7 +328,7 @@ mod tests {
         assert!(
             number(&mut policies, OwnedPolicy { limit: 3, ..kept(1001) }, 1000, &in_use) != INLINE
         );
-        // When states go there is room again.
+        // There is room again once states are removed.
         assert!(number(&mut policies, kept(1001), 1000, &in_use[..10]) != INLINE);
     }
 
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(of(&mut policies, b"gcra:1/1s,burst=0", &in_use), Some(0));
         assert_eq!(of(&mut policies, b"gcra", &in_use), None);
         assert_eq!(of(&mut policies, &token(1001), &in_use), Some(INLINE));
-        // Those no state uses go, and their tokens with them.
+        // Unused policies are removed together with their tokens.
         for count in 1001..50_000 {
             assert!(of(&mut policies, &token(count), &[]).is_some());
         }

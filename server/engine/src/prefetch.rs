@@ -1,17 +1,18 @@
-//! Hints to the processor: this memory is needed soon.
+//! Prefetch hints to the processor.
 //!
-//! The one module with unsafe code, because the hints have no safe form in stable Rust. Measured with
-//! 1 M keys at 50 connections × 16 requests, in docs/internals/decisions.
+//! Here: the engine's only unsafe code, because the hints have no safe form in stable Rust
+//! (`docs/internals/decisions/0023-one-unsafe-instruction.md`). Not here: which memory to prefetch
+//! (`store/prefetch`).
 
-/// Bytes of a cache line, of all processors we know.
+/// Bytes of a cache line on every common processor.
 pub const CACHE_LINE_BYTES: usize = 64;
 
-/// Asks for the cache line of `value` without waiting for it. Changes nothing else.
+/// Requests the cache line of `value` without waiting for it. Has no other effect.
 #[inline]
 pub fn prefetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     #[expect(unsafe_code, reason = "the intrinsic is unsafe for want of a safe form")]
-    // SAFETY: the hint never faults, reads nothing that the program can see, and the address is
+    // SAFETY: the hint never faults, has no effect that the program can observe, and the address is
     // that of a live reference; SSE, which it needs, is part of every x86-64.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -21,7 +22,8 @@ pub fn prefetch<T>(value: &T) {
     let _ = value;
 }
 
-/// As [`prefetch`], for a value that is to be changed: another processor that has the line gives it up.
+/// Like [`prefetch`], for a value that will be changed: another processor that has the line
+/// releases it.
 #[inline]
 pub fn prefetch_for_write<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
@@ -29,7 +31,8 @@ pub fn prefetch_for_write<T>(value: &T) {
         unsafe_code,
         reason = "assembly has no safe form, and the intrinsic asks for a processor that has the instruction"
     )]
-    // SAFETY: as above. x86-64 processors from 2006 on know the instruction or take it for none.
+    // SAFETY: as above. x86-64 processors from 2006 on execute the instruction or treat it as a
+    // no-op.
     unsafe {
         std::arch::asm!(
             "prefetchw [{}]",

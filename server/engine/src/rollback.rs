@@ -1,7 +1,8 @@
-//! Taking back what was done to a limit's state, when of several keys that are charged together one
-//! cannot be.
+//! Rolls back a charge of a limit's state, if one of several keys that are charged together is
+//! refused.
 //!
-//! Not here: charging several keys together (`server/src/commands/multi_key.rs`).
+//! Here: saving and restoring one key. Not here: charging several keys together
+//! (`server/src/commands/multi_key.rs`).
 
 use crate::apply::Engine;
 use crate::arena::Slot;
@@ -12,12 +13,12 @@ use crate::store::HoldSetId;
 use crate::store::sums::SumKey as HoldKey;
 use crate::time::Now;
 
-/// How a key stood before it was charged. The bytes of its state lie in the caller's buffer, without
-/// the number of its rule: where no state is left under a rule its number may be given to another.
+/// The saved state of a key before its charge. The bytes of the state are in the caller's buffer,
+/// without the policy id: the id of a policy without states may be given to another policy.
 #[derive(Debug, Clone, Copy)]
 pub struct SavedState {
     content: SavedContent,
-    /// Of a key with many holders, the newest hold.
+    /// The newest hold of a key with many holds.
     newest: Option<HoldKey>,
     start: usize,
     end: usize,
@@ -25,13 +26,13 @@ pub struct SavedState {
 
 #[derive(Debug, Clone, Copy)]
 enum SavedContent {
-    /// Or a plain item, which counts as none and which a state replaces.
+    /// No state, or a plain item, which a state may replace and which is not restored.
     Nothing,
     State(ItemHeader, OwnedPolicy),
 }
 
 impl Engine {
-    /// Notes how a key stands; the bytes go behind what is in `bytes`.
+    /// Saves the state of a key; appends its bytes to `bytes`.
     pub fn save(&mut self, now: Now, hash: u64, key: &[u8], bytes: &mut Vec<u8>) -> SavedState {
         let start = bytes.len();
         let mut newest = None;
@@ -54,9 +55,9 @@ impl Engine {
         SavedState { content: was, newest, start, end: bytes.len() }
     }
 
-    /// Makes the key stand as it did, under the same lock; a plain item that a state replaced is gone,
-    /// and counts as nothing. Where there is no room for that any more
-    /// what was taken stays taken, as after a refund that got lost: less passes, never more.
+    /// Restores the saved state of a key, under the same lock. A plain item that a state replaced
+    /// stays removed. If there is no room for the state any more, the charge stays, as after a lost
+    /// refund: less passes, never more.
     pub fn rollback(&mut self, now: Now, hash: u64, key: &[u8], saved: &SavedState, bytes: &[u8]) {
         let slot = self.at(now, hash, key).slot.filter(|slot| Slot::is_limit_state(*slot));
         match (saved.content, slot) {
@@ -65,7 +66,7 @@ impl Engine {
                 if let Some(set) = HoldSetId::of_body(own) {
                     let named = slot.and_then(|slot| self.store.item(slot).state());
                     if named.and_then(HoldSetId::of) != Some(set) {
-                        // The holds are gone, which is no more than if the key had been evicted.
+                        // The holds were removed, which is the same as if the key had been evicted.
                         return;
                     }
                     self.store.change_holders(set, |holders| holders.roll_back(saved.newest));

@@ -1,6 +1,6 @@
-//! What of an item outlives the process: the content of a snapshot, without its encoding.
+//! The part of an item that outlives the process: the content of a snapshot, without its encoding.
 //!
-//! Not here: the file (`server/src/runtime/snapshot.rs`).
+//! Here: the records. Not here: the file (`server/src/runtime/snapshot.rs`).
 
 use protocol::Value;
 
@@ -8,10 +8,10 @@ use crate::item::{Item, ItemFlag, ItemHeader};
 use crate::take::LimitRecord;
 use crate::time::{Deadline, Now};
 
-/// An item as it is saved. Times are relative: instants mean nothing to another process.
+/// A saved item. Times are relative, because instants are meaningless to another process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemRecord<'a> {
-    /// 1 to 250 bytes.
+    /// The key, 1 to 250 bytes.
     pub key: &'a [u8],
     /// The value; a counter stays a counter.
     pub value: Value<'a>,
@@ -19,13 +19,13 @@ pub struct ItemRecord<'a> {
     pub client_flags: u32,
     /// The cas unique.
     pub cas: u64,
-    /// Milliseconds left; `None` for an item that stays.
+    /// Milliseconds left; `None` for an item without a deadline.
     pub left_ms: Option<u64>,
-    /// Marked stale.
+    /// Whether the item is marked stale.
     pub stale: bool,
-    /// A client has been told to recache it.
+    /// Whether a client has won the right to recache the item.
     pub won: bool,
-    /// The key came in base64.
+    /// Whether the key arrived in base64.
     pub base64: bool,
 }
 
@@ -34,7 +34,7 @@ pub struct ItemRecord<'a> {
 pub enum SnapshotRecord<'a> {
     /// A plain item.
     Item(ItemRecord<'a>),
-    /// The state of a limit.
+    /// A limit state.
     Limit(LimitRecord<'a>),
 }
 

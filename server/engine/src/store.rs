@@ -1,7 +1,7 @@
 //! One shard's items: found by key, kept within the memory cap, evicted when it is reached.
 //!
-//! Here: `index` and `arena` put together, memory accounting, eviction, the sweep for items past
-//! their deadline. Not here: what commands do to items (`apply`).
+//! Here: `index` and `arena` combined, memory accounting, eviction, the sweep for items past their
+//! deadline. Not here: the effect of commands on items (`apply`).
 
 mod lookup_cache;
 mod past;
@@ -29,111 +29,114 @@ use self::past::is_past;
 use self::sets::HoldSets;
 pub(crate) use self::sets::{HAS_SET, HoldSetId};
 
-/// There is no room, and nothing in this shard may or can go.
+/// There is no room, and no item of this shard may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// What became of items that nobody deleted.
+/// Counters of items that were removed without a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EvictionStats {
-    /// Removed for room before their deadline.
+    /// Items evicted before their deadline.
     pub evicted: u64,
-    /// Of those, never fetched.
+    /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
-    /// Of those, used within the last minute.
+    /// Evicted items that were used within the last minute.
     pub evicted_active: u64,
-    /// Removed past their deadline.
+    /// Items removed past their deadline.
     pub expired: u64,
-    /// Of those, never fetched.
+    /// Expired items that were never fetched.
     pub expired_unfetched: u64,
-    /// Of those, when room was needed.
+    /// Expired items removed to make room.
     pub reclaimed: u64,
-    /// Of those, by the sweep.
+    /// Expired items removed by the sweep.
     pub swept: u64,
-    /// Items that the sweep looked at.
+    /// Items that the sweep visited.
     pub sweep_checked: u64,
 }
 
 impl EvictionStats {
-    /// Counts an item as expired: it is removed, or its place used for the same key.
+    /// Counts an item as expired: it is removed, or its slot reused for the same key.
     pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
         self.expired += 1;
         self.expired_unfetched += u64::from(is_unfetched);
     }
 }
 
-/// A change of an item where it lies. It is no closure, because none can be told to be inlined.
+/// A change of an item in place. A trait instead of a closure, because inlining a closure cannot be
+/// forced.
 pub(crate) trait ItemChange {
-    /// What comes of it.
+    /// The result of the change.
     type Answer;
 
     /// Changes the item in a slot.
     fn make(self, slot: Slot, item: ItemMut<'_>) -> Self::Answer;
 }
 
-/// Idle for less than this counts as `evicted_active`, in tenths of a second.
+/// Evicted items idle for less than this count as `evicted_active`, in tenths of a second.
 const ACTIVE_WITHIN: u32 = 600;
 
-/// Victims of one shard before another has its turn: a large value must not empty the one shard it falls
-/// into. A chunk of the smallest items is free after some 170.
+/// Most evictions in one shard before another shard must evict: a large value must not empty its
+/// own shard. A chunk of the smallest items is free after some 170 evictions.
 pub const EVICTIONS_MAX: usize = 192;
 
 /// Random items among which the victim is chosen: Redis's approximation of LRU is close to exact
 /// with ten.
 const CANDIDATES: usize = 12;
-/// The same where only an item past its deadline may go.
+/// Random items if only items past their deadline may be evicted.
 const CANDIDATES_FOR_EXPIRY: usize = 64;
 
-/// What goes first when room is needed: the greatest.
+/// The rank of an item in eviction: the greatest is evicted first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum EvictionRank {
-    /// Those that were refused go last, and else by the milliseconds until it is idle: the sooner, the
-    /// sooner it goes.
+    /// A limit state: refused ones last, then by the milliseconds until it is idle, the soonest
+    /// first.
     State(Reverse<(bool, u64)>),
-    /// By the tenths of a second since its last use.
+    /// A plain item, by the tenths of a second since its last use.
     Plain(u32),
     Past,
 }
 
-/// The order of the fields is that in memory ([`Engine`](crate::Engine)): what most commands change comes first, what a
-/// lookup reads is one line, with `flush` in its midst.
+/// The items of a shard.
+///
+/// The order of the fields is their order in memory ([`Engine`](crate::Engine)): fields that most
+/// commands change come first, and the fields that a lookup reads share one line, with `flush` in
+/// its middle.
 #[repr(C)]
 pub(crate) struct Store {
-    /// Of keys that were asked for ahead of their use, or used last.
+    /// The slots of keys that were prefetched or used last.
     hints: LookupCache,
     /// Sum of the items' own bytes, without rounding.
     item_bytes: usize,
-    /// What `memory_cap` was last told.
+    /// The usage last reported to `memory_cap`.
     accounted: MemoryUsage,
-    /// Where the draw of candidates for eviction goes on.
+    /// The state of the random draw of candidates for eviction.
     draw: u64,
-    /// Where the sweep goes on.
+    /// The slot at which the sweep continues.
     sweep: Slot,
-    /// Changes that may have left the figures of an item as they were, or its place not: who compares
-    /// an item with what it was compares this too.
+    /// Counts changes that may leave the item header equal or move the item: a comparison of an
+    /// item with its former header must compare this counter too.
     unseen: u32,
     /// Values and counters.
     plain: Arena,
-    /// A `flush_all` that is still to come.
+    /// The deadline of a pending `flush_all`.
     pub(crate) flush: Deadline,
     index: Index,
     hasher: KeyHasher,
     memory_cap: Arc<MemoryCap>,
-    /// How many states there are of each rule, by its number.
+    /// The number of limit states of each policy, by policy id.
     states_by_policy: Vec<u32>,
     may_evict: bool,
     pub(crate) losses: EvictionStats,
     unused: UnusedPolicies,
     /// The holds of keys that have many.
     sets: HoldSets,
-    /// Puts what a lookup of a state reads on one line.
+    /// Puts the fields that a lookup of a limit state reads on one line.
     _gap: [u64; GAP],
-    /// States of limits: kept apart, because none may go for want of room while a plain item is
-    /// left.
+    /// Limit states, in their own arena: none may be evicted while there is a plain item.
     states: Arena,
 }
 
-/// Words between what is changed seldom and the states.
+/// Words between the rarely changed fields and the limit states.
 const GAP: usize = 6;
 
 impl Drop for Store {
@@ -143,13 +146,13 @@ impl Drop for Store {
 }
 
 impl Store {
-    /// Where the bytes end that most commands change.
+    /// The end of the bytes that most commands change.
     pub(crate) const CHANGED_END: usize =
         std::mem::offset_of!(Self, hints) + size_of::<LookupCache>();
-    /// Where those lie that a lookup reads of the shard.
+    /// The bytes that a lookup reads of the shard.
     pub(crate) const LOOKUP: Range<usize> = std::mem::offset_of!(Self, plain) + Arena::LOOKUP_AT
         ..std::mem::offset_of!(Self, index) + Index::LOOKUP_END;
-    /// Where those lie that a lookup of a state reads beside them.
+    /// The start of the further bytes that a lookup of a limit state reads.
     pub(crate) const STATES_LOOKUP_AT: usize =
         std::mem::offset_of!(Self, states) + Arena::LOOKUP_AT;
 
@@ -200,8 +203,8 @@ impl Store {
         self.index.allocated_bytes()
     }
 
-    /// Tells the budget what changed. Chunks come and go once in many items: only then is the
-    /// shared figure touched.
+    /// Reports a change of memory usage to `memory_cap`. Chunks are allocated and freed once in
+    /// many items, and only then is the shared counter touched.
     fn account(&mut self) {
         let plain = self.plain.allocated_bytes();
         let beside = self.states.allocated_bytes() + self.sets.bytes();
@@ -233,32 +236,33 @@ impl Store {
         ItemMut(self.arena_mut(slot).get_mut(slot))
     }
 
-    /// Writes the figures of an item whose content was or will be changed in place.
+    /// Writes the header of an item after a change of its content in place.
     pub(crate) fn set_header(&mut self, slot: Slot, header: ItemHeader) {
         self.note_cas(self.item(slot).cas(), header.cas);
         self.item_mut(slot).set_header(header);
     }
 
-    /// Notes a change from one cas unique to another. It may be the same: a client may name any, and
-    /// without uniques all are 0.
+    /// Records a change from one cas unique to another. They may be equal: a client may set any
+    /// value, and without uniques all are 0.
     pub(crate) fn note_cas(&mut self, former: u64, cas: u64) {
         if former == cas {
             self.unseen = self.unseen.wrapping_add(1);
         }
     }
 
-    /// Notes that items are removed before a command, which may then write one of the same figures.
+    /// Records that items are removed before a command, which may then write one with the same
+    /// header.
     fn note_cleared(&mut self) {
         self.unseen = self.unseen.wrapping_add(1);
     }
 
-    /// How many changes the figures of items may not tell, so far.
+    /// The number of changes so far that headers may not show.
     pub(crate) fn unseen(&self) -> u32 {
         self.unseen
     }
 
-    /// Frees a slot whose entry is gone from the index or names another slot; the item that is
-    /// moved into it keeps its entry.
+    /// Frees a slot whose index entry is removed or names another slot. The item that moves into
+    /// the slot gets its entry updated; returns that item's former slot.
     fn free(&mut self, slot: Slot) -> Option<Slot> {
         let moved = self.arena_mut(slot).free(slot)?;
         let moved = if slot.is_limit_state() { moved.in_limit_arena() } else { moved };
@@ -273,10 +277,11 @@ impl Store {
         self.find_item(hash, key).map(|(slot, _)| slot)
     }
 
-    /// As [`Store::find`], with the item.
+    /// Like [`Store::find`], with the item.
     #[inline]
     pub(crate) fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
-        // Another item may lie there by now; but one that has the key is the one of the key.
+        // The slot may contain another item by now, but an item with this key is the key's only
+        // item.
         if let Some(slot) = self.hints.get(hash)
             && let Some(bytes) = self.arena(slot).get_if_used(slot)
             && Item(bytes).has_key(key)
@@ -287,7 +292,7 @@ impl Store {
         self.find_in_index(hash, key)
     }
 
-    /// Changes the item of `key`, past its deadline or not, where there is one.
+    /// Changes the item of `key`, past its deadline or not, if there is one.
     #[inline(always)]
     #[expect(
         clippy::inline_always,
@@ -308,7 +313,7 @@ impl Store {
                 return Some(change.make(slot, ItemMut(bytes)));
             }
             cold_path();
-            // Then it is remembered.
+            // This call stores the slot in `hints`, which the next pass finds.
             self.find_in_index(hash, key)?;
         }
     }
@@ -335,17 +340,17 @@ impl Store {
         self.remove(hash, slot);
     }
 
-    /// How many states there are of each rule, by its number; those past the end have none.
+    /// The number of limit states of each policy, by policy id; ids past the end have none.
     pub(crate) fn states_by_policy(&self) -> &[u32] {
         &self.states_by_policy
     }
 
-    /// Those counts, and the rules whose last state went since this was emptied.
+    /// Those counts, and the policies whose last state was removed since this was emptied.
     pub(crate) fn unused_policies(&mut self) -> (&[u32], &mut UnusedPolicies) {
         (&self.states_by_policy, &mut self.unused)
     }
 
-    /// Notes that a state comes under a rule.
+    /// Counts a state that is added to its policy.
     fn count_in(&mut self, state: LimitState<'_>) {
         if state.policy_id == INLINE {
             cold_path();
@@ -358,7 +363,7 @@ impl Store {
         self.states_by_policy[index] += 1;
     }
 
-    /// Notes that the item in `slot`, if it is a state, goes from its rule.
+    /// Uncounts the item in `slot`, if it is a limit state, from its policy.
     fn count_out(&mut self, slot: Slot) {
         if let Some(LimitState { policy_id, .. }) = self.item(slot).state()
             && policy_id != INLINE
@@ -381,11 +386,11 @@ impl Store {
         self.account();
     }
 
-    /// Writes the item of `key`, over the one in `old` where there is one.
+    /// Writes the item of `key`, over the one in `old` if there is one.
     ///
     /// # Errors
     ///
-    /// [`Full`], and then the old item is as it was.
+    /// [`Full`]; the old item is then unchanged.
     pub(crate) fn write(
         &mut self,
         now: Now,
@@ -401,8 +406,8 @@ impl Store {
             Content::State(state) => HoldSetId::of(state),
             Content::Value(_) => None,
         };
-        // Where there is no room a smaller item stays where it lies: what a limit gets back must not be lost
-        // for want of memory, nor cost another item its place.
+        // If there is no room, a smaller item stays in its slot: a refund must not be lost for lack
+        // of memory, nor evict another item.
         let fits = |slot: Slot| {
             let arena = self.arena(slot);
             slot.is_limit_state() == is_state
@@ -426,8 +431,8 @@ impl Store {
             return Ok(slot);
         }
         let new = old.is_none().then_some(hash);
-        // A count that outgrows 32 bits goes on beyond the cap if it must: by a chunk for each class of
-        // the shard at most, and then by four bytes, rounded, for each counter.
+        // A counter that outgrows 32 bits may exceed the cap: by at most one chunk for each class
+        // of the shard, and then by four bytes, rounded, for each counter.
         let widens = ItemLayout::of(content) == ItemLayout::Wide
             && old.is_some_and(|slot| self.item(slot).layout() == ItemLayout::Narrow);
         let room = self.make_room(now, bytes, is_state, new, key);
@@ -445,11 +450,12 @@ impl Store {
             self.count_in(state);
         }
         let mut place = slot;
-        // Making room may have moved the old item, but never removes it. A hint could tell the new one.
+        // Making room may have moved the old item, but never evicts it. A hint could name the new
+        // slot.
         if old.is_some()
             && let Some((old, _)) = self.find_in_index(hash, key)
         {
-            // What was written may have the figures that were there before.
+            // The written item may have the same header as the old one.
             self.unseen = self.unseen.wrapping_add(1);
             self.release_set(old, set);
             self.count_out(old);
@@ -470,8 +476,8 @@ impl Store {
         Ok(place)
     }
 
-    /// Evicts until an item of `bytes` fits the cap, `new` being its hash where it is not in the
-    /// index yet. The item of `keep` is never the victim.
+    /// Evicts until an item of `bytes` fits the cap; `new` is its hash if it is not in the index
+    /// yet. The item of `keep` is never evicted.
     fn make_room(
         &mut self,
         now: Now,
@@ -501,20 +507,20 @@ impl Store {
         growth > 0 && self.memory_cap.exceeds_cap_by(growth)
     }
 
-    /// What this store may evict for itself.
+    /// The scope in which this store may evict for itself.
     pub(crate) fn reach(&self) -> EvictionScope {
         self.memory_cap.reach()
     }
 
-    /// Whether the cap is exceeded as it stands.
+    /// Whether the cap is exceeded already.
     pub(crate) fn is_over(&self) -> bool {
         self.memory_cap.exceeds_cap_by(0)
     }
 
-    /// Removes the best victim of a random handful: anything past its deadline, else the plain item
-    /// longest unused, else, where there are only states of limits, the one that is idle soonest. Who
-    /// is being refused goes last: a flood of other keys must not free an offender, even where all are
-    /// idle at the end of the same window.
+    /// Evicts the best victim of a few random candidates: any item past its deadline, else the
+    /// plain item that is longest unused, else, if there are only limit states, the one that is
+    /// idle soonest. Keys that were refused are evicted last: a flood of other keys must not free
+    /// an offender, even if all are idle at the end of the same window.
     pub(crate) fn evict(
         &mut self,
         now: Now,
@@ -524,13 +530,13 @@ impl Store {
         let mut best: Option<(EvictionRank, Slot)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
         for draw in 0..draws {
-            // Every fourth candidate is a state, in case it is idle and nobody swept it yet.
+            // Every fourth candidate is a limit state, in case it is idle and not yet swept.
             let states = self.plain.len() == 0 || (draw % 4 == 3 && self.states.len() > 0);
             let arena = if states { &self.states } else { &self.plain };
             if arena.len() == 0 {
                 break;
             }
-            // xorshift64: any sequence that does not follow the order of insertion will do.
+            // xorshift64: any sequence that is independent of the order of insertion suffices.
             self.draw ^= self.draw << 13;
             self.draw ^= self.draw >> 7;
             self.draw ^= self.draw << 17;
@@ -540,7 +546,8 @@ impl Store {
             if item.key() == keep {
                 continue;
             }
-            // Ages of items of several partitions compare only each by its own time.
+            // The ages of items of several partitions are comparable only if each uses its
+            // partition's time.
             let own = self.hasher.time_of(item.key(), now);
             let rank = if is_past(item, now, own) {
                 EvictionRank::Past
@@ -569,7 +576,7 @@ impl Store {
             return Err(Full);
         }
         let unfetched = !item.has(ItemFlag::FETCHED);
-        // A state that is not past its deadline is still at work.
+        // A state that is not past its deadline is still in use.
         let own = self.hasher.time_of(item.key(), now).unwrap_or(now);
         let active = item.state().is_some() || item.idle(own) < ACTIVE_WITHIN;
         self.losses.evicted += 1;
@@ -579,7 +586,7 @@ impl Store {
         Ok(())
     }
 
-    /// Removes everything.
+    /// Removes all items.
     pub(crate) fn clear(&mut self) {
         self.note_cleared();
         self.index = Index::new();

@@ -1,16 +1,16 @@
-//! Commands on keys that a limit holds: load the state, ask the algorithm, keep what it says.
+//! Commands on limited keys: load the state, run the algorithm, store the result.
 //!
-//! Here: how a state lies in an item, holds, the cas unique of a state, one policy giving way to
-//! another. Not here: the arithmetic (`algorithms`), quota leases (`lease`), plain items (`apply`), what is
-//! saved of a state (`snapshot`), the short way of most takes (`fast`), ending and renewing holds
-//! (`holds`).
+//! Here: the encoding of a state in an item, holds, the cas unique of a state, the change of
+//! policies. Not here: the arithmetic (`algorithms`), quota leases (`lease`), plain items
+//! (`apply`), saved states (`snapshot`), the fast path of most takes (`fast`), ending and renewing
+//! holds (`holds`).
 //!
 //! ```text
 //! holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
 //! ```
 //!
-//! The top bit of `holds` says whether there are leases. The rule is among the figures of the item. A key
-//! with many holders has the number of a set in place of all that (`store/sets`).
+//! The top bit of `holds` marks leases. The policy id is in the header of the item. A key with many
+//! holders has the number of a set in place of all these bytes (`store/sets`).
 
 mod fast;
 mod holds;
@@ -36,93 +36,94 @@ pub use self::holds::ForeignHold;
 pub use self::snapshot::LimitRecord;
 pub use self::usage::SetUsage;
 
-/// Most holds of one key that are not settled: beyond it a take that wants one is refused.
+/// Most unsettled holds of one key: a take that asks for one more is refused.
 pub const HOLDS_MAX: usize = 1024;
 
-/// Largest buffer that is kept for the next command.
+/// Greatest capacity in bytes of a buffer that is kept for the next command.
 const SPARE_BYTES_MAX: usize = 16 << 10;
 
-/// What a key is limited by when neither caller nor state say.
+/// The policy of a key if neither caller nor state has one.
 const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
 
-/// Beside the number of holds: leases follow them.
+/// Added to the number of holds: leases follow them.
 pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
-/// What is in front of the holds.
+/// Bytes before the holds.
 const HEAD_BYTES: usize = 2;
 pub(crate) const HOLD_BYTES: usize = 24;
 
-/// A take, as a caller words it.
+/// A take by a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TakeParams {
-    /// Units, 0 to [`protocol::COUNT_MAX`].
+    /// The cost in units, 0 to [`protocol::COUNT_MAX`].
     pub cost: u64,
-    /// Take what there is when the whole cost is not there.
+    /// Whether to take the available units if the whole cost is not available.
     pub part: bool,
-    /// Look, change nothing.
+    /// Whether to decide without changing the state.
     pub peek: bool,
     /// The caller's own bound on a wait, in nanoseconds.
     pub wait: Option<u64>,
-    /// Keep the cost as an estimate to be settled, for so many nanoseconds.
+    /// Nanoseconds for which the cost is held as an estimate, to be settled.
     pub hold: Option<u64>,
-    /// Only if the state has this cas unique; 0: only if there is no state.
+    /// Take only if the state has this cas unique, or for 0 only if there is no state.
     pub compare_cas: Option<u64>,
-    /// The client's 32 bits, where it writes them.
+    /// The client's 32 bits, if it sets them.
     pub client_flags: Option<u32>,
-    /// The lease of the hold, where it is to be the same as that of another key.
+    /// The lease of the hold, if it must equal that of another key.
     pub lease: Option<u64>,
 }
 
-/// What became of a command on a limited key.
+/// The result of a command on a limited key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TakeResult {
-    /// Decided, or looked at.
+    /// Decided, or peeked.
     Decided(TakeInfo),
-    /// The state has another cas unique; the facts are those of a look.
+    /// The state has another cas unique; the information is that of a peek.
     Exists(TakeInfo),
-    /// There is no state, or no such lease.
+    /// There is no state, or no hold with this lease.
     NotFound,
     /// There is no room for the state.
     Full,
 }
 
-/// A decision and what belongs to the key beside it.
+/// A decision with further information on the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakeInfo {
-    /// The algorithm's answer.
+    /// The algorithm's decision.
     pub decision: Decision,
-    /// The cas unique of the state after it; 0 where there is none.
+    /// The cas unique of the state after the decision; 0 without state.
     pub cas: u64,
     /// The client's 32 bits.
     pub client_flags: u32,
-    /// There is a state after it.
+    /// Whether the key has a state after the decision.
     pub has_state: bool,
-    /// Refused, put off or granted in part, but the policy only watches: the caller goes on.
+    /// Whether the attempt was refused, delayed or granted in part by a policy that only reports:
+    /// the caller continues.
     pub shadow: bool,
 }
 
-/// How a limit judged an attempt, for its figures.
+/// The judgement of a limit on an attempt, for its metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Judgement {
-    /// Nothing was attempted: a look, or an attempt for nothing.
+    /// No attempt: a peek, or a cost of 0.
     Nothing,
-    /// It passed.
+    /// The attempt passed.
     Allowed,
-    /// It was refused.
+    /// The attempt was refused.
     Denied,
-    /// It would have been refused, but the policy only watches.
+    /// A policy that only reports would have refused the attempt.
     ShadowDenied,
 }
 
 impl TakeInfo {
-    /// Whether the caller must not go on.
+    /// Whether the caller must not continue.
     #[must_use]
     pub fn refuses(&self) -> bool {
         self.decision.verdict == Verdict::Deny && !self.shadow
     }
 
-    /// How the limit judged what `take` asked.
+    /// The judgement of the limit on `take`.
     #[must_use]
     pub fn judgement(&self, take: &TakeParams) -> Judgement {
         if take.peek || take.cost == 0 {
@@ -138,7 +139,7 @@ impl TakeInfo {
 }
 
 impl TakeResult {
-    /// How the limit judged what `take` asked.
+    /// The judgement of the limit on `take`.
     #[must_use]
     pub fn judgement(&self, take: &TakeParams) -> Judgement {
         match self {
@@ -148,11 +149,11 @@ impl TakeResult {
     }
 }
 
-/// What a shard needs for limits beside its store: the policies its states remember, and buffers
-/// that are used again from command to command.
+/// The parts of a shard that limits need beside its store: the policies of its states, and buffers
+/// that are reused from command to command.
 #[repr(C)]
 pub(crate) struct LimitParts {
-    /// In front, for its place in memory ([`Engine`]).
+    /// The first field, for its place in memory ([`Engine`]).
     pub(crate) policies: PolicyTable,
     last_lease: u64,
     spare: (Vec<Hold>, Vec<u8>),
@@ -160,7 +161,7 @@ pub(crate) struct LimitParts {
 }
 
 impl LimitParts {
-    /// Where the bytes end that a lookup reads.
+    /// The end of the bytes that a lookup reads.
     pub(crate) const LOOKUP_END: usize = PolicyTable::LOOKUP_END;
 }
 
@@ -180,22 +181,22 @@ impl Default for LimitParts {
 struct Hold {
     lease: u64,
     units: u64,
-    /// On the monotonic clock.
+    /// The instant on the monotonic clock at which the hold ends.
     end: u64,
 }
 
-/// A key's state, taken apart.
+/// The decoded state of a key.
 pub(crate) struct LoadedState {
     pub(crate) policy: Policy,
-    /// The limit of the rule.
+    /// The limit that the policy belongs to.
     limit: u32,
-    /// The number of the rule, where the state has it already.
+    /// The policy id, if the state has it already.
     number: Option<u32>,
     holds: Vec<Hold>,
-    /// `None` for none: most keys have none, and pay eight bytes for that.
+    /// The leases; boxed, because most keys have none.
     pub(crate) leases: Option<Box<Leases>>,
     pub(crate) state: Vec<u8>,
-    /// The holds that lie beside the item; `state` is empty then.
+    /// The holds that lie beside the item; `state` is then empty.
     set: Option<HoldSetId>,
     header: ItemHeader,
     slot: Option<Slot>,
@@ -206,7 +207,7 @@ pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
 }
 
 impl Engine {
-    /// Takes from a key under `policy_ref`, or under the one its state remembers.
+    /// Takes from a key under `policy_ref`, or under the policy stored in its state.
     pub fn take(
         &mut self,
         now: Now,
@@ -228,7 +229,7 @@ impl Engine {
         self.take_general(at, policy_ref, take)
     }
 
-    /// Takes from any state: it is taken apart, decided on and written anew.
+    /// Takes from any state: decodes it, decides and encodes it anew.
     fn take_general(
         &mut self,
         at: Located<'_>,
@@ -259,7 +260,7 @@ impl Engine {
             hash,
         };
         if let Some(unique) = take.compare_cas {
-            // Without uniques (`-C`) every state has 0, and is there all the same.
+            // Without uniques (`-C`) every existing state has 0, but it exists all the same.
             let is_it = match loaded.slot {
                 None => unique == 0,
                 Some(_) => unique != 0 && unique == loaded.header.cas,
@@ -306,18 +307,17 @@ impl Engine {
         self.keep(at, loaded, decision, shadow)
     }
 
-    /// Notes that a key was refused where that was decided by looking at it: a refused key is the last
-    /// to go for want of room.
+    /// Marks a key as refused if the refusal was decided by a peek: a refused key is evicted last.
     pub fn note_refused(&mut self, now: Now, hash: u64, key: &[u8]) {
         if let Some(slot) = self.at(now, hash, key).slot.filter(|slot| slot.is_limit_state()) {
             self.store.item_mut(slot).set_mark(ItemFlag::REFUSED);
         }
     }
 
-    /// A name for a hold that no other has, on any key of any shard: it counts up from the clock,
-    /// so that one given before a restart names nothing later. A hold in a store of 4096 shards is
-    /// below 2^53 until the year 2039, and every client language reads that. After
-    /// [`Engine::begin_at`] it is the number given there.
+    /// Returns a lease that no other hold has, on any key of any shard: it counts up from the
+    /// clock, so that a lease granted before a restart names no later hold. In a store of 4096
+    /// shards it stays below 2^53, which every client language represents, until the year 2039.
+    /// After [`Engine::begin_at`] it is the number passed there.
     pub fn next_lease(&mut self, now: Now) -> u64 {
         if let Some(unique) = self.uniques.given {
             return unique.get();
@@ -328,7 +328,8 @@ impl Engine {
         self.limits.last_lease
     }
 
-    /// Looks at a key without a policy of the caller's; `None` where there is no state.
+    /// Peeks at a key under `policy_ref` or the stored policy; `None` if there is neither a policy
+    /// nor a state.
     pub fn look(
         &mut self,
         now: Now,
@@ -345,13 +346,13 @@ impl Engine {
         Some(self.facts(loaded, decision, false))
     }
 
-    /// Rules that may be kept by number at a time.
+    /// Most policies stored by id at a time.
     pub(crate) fn policies_max(&self) -> usize {
         self.policy_bytes_max() / POLICY_BYTES
     }
 
-    /// The number of a rule; [`INLINE`] where there is no room for it, and then the policy is appended to
-    /// `body`, which a state begins with.
+    /// The id of a policy; [`INLINE`] if there is no room for it, and then the policy is appended
+    /// to `body`, with which a state begins.
     pub(crate) fn policy_id(&mut self, owned: &OwnedPolicy, body: &mut Vec<u8>) -> u32 {
         let rules_max = self.policies_max();
         let (states, unused) = self.store.unused_policies();
@@ -363,13 +364,14 @@ impl Engine {
         number
     }
 
-    /// Forgets the rules that no state is under.
+    /// Removes the policies without states.
     pub(crate) fn drop_unused_policies(&mut self) {
         let (states, unused) = self.store.unused_policies();
         self.limits.policies.drop_unused(states, unused);
     }
 
-    /// Calls `each` with every limit that has keys at work, and how many; a limit may come twice.
+    /// Passes every limit that has states, and their number, to `each`; a limit may be passed
+    /// twice.
     pub fn active_keys(&self, mut each: impl FnMut(u32, u64)) {
         for (limit, number) in self.limits.policies.limits() {
             let states = self.store.states_by_policy().get(number as usize).copied().unwrap_or(0);
@@ -379,8 +381,8 @@ impl Engine {
         }
     }
 
-    /// The state of a key under `policy_ref`, or under the one it remembers. Where both differ the new
-    /// one holds at once. A plain item of that name counts as no state.
+    /// Loads the state of a key under `policy_ref`, or under the stored policy. If both differ the
+    /// new one holds at once. A plain item of the same key counts as no state.
     pub(crate) fn load(
         &mut self,
         at: Located<'_>,
@@ -415,7 +417,7 @@ impl Engine {
         for index in 0..count {
             let start = HEAD_BYTES + index * HOLD_BYTES;
             let end = read_u64(bytes, start + 16);
-            // Not settled in time: the estimate stays spent, and the hold is forgotten.
+            // An expired hold is dropped, and its estimate stays spent.
             if end > at.now.mono.0 {
                 let lease = read_u64(bytes, start);
                 holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
@@ -458,7 +460,7 @@ impl Engine {
 
     /// Keeps the buffers for the next command.
     pub(crate) fn recycle(&mut self, loaded: LoadedState) {
-        // One large state must not cost the shard its size for ever.
+        // One large state must not occupy its memory for ever.
         let LoadedState { holds, state, .. } = loaded;
         if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
             self.limits.spare = (holds, state);
@@ -515,7 +517,7 @@ impl Engine {
         let policy_id = loaded.number.unwrap_or_else(|| self.policy_id(&owned, &mut bytes));
         let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
         match loaded.set {
-            // Estimates of another policy go where a key has many holders.
+            // A key with many holders drops the estimates of a former policy.
             Some(set) => {
                 bytes.extend_from_slice(&set.body());
                 loaded.holds.clear();
@@ -564,15 +566,15 @@ fn is_state(at: Located<'_>) -> bool {
     at.slot.is_some_and(Slot::is_limit_state)
 }
 
-/// One large state must not cost its memory for ever.
+/// One large state must not occupy its memory for ever.
 fn release_large(buffer: &mut Vec<u8>) {
     if buffer.capacity() > SPARE_BYTES_MAX {
         *buffer = Vec::new();
     }
 }
 
-/// Whether a decision is only told, because the policy watches: then nobody is refused, made to wait, or
-/// goes on with a part.
+/// Whether the policy only reports this decision: then the caller is not refused, delayed or
+/// granted a part.
 fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
     let watched = policy.shadow && decision.verdict != Verdict::Allow;
     if watched {
@@ -581,7 +583,7 @@ fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
     watched
 }
 
-/// Every take of `concurrency` is a hold of its own kind.
+/// Whether every take of the policy is a hold, as in `concurrency`.
 fn holds_by_itself(policy: &Policy) -> bool {
     matches!(policy.algorithm, protocol::Algorithm::Concurrency { .. })
 }

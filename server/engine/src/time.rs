@@ -1,11 +1,11 @@
-//! Time as the engine sees it: an argument, never a clock.
+//! Time in the engine: always an argument, never a clock.
 //!
 //! Here: the two clocks of a command, deadlines, and memcached's rule for exptimes. Not here:
 //! reading a clock (`server/src/net/clock.rs`).
 
 use protocol::Exptime;
 
-/// Nanoseconds since some origin before the process began; never goes back.
+/// Nanoseconds since an origin before the process began; never goes back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Nanos(pub u64);
 
@@ -20,38 +20,38 @@ impl Nanos {
 /// The time of a batch of commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Now {
-    /// For every deadline.
+    /// Monotonic time, for every deadline.
     pub mono: Nanos,
     /// Milliseconds since 1970, only to resolve an absolute exptime.
     pub unix_ms: u64,
 }
 
 impl Now {
-    /// A time for tests: `mono_ms` after the origin, the origin being 2023-11-14T22:13:20Z.
+    /// Returns a time for tests: `mono_ms` after the origin, which is 2023-11-14T22:13:20Z.
     #[must_use]
     pub fn at_ms(mono_ms: u64) -> Self {
         Self { mono: Nanos(mono_ms * 1_000_000), unix_ms: 1_700_000_000_000 + mono_ms }
     }
 }
 
-/// When an item ends, in milliseconds on the monotonic clock; 0 is never.
+/// The instant at which an item ends, in milliseconds on the monotonic clock; 0 is never.
 ///
-/// Forty bits, because one is kept per item: 34 years from the start of the process. Later ends
-/// are cut to that.
+/// Forty bits, because each item stores one: 34 years from the start of the process. Later
+/// deadlines are cut to that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Deadline(u64);
 
-/// Up to here an exptime counts from now, above it is a Unix time: memcached, `doc/protocol.txt`,
-/// Expiration times.
+/// Greatest exptime that counts from now; a greater one is a Unix time. memcached,
+/// `doc/protocol.txt`, Expiration times.
 const RELATIVE_SECONDS_MAX: i32 = 60 * 60 * 24 * 30;
 
 impl Deadline {
-    /// Bytes of [`Deadline::to_bytes`].
+    /// Length of [`Deadline::to_bytes`].
     pub(crate) const BYTES: usize = 5;
     pub(crate) const NEVER: Self = Self(0);
     const MAX: u64 = (1 << 40) - 1;
 
-    /// The end of an item stored at `now`.
+    /// Returns the deadline of an item stored at `now` with `exptime`.
     pub(crate) fn resolve(now: Now, exptime: Exptime) -> Self {
         let mono_ms = now.mono.millis();
         match exptime.0 {
@@ -65,12 +65,12 @@ impl Deadline {
         }
     }
 
-    /// The end after `left_ms` more milliseconds.
+    /// Returns the deadline `left_ms` milliseconds after `now`.
     pub(crate) fn after_ms(now: Now, left_ms: u64) -> Self {
         Self::at(now.mono.millis().saturating_add(left_ms))
     }
 
-    /// The first end that is not before an instant on the monotonic clock.
+    /// Returns the first deadline that is not before an instant on the monotonic clock.
     pub(crate) fn not_before(instant: Nanos) -> Self {
         Self::at(instant.0.div_ceil(1_000_000))
     }

@@ -1,7 +1,8 @@
-//! The engine against a naive twin: a `BTreeMap` of plain items, every rule written out the slow
-//! way from memcached's documentation.
+//! The engine against a naive twin: a `BTreeMap` of plain items, with every rule written out from
+//! memcached's documentation.
 //!
-//! Not here: what the table and the arena promise by themselves (their own unit tests).
+//! Here: all commands on plain items. Not here: the properties of index and arena (their own unit
+//! tests).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -107,10 +108,10 @@ fn ends(now: Now, exptime: Exptime) -> Option<u64> {
     }
 }
 
-/// The number a value is, by a table of what `strtoull` would do; written without looking at the
-/// engine's way.
+/// The number of a value, by a table of the results of `strtoull`; written independently of the
+/// engine.
 fn number_in(value: &[u8]) -> Option<u64> {
-    // What is no UTF-8 is no digit either.
+    // A byte that is not UTF-8 is not a digit either.
     let text = String::from_utf8_lossy(value);
     let blanks = [' ', '\t', '\n', '\u{b}', '\u{c}', '\r'];
     let trimmed = text.trim_start_matches(blanks);
@@ -420,7 +421,7 @@ fn any_delta() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..5_u64, 1 => any::<u64>(), 1 => Just(u64::MAX), 1 => Just(1 << 32)]
 }
 
-/// Uniques near those given out, so that some match.
+/// Uniques near those assigned, so that some match.
 fn any_cas() -> impl Strategy<Value = Option<u64>> {
     prop_oneof![4 => Just(None), 3 => (0..60_u64).prop_map(Some), 1 => any::<u64>().prop_map(Some)]
 }
@@ -541,7 +542,8 @@ fn operation(step: &Step) -> Option<Operation<'_>> {
     })
 }
 
-/// Value and client flags of what the short way found, or that it found nothing; `None` if it did nothing.
+/// Value and client flags that the fast path found, or `None` if there was no item; outer `None`
+/// for the general path.
 type ShortSeen = Option<Option<(Vec<u8>, u32)>>;
 
 fn in_place(
@@ -557,7 +559,7 @@ fn in_place(
             if *asked == Arithmetic::plain(asked.delta, asked.decrement) =>
         {
             match engine.count_in_place(now, hash, key, asked.delta, asked.decrement) {
-                // It tells no client flags.
+                // The result has no client flags.
                 FastResult::Done(number) => FastResult::Done((Value::Number(number), u32::MAX)),
                 FastResult::Missing => FastResult::Missing,
                 FastResult::General => FastResult::General,
@@ -576,7 +578,7 @@ fn in_place(
     }
 }
 
-/// What the short way must have found.
+/// The expected result of the fast path.
 fn value_seen(expected: &Seen) -> Option<(Vec<u8>, u32)> {
     match expected {
         Seen::Item("hit", item) => Some((item.value.clone(), item.client_flags)),
@@ -586,7 +588,7 @@ fn value_seen(expected: &Seen) -> Option<(Vec<u8>, u32)> {
     }
 }
 
-/// Steps that are made ready for at once.
+/// Steps for which memory is prefetched at once.
 const AHEAD: usize = 5;
 
 proptest! {
@@ -608,7 +610,7 @@ proptest! {
         let mut now_ms = 1000;
         for (at, (key, pause_ms, step)) in steps.iter().enumerate() {
             if at % AHEAD == 0 {
-                // As a server does for a batch: what was found so is old when it is used.
+                // As a server does for a batch: a prefetched slot is old when it is used.
                 for (key, ..) in steps.iter().skip(at).take(AHEAD) {
                     let hash = hasher.hash(&keys[*key]);
                     engine.prefetch_line(hash);
@@ -643,7 +645,7 @@ proptest! {
         }
         let now = Now::at_ms(now_ms);
         twin.forget_the_past(now);
-        // To the end of the round under way, and one round more.
+        // To the end of the current round, and one more round.
         while !engine.sweep(now, 1000) {}
         while !engine.sweep(now, 1000) {}
         prop_assert_eq!(engine.len(), twin.items.len());

@@ -1,7 +1,7 @@
 //! The conversation with a node, in memcached's text protocol.
 //!
-//! Here: logging in, sending a line, reading `STAT` lines or one line of answer. Not here: the socket (`net`),
-//! what the figures mean (`show`).
+//! Here: logging in, sending a line, reading `STAT` lines or a one-line reply. Not here: the socket
+//! (`net`), the meaning of the stats (`show`).
 
 use std::io;
 use std::time::Duration;
@@ -10,21 +10,21 @@ use super::CliError;
 use super::login::Credentials;
 use crate::net::Conversation;
 
-/// A node that says nothing for so long is not there. A change of the map takes less than half.
+/// Timeout of one read or write. A change of the map takes less than half of this.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Most lines of an answer: all nodes, or all partitions.
+/// Maximum number of lines in a reply: all nodes, or all partitions.
 const LINES_MAX: usize = 1 << 20;
 
-/// Most bytes of all limits.
+/// Maximum size of all limits together.
 const LIMITS_BYTES_MAX: usize = cluster::map::LIMITS_BYTES_MAX;
 
-/// Answer of a server that asks for a password, to anything else.
+/// Reply to every other request of a server that requires a login.
 const UNAUTHENTICATED: &str = "CLIENT_ERROR unauthenticated";
 
-/// Names and values of `STAT` lines, in order.
+/// Names and values of `STAT` lines, in the order of the reply.
 pub(super) type StatPairs = Vec<(String, String)>;
 
-/// A node that is asked.
+/// A connection to one node.
 #[derive(Debug)]
 pub(super) struct ServerClient {
     name: String,
@@ -33,7 +33,8 @@ pub(super) struct ServerClient {
 }
 
 impl ServerClient {
-    /// Connects to a node at `host:port` or at its admin socket, and logs in where it asks for that.
+    /// Connects to the node at `name`, `host:port` or the path of its admin socket, and logs in if
+    /// the server requires a login.
     pub(super) fn connect(name: &str, credentials: Option<Credentials>) -> Result<Self, CliError> {
         let conversation = Conversation::open(name, PATIENCE)
             .map_err(|source| CliError::Unreachable { server: name.to_owned(), source })?;
@@ -44,12 +45,13 @@ impl ServerClient {
         Ok(server)
     }
 
-    /// Connects to another node of the cluster, with the same login.
+    /// Connects to another node of the cluster, with the same credentials.
     pub(super) fn another(&self, name: &str) -> Result<Self, CliError> {
         Self::connect(name, self.credentials.clone())
     }
 
-    /// A server without users would store what logs in as an item, for all to read: ask it first.
+    /// Logs in if the server requires it. A server without users would store the credentials as an
+    /// item that every client can read, so `version` checks for the requirement first.
     fn log_in(&mut self) -> Result<(), CliError> {
         let Some(credentials) = &self.credentials else { return Ok(()) };
         let text = credentials.as_str();
@@ -65,12 +67,12 @@ impl ServerClient {
         }
     }
 
-    /// As it was written.
+    /// The address as the operator wrote it.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// What `stats` says about a topic.
+    /// Sends `stats` with `topic` and returns its `STAT` lines.
     pub(super) fn stats(&mut self, topic: &str) -> Result<StatPairs, CliError> {
         self.send(&format!("stats {topic}"))?;
         let mut stats = StatPairs::new();
@@ -92,7 +94,7 @@ impl ServerClient {
         }
     }
 
-    /// Has the cluster do what a line says.
+    /// Sends `line` and expects `OK`.
     pub(super) fn command(&mut self, line: &str) -> Result<(), CliError> {
         self.send(line)?;
         match self.line()? {
@@ -102,7 +104,7 @@ impl ServerClient {
         }
     }
 
-    /// All limits, as a limits file.
+    /// Returns all limits, as the text of a limits file.
     pub(super) fn limits(&mut self) -> Result<String, CliError> {
         self.send("cluster limits")?;
         match self.line()? {
@@ -112,7 +114,7 @@ impl ServerClient {
         }
         let mut text = String::new();
         loop {
-            // No line of a limit is so.
+            // No line of a limit is `END`.
             match self.line()? {
                 line if line == "END" => break,
                 line => {
@@ -124,7 +126,7 @@ impl ServerClient {
                 return Err(self.refused("an answer without end".to_owned()));
             }
         }
-        // The line end that ends the block.
+        // Remove the line end that closes the block.
         text.pop();
         Ok(text)
     }

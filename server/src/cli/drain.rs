@@ -1,10 +1,10 @@
 //! `tollgate cluster drain NODE`, and waiting until the node has left.
 //!
-//! Here: who the node is, and when it is gone. Not here: giving copies away (`cluster`, `control`),
-//! printing (`show`).
+//! Here: identifying the node and detecting that it has left. Not here: moving copies (`cluster`,
+//! `control`), printing (`show`).
 //!
-//! The node that is asked may be the one that leaves, as in a pod's `preStop`: it ends when it is
-//! done, and then another one is asked whether it is gone.
+//! The asked node may be the one that leaves, as in a pod's `preStop` hook. Its process ends when
+//! the drain is complete, so the other nodes are polled from then on.
 
 use std::io;
 use std::thread::sleep;
@@ -14,18 +14,19 @@ use super::CliError;
 use super::client::{ServerClient, StatPairs};
 use super::show::{StatRow, rows};
 
-/// How a drain goes.
+/// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DrainReport {
-    /// The cluster will see to it, and nobody waits.
+    /// The cluster has accepted the drain, and the command does not wait.
     Begun,
-    /// So many copies are left there.
+    /// The node still holds this many copies.
     Left { node: String, primaries: u64, backups: u64 },
-    /// It is not in the map any more.
+    /// The node is no longer in the map.
     Gone { node: String },
 }
 
-/// Drains `node`; with `pause` between two looks, until it is gone.
+/// Drains `node`. With `pause`, polls at this interval until the node has left, and passes each
+/// change of its copies to `tell`.
 pub(super) fn drain(
     mut server: ServerClient,
     node: &str,
@@ -37,7 +38,7 @@ pub(super) fn drain(
         server: server.name().to_owned(),
         node: node.to_owned(),
     })?;
-    // In the operator's word, not by the id: a ring name may look like that.
+    // Send the operator's word rather than the id: another node's ring name may look like that id.
     server.command(&format!("cluster drain {node}"))?;
     let Some(pause) = pause else { return Ok(tell(&DrainReport::Begun)?) };
     let (mut drains, mut last) = (false, None);
@@ -57,7 +58,7 @@ pub(super) fn drain(
                      back, `tollgate cluster forget {id}` gives up what only it holds"
                 )));
             }
-            // The node that is asked may know the map of a moment ago.
+            // The asked node may still have a map from before the drain.
             _ if !drains => {}
             _ => {
                 let reason = format!("{id} was started anew while it drained, and is back");
@@ -78,7 +79,8 @@ pub(super) fn drain(
     }
 }
 
-/// The id of the node that a word names, and where else to ask.
+/// Returns the id of the node that `word` names, and the client addresses of all other nodes.
+/// `None` if no node or more than one matches.
 fn node_named(nodes: &StatPairs, word: &str) -> Option<(String, Vec<String>)> {
     let rows = rows(nodes);
     let is_named = |row: &&StatRow<'_>| {
@@ -94,7 +96,8 @@ fn node_named(nodes: &StatPairs, word: &str) -> Option<(String, Vec<String>)> {
     Some((row.id.to_owned(), others))
 }
 
-/// What the node that is asked says of all nodes, or the first of the others that answers.
+/// Returns `stats cluster nodes` of `server`; if it is unreachable, of the first of `others` that
+/// replies, which then becomes `server`.
 fn poll(server: &mut ServerClient, others: &mut Vec<String>) -> Result<StatPairs, CliError> {
     let mut failed = match server.stats("cluster nodes") {
         Err(error @ CliError::Unreachable { .. }) => error,

@@ -1,7 +1,7 @@
-//! `tollgate cluster limits ...`: the limits of the whole cluster, shown and changed.
+//! `tollgate cluster limits ...`: shows and changes the limits of the whole cluster.
 //!
-//! Here: its words, and which lines are sent for them. Not here: whether a limit is good with the
-//! others, which the node that is asked knows (`node::limits`).
+//! Here: its command line and the requests sent for it. Not here: checking a limit against the
+//! others, which the asked node does (`node::limits`).
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -13,20 +13,21 @@ use crate::limits::{LimitsError, read};
 
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 pub(super) enum LimitsAction {
-    /// Print them as a limits file
+    /// Print all limits as a limits file
     Get,
-    /// Put each limit of a file where one of its name is, or behind all others
+    /// Add each limit of a file behind the existing ones; one with the name of an existing limit
+    /// replaces it
     Put {
         /// The limits file
         #[arg(value_name = "FILE")]
         file: PathBuf,
-        /// Put them right before this limit
+        /// Insert the limits right before this one
         #[arg(long, value_name = "NAME", value_parser = word)]
         before: Option<String>,
     },
-    /// Remove a limit; keys that counted under it remember until they expire or are deleted
+    /// Remove a limit; keys counted under it keep their state until they expire or are deleted
     Remove {
-        /// Its name
+        /// Name of the limit
         #[arg(value_name = "NAME", value_parser = word)]
         name: String,
     },
@@ -57,8 +58,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Puts all of them. A limit that wants another one beside it is put after that one, wherever both stand
-/// in the file.
+/// Sends each limit to the node. A limit may need another one of the file to exist first, in any
+/// order, so refused limits are sent again as long as a pass puts at least one.
 fn put(
     server: &mut ServerClient,
     mut texts: Vec<LimitText>,

@@ -1,7 +1,7 @@
-//! The login of an operator at a server that asks for a password.
+//! The login of an operator at a server that requires a password.
 //!
-//! Here: where user and password come from. Not here: the exchange with the server (`client`), the users a
-//! server knows (`auth`).
+//! Here: the sources of user and password. Not here: the exchange with the server (`client`), the
+//! server's users (`auth`).
 
 use std::fmt;
 use std::fs::File;
@@ -10,29 +10,29 @@ use std::path::PathBuf;
 
 use super::CliError;
 
-/// The variable that holds the password where no file is named.
+/// The environment variable with the password, read if `--password-file` is missing.
 pub(crate) const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
-/// Most bytes of `user password`: a line of the server's file of users has no more.
+/// Maximum length of `user password`, the bound of a line in the server's auth file.
 const BYTES_MAX: usize = crate::config::LINE_BYTES_MAX;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 pub(super) struct LoginFlags {
-    /// Log in as this user, if the server asks for a password; it is read from --password-file, from
-    /// TOLLGATE_PASSWORD, or from the terminal
+    /// Log in as this user if the server requires a password; the password is read from
+    /// --password-file, TOLLGATE_PASSWORD or the terminal
     #[arg(long, global = true, value_name = "USER", value_parser = user)]
     pub(super) login: Option<String>,
-    /// File that holds the password and no more
+    /// File that contains the password and nothing else
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) password_file: Option<PathBuf>,
 }
 
-/// A user and the password of that user.
+/// A user and password.
 #[derive(Clone)]
 pub(super) struct Credentials(String);
 
 impl Credentials {
-    /// The value of the `set` that logs in.
+    /// The data block of the `set` that logs in.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
@@ -58,8 +58,8 @@ impl LoginFlags {
     ///
     /// # Errors
     ///
-    /// `--password-file` without `--login`, a password that cannot be read, or one that no server
-    /// can have.
+    /// `--password-file` without `--login`, a password that cannot be read, or one that an auth
+    /// file cannot contain.
     pub(super) fn credentials(&self) -> Result<Option<Credentials>, CliError> {
         let refused = |why: &str| CliError::Login(why.to_owned());
         let Some(user) = &self.login else {
@@ -92,10 +92,10 @@ impl LoginFlags {
     }
 }
 
-/// The text of a file without the end of its line.
+/// Reads a file, without the line end of its last line.
 fn read(path: &PathBuf) -> io::Result<String> {
     let mut text = String::new();
-    // One byte more than can be good, and a line end.
+    // One byte above the bound, and a CRLF.
     File::open(path)?.take(BYTES_MAX as u64 + 3).read_to_string(&mut text)?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())

@@ -1,7 +1,7 @@
-//! What nodes answered, for people or as JSON.
+//! Formats the replies of nodes as text or as JSON.
 //!
-//! Here: tables, the sentence on top of a status, JSON of the same. Not here: what the figures mean
-//! (`cluster_stats`). Figures that this program does not know are shown all the same: the node may be
+//! Here: tables, the first sentence of a status, JSON of the same. Not here: the meaning of the
+//! stats (`cluster_stats`). Stats that this program does not know are shown too: the node may be
 //! newer.
 
 use std::fmt::Write as _;
@@ -11,10 +11,10 @@ use serde_json::{Map, Value, json};
 use super::client::StatPairs;
 use super::drain::DrainReport;
 
-/// Columns of a table: what stands above, and the figure's name.
+/// Columns of a table: title and name of the stat.
 type Columns = &'static [(&'static str, &'static str)];
 
-/// At most [`WIDTH`] columns with the name cut; the rest is in [`NODES_WIDE`].
+/// The columns fit [`WIDTH`] if the name is cut; the other stats are in [`NODES_WIDE`].
 const NODES: Columns = &[
     ("NAME", "ring_name"),
     ("STATE", "state"),
@@ -48,9 +48,9 @@ const NODES_WIDE: Columns = &[
     ("CLOCK", "clock_offset_ms"),
 ];
 
-/// Columns of a terminal that a table of nodes fits into.
+/// Maximum width of a table of nodes, in characters.
 const WIDTH: usize = 100;
-/// A name is not cut to less.
+/// Minimum width to which a name is cut.
 const NAME_MIN: usize = 10;
 
 const PARTITIONS: Columns = &[
@@ -64,7 +64,7 @@ const PARTITIONS: Columns = &[
     ("VER", "ver"),
 ];
 
-/// One node or partition: its id, and its figures by name.
+/// One node or partition: its id, and its stats by name.
 pub(super) struct StatRow<'a> {
     pub(super) id: &'a str,
     stats: Vec<(&'a str, &'a str)>,
@@ -83,7 +83,7 @@ impl<'a> StatRow<'a> {
     }
 }
 
-/// Nodes, from lines like `n1:state active`: those of a node stand together.
+/// Groups lines such as `n1:state active` by node. The lines of one node must be adjacent.
 pub(super) fn rows(stats: &StatPairs) -> Vec<StatRow<'_>> {
     let mut rows: Vec<StatRow<'_>> = Vec::new();
     for (name, text) in stats {
@@ -96,13 +96,13 @@ pub(super) fn rows(stats: &StatPairs) -> Vec<StatRow<'_>> {
     rows
 }
 
-/// The value of a figure; `-` where the node does not tell it.
+/// The value of a stat, or `-` if the node does not report it.
 pub(super) fn printed<'s>(stats: &'s StatPairs, name: &str) -> &'s str {
     let found = stats.iter().find(|(other, _)| other == name);
     found.map_or("-", |(_, value)| value.as_str())
 }
 
-/// The most important of `stats cluster`, with a sentence on top; as JSON all of it.
+/// Formats the most important of `stats cluster` below a sentence; as JSON, all of it.
 pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
     if as_json {
         return pretty(&object(stats));
@@ -145,12 +145,12 @@ pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
     format!("{}\n\n{}", verdict(stats), pairs(&lines))
 }
 
-/// The node that was asked is ready.
+/// Formats the success of `ready`.
 pub(super) fn ready(as_json: bool) -> String {
     if as_json { "{\"ready\":true}\n".to_owned() } else { "ready\n".to_owned() }
 }
 
-/// `stats cluster nodes`.
+/// Formats `stats cluster nodes`.
 pub(super) fn nodes(stats: &StatPairs, is_wide: bool, as_json: bool) -> String {
     let rows = rows(stats);
     if as_json {
@@ -169,9 +169,9 @@ pub(super) fn nodes(stats: &StatPairs, is_wide: bool, as_json: bool) -> String {
     }
 }
 
-/// `stats cluster partitions`: totals, then partitions.
+/// Formats `stats cluster partitions`: totals, then partitions.
 pub(super) fn partitions(stats: &StatPairs, as_json: bool) -> String {
-    // Of a partition the value is its figures: `p17 state=moving,primary=n1`.
+    // A partition's value is a list of stats: `p17 state=moving,primary=n1`.
     let (lines, totals): (StatPairs, StatPairs) =
         stats.iter().cloned().partition(|(_, value)| value.contains('='));
     let row = |(id, value)| StatRow { id, stats: stats_of(value) };
@@ -199,7 +199,7 @@ fn stats_of(value: &str) -> Vec<(&str, &str)> {
     value.split(',').filter_map(|figure| figure.split_once('=')).collect()
 }
 
-/// How a drain goes.
+/// Formats the progress of a drain.
 pub(super) fn progress(response: &DrainReport, as_json: bool) -> String {
     if as_json {
         let line = match response {
@@ -221,17 +221,17 @@ pub(super) fn progress(response: &DrainReport, as_json: bool) -> String {
     }
 }
 
-/// All limits: a limits file.
+/// Formats all limits: as text, a limits file.
 pub(super) fn limits(text: &str, as_json: bool) -> String {
     if as_json { pretty(&serde_json::json!({ "limits": text })) } else { text.to_owned() }
 }
 
-/// The cluster did what it was told.
+/// Formats the success of a change.
 pub(super) fn done(as_json: bool) -> String {
     if as_json { "{\"done\":true}\n".to_owned() } else { "done\n".to_owned() }
 }
 
-/// How the cluster is, in one sentence: the worst first.
+/// The state of the cluster in one sentence, the worst problem first.
 fn verdict(stats: &StatPairs) -> String {
     let text = |name: &str| printed(stats, name);
     let count = |name| text(name).parse::<u64>().unwrap_or(0);
@@ -267,7 +267,7 @@ fn verdict(stats: &StatPairs) -> String {
     }
 }
 
-/// Names and values, the values under each other.
+/// Formats names and values as two columns.
 fn pairs(stats: &StatPairs) -> String {
     let width = stats.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let mut page = String::new();
@@ -277,7 +277,8 @@ fn pairs(stats: &StatPairs) -> String {
     page
 }
 
-/// A table, columns as wide as what is in them, and no cell wider than `cell_max`.
+/// Formats a table. Each column is as wide as its widest cell, and cells are cut to `cell_max`
+/// characters.
 fn table(first: &str, columns: Columns, rows: &[StatRow<'_>], cell_max: usize) -> String {
     let titles = columns.iter().map(|(title, _)| (*title).to_owned());
     let mut cells: Vec<Vec<String>> = vec![[first.to_owned()].into_iter().chain(titles).collect()];
@@ -302,7 +303,7 @@ fn table(first: &str, columns: Columns, rows: &[StatRow<'_>], cell_max: usize) -
     page
 }
 
-/// A text, or its beginning and a mark that more follows.
+/// Cuts `text` to `chars_max` characters; a cut text ends with an ellipsis.
 fn cut(text: &str, chars_max: usize) -> String {
     if text.chars().count() <= chars_max {
         return text.to_owned();
@@ -315,7 +316,7 @@ fn object(stats: &StatPairs) -> Value {
     Value::Object(figures.collect())
 }
 
-/// A figure as JSON has it: a number, true or false, null for what nobody knows, else text.
+/// Converts a stat to JSON: a number, a boolean, null for `-`, else text.
 fn value(text: &str) -> Value {
     match text {
         "-" => Value::Null,

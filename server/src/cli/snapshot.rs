@@ -1,7 +1,6 @@
 //! `tollgate snapshot`: has a running server on this machine write its snapshot.
 //!
-//! Here: its command line, and the signal. Not here: what the server does with it
-//! (`snapshot::keeper`).
+//! Here: its command line, and the signal. Not here: writing the snapshot (`snapshot::keeper`).
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,24 +15,24 @@ use super::{CliError, Parsed};
 use crate::config::ConfigError;
 use crate::files;
 
-/// Most bytes of a file with a process id.
+/// Maximum size of a file with a process id.
 const PIDFILE_BYTES_MAX: u64 = 64;
 
-/// Have a running server write its snapshot (-e) and go on; as kill -USR2
+/// Have a running server write its snapshot (-e) while it serves on; equivalent to kill -USR2
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate snapshot", term_width = 100)]
 #[command(group(clap::ArgGroup::new("process").required(true)))]
 pub struct SnapshotRequest {
-    /// The server's process id
+    /// Process id of the server
     #[arg(long, value_name = "NUM", group = "process")]
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// The file that the server wrote its process id to (-P)
+    /// File with the server's process id, as written by the server's -P
     #[arg(long, value_name = "FILE", group = "process")]
     pidfile: Option<PathBuf>,
 }
 
-/// Reads the words behind `snapshot`.
+/// Parses the words after `snapshot`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
     let command = SnapshotRequest::command().no_binary_name(true);
     let found = command.try_get_matches_from(words);
@@ -50,11 +49,11 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
 }
 
 impl SnapshotRequest {
-    /// Sends the signal, and says so on `out`.
+    /// Sends the signal and reports that on `out`.
     ///
     /// # Errors
     ///
-    /// When there is no such process, or it is none that takes the signal.
+    /// No process has this id, or the process does not catch the signal.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let pid = match (self.pid, &self.pidfile) {
             (Some(pid), _) => pid,
@@ -80,7 +79,8 @@ impl SnapshotRequest {
     }
 }
 
-/// Whether a process with this `/proc/<pid>/status` catches SIGUSR2: any other is ended by it.
+/// Whether a process with this `/proc/<pid>/status` catches SIGUSR2. The signal would terminate any
+/// other process.
 fn takes_signal(status: &str) -> bool {
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
     let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Command lines, and what is shown. Conversations with a node: `server/tests/cluster_cli.rs`.
+//! Tests of command lines and of output. Conversations with a node: `server/tests/cluster_cli.rs`.
 
 use super::drain::DrainReport;
 use super::login::LoginFlags;
@@ -66,7 +66,7 @@ fn a_command_line_is_read() {
 }
 
 #[test]
-fn a_command_line_that_is_wrong_hears_how_it_is_written() {
+fn a_bad_command_line_gets_the_usage() {
     for line in ["", "--json", "state", "stats"] {
         assert_eq!(read(line), Err(USAGE.to_owned()), "{line}");
     }
@@ -100,7 +100,7 @@ fn a_command_line_that_is_wrong_hears_how_it_is_written() {
         let reason = read(line).expect_err(line);
         assert!(reason.contains(part) && !reason.contains('\n'), "{line}: {reason}");
     }
-    // What would be a second line of the conversation is no word.
+    // A word must not add a second line to the conversation.
     for node in ["a b", "a\r\nflush_all", "", "\u{7f}"] {
         let words = ["drain", node].map(OsString::from);
         assert!(parse(&words).is_err(), "{node:?}");

@@ -1,11 +1,11 @@
-//! Words of the command line that are no command.
+//! Refusals of unknown words on the command line.
 //!
-//! Here: what is said of one, with the command that it is nearest to. Not here: when a word is refused
+//! Here: the text of a refusal, with the nearest command. Not here: when a word is refused
 //! (`config`).
 
 use super::{CHECK_LIMITS, CLUSTER, SNAPSHOT};
 
-/// What may be meant, by the words that people try.
+/// Known words, and the command or flag that each probably means.
 const MEANT: [(&str, &str); 9] = [
     (CHECK_LIMITS, "check-limits FILE"),
     (CLUSTER, "cluster, as the first word"),
@@ -18,14 +18,14 @@ const MEANT: [(&str, &str); 9] = [
     ("run", "no word at all: tollgate serves without one"),
 ];
 
-/// A word is near another with so many letters of difference at most.
+/// Maximum edit distance at which a known word is suggested.
 const DISTANCE_MAX: usize = 3;
 
-/// Why a word is refused.
+/// The text that refuses `word`.
 pub(crate) fn refusal(word: &str) -> String {
     let near = MEANT.iter().map(|(known, meant)| (distance(word, known), known, meant));
     let near = near.min_by_key(|(distance, ..)| *distance);
-    // A short word is not near to a long one only because it is short.
+    // Also require that less than half of the letters differ, or every short word would be near.
     let near = near.filter(|(distance, known, _)| {
         *distance <= DISTANCE_MAX && *distance * 2 <= known.len().min(word.chars().count())
     });
@@ -38,7 +38,7 @@ pub(crate) fn refusal(word: &str) -> String {
     )
 }
 
-/// Letters to put, remove or change until one word is the other (Levenshtein).
+/// Levenshtein distance: the number of letters to insert, delete or replace.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_hears_the_nearest_command() {
+    fn an_unknown_word_gets_the_nearest_command() {
         for (word, meant) in [
             ("check-limit", "check-limits FILE"),
             ("checklimits", "check-limits FILE"),

@@ -1,4 +1,4 @@
-//! What an operator reads, on a map of three nodes, a witness and four partitions.
+//! Tests of the operator's view, on a map of three nodes, a witness and four partitions.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ fn placement(bits: u8) -> Placement {
     Placement::new(Scheme::Ketama, bits).expect("few partitions")
 }
 
-/// n1 and n2 active, n3 dead, n4 a witness. p0 is fine, p1 is being handed over and getting a copy,
-/// p2 lost its primary, p3 its backup.
+/// Builds a map: n1 and n2 are active, n3 is dead, n4 is a witness. p0 is fine, p1 is being handed
+/// over and gets a copy, p2 has lost its primary, p3 its backup.
 fn map() -> Map {
     let mut map = Map::default();
     apply(&mut map, &MapCommand::Create { cluster: 0x00C0_FFEE, placement: placement(2) });
@@ -157,7 +157,7 @@ fn all_partitions_come_in_order() {
 }
 
 #[test]
-fn a_cluster_in_ruins_is_told_in_so_many_lines() {
+fn a_broken_cluster_lists_few_partitions() {
     let mut map = Map::default();
     apply(&mut map, &MapCommand::Create { cluster: 1, placement: placement(11) });
     let status = status(&map);
@@ -171,7 +171,7 @@ fn a_cluster_in_ruins_is_told_in_so_many_lines() {
 }
 
 #[test]
-fn a_node_without_a_cluster_knows_little() {
+fn a_node_without_a_cluster_reports_unknowns() {
     let map = Map::default();
     let mut status = status(&map);
     (status.identity.membership, status.membership_state) = (None, MembershipState::Seeking);
@@ -191,7 +191,7 @@ fn a_node_without_a_cluster_knows_little() {
 }
 
 #[test]
-fn clients_are_told_the_nodes_that_hold_something() {
+fn clients_get_the_nodes_that_hold_keys() {
     let mut out = Vec::new();
     let ver = with_view(|view| {
         write_config(view, &mut out);
@@ -218,7 +218,7 @@ fn a_node_has_several_names() {
     ] {
         assert_eq!(named(word), Ok(NodeId(node)), "{word}");
     }
-    // The third node goes by the name of n1.
+    // The ring name of the third node is n1.
     let unclear = "n1 may be n1 or n3: name it by its address";
     assert_eq!(named("n1"), Err(unclear.to_owned()));
     for word in ["n5", "5", "", "n", "cache", "CACHE-2", "-1"] {
@@ -264,7 +264,7 @@ fn words_become_commands() {
 const LOST_AFTER: &str = "lost_after is a number of seconds from 1 to 4294967295, or never";
 
 #[test]
-fn a_node_tells_why_it_is_not_ready() {
+fn a_node_reports_why_it_is_not_ready() {
     let map = map();
     let why = |change: &dyn Fn(&mut Status)| {
         let mut status = status(&map);

@@ -1,7 +1,7 @@
-//! The operator's words → the map's commands.
+//! The words of operator commands → commands to the map.
 //!
-//! Here: which node a word names, which setting. Not here: the line they stand on
-//! (`protocol::ClusterVerb`), carrying the command out (`control`).
+//! Here: which node or setting a word names. Not here: decoding the line (`protocol::ClusterVerb`),
+//! executing the command (`control`).
 
 use cluster::id::NodeId;
 use cluster::map::command::{LOST_AFTER_MS_MAX, Setting};
@@ -9,13 +9,13 @@ use cluster::map::{Map, MapCommand};
 use cluster::placement::COPIES_MAX;
 use protocol::ClusterVerb;
 
-/// Why the words mean nothing here. `Display` goes behind `CLIENT_ERROR cluster: `.
+/// The reason why the words of a command are refused. `Display` follows `CLIENT_ERROR cluster: `.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum WordsError {
     /// No node has this id, name or address.
     #[error("there is no node {0}")]
     NoNode(String),
-    /// A name of one node looks like the id of another, say.
+    /// The word names two nodes, for example one by ring name and one by id.
     #[error("{0} may be {1} or {2}: name it by its address")]
     Ambiguous(String, NodeId, NodeId),
     /// The setting does not take this value.
@@ -24,20 +24,20 @@ pub enum WordsError {
     /// No setting has this name.
     #[error("there is no setting {0}; {SETTINGS}")]
     NoSetting(String),
-    /// Limits are changed by `node::limits`.
+    /// `node::limits` changes limits.
     #[error("limits are not changed so")]
     OfLimits,
 }
 
-/// The settings of a cluster, as an operator reads them.
+/// The settings of a cluster, for error messages.
 pub const SETTINGS: &str = "there are replicas (copies of each key, 1 to 3) and lost_after (seconds \
                             from 1 to 4294967295, or never)";
 
-/// The command that does what an operator says, on nodes as this map has them.
+/// Returns the map command for an operator's verb, on the nodes of `map`.
 ///
 /// # Errors
 ///
-/// When a node cannot be told, or a setting does not take the value.
+/// A word names no single node, or a setting does not accept the value.
 pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<MapCommand, WordsError> {
     let living = |word| {
         let id = node_of(map, word)?;
@@ -60,12 +60,12 @@ pub fn command_of(map: &Map, verb: ClusterVerb<'_>) -> Result<MapCommand, WordsE
     })
 }
 
-/// The node that a word names: its id (`n3` or `3`), its ring name, or where clients or peers reach
-/// it.
+/// Returns the node that `word` names: by id (`n3` or `3`), ring name, client address or peer
+/// address.
 ///
 /// # Errors
 ///
-/// When it names none, or two: a ring name may look like an id.
+/// The word names no node, or two: a ring name may look like an id.
 pub fn node_of(map: &Map, word: &[u8]) -> Result<NodeId, WordsError> {
     let text = String::from_utf8_lossy(word);
     let number = text.strip_prefix('n').unwrap_or(&text).parse().ok().map(NodeId);
@@ -83,11 +83,11 @@ pub fn node_of(map: &Map, word: &[u8]) -> Result<NodeId, WordsError> {
     }
 }
 
-/// The setting that a name and a value mean.
+/// Returns the setting for a name and a value.
 ///
 /// # Errors
 ///
-/// When there is no such setting, or it does not take the value.
+/// There is no such setting, or it does not accept the value.
 pub fn setting(name: &[u8], value: &[u8]) -> Result<Setting, WordsError> {
     let value = std::str::from_utf8(value).unwrap_or_default();
     match name {

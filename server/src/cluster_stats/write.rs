@@ -1,7 +1,7 @@
-//! `ClusterView` → bytes: `STAT` lines, and the list of nodes as `ElastiCache` tells it.
+//! `ClusterView` → bytes: `STAT` lines, and the list of nodes in `ElastiCache`'s format.
 //!
-//! Every line of `stats` is `STAT <name> <value>`; `-` is what nobody knows. Not here: where the
-//! figures come from (`cluster_stats`).
+//! Every line of `stats` is `STAT <name> <value>`; the value `-` means unknown. Not here: the
+//! source of the numbers (`cluster_stats`).
 
 use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
@@ -15,27 +15,26 @@ use super::{
 use crate::config::listen::host_and_port;
 use crate::limits::map_text::entries;
 
-/// Most partitions of `stats cluster partitions`: right after a start all 65536 may be without a
-/// primary.
+/// Most partitions in `stats cluster partitions`: after a start all 65536 may be without a primary.
 const PARTITION_LINES_MAX: usize = 20;
 
-/// What `stats cluster` is asked about.
+/// The topic of `stats cluster`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Topic {
     /// `stats cluster`: the node, the cluster as a whole, traffic.
     General,
-    /// `stats cluster nodes`: some lines a node.
+    /// `stats cluster nodes`: several lines per node.
     Nodes,
-    /// `stats cluster partitions`: totals, and a line for each that is not as it should be.
+    /// `stats cluster partitions`: totals, and a line for each partition with a problem.
     Partitions,
-    /// `stats cluster partitions all`: a line for each.
+    /// `stats cluster partitions all`: a line for each partition.
     AllPartitions,
-    /// `stats cluster limits`: the limits in their order, with the version that each has.
+    /// `stats cluster limits`: the limits in order, each with its version.
     Limits,
 }
 
 impl Topic {
-    /// The topic in the words behind `stats`; none where they are of something else.
+    /// Returns the topic in the words after `stats`; `None` for other topics.
     #[must_use]
     pub fn of(raw_request: &[u8]) -> Option<Self> {
         let words: Vec<&[u8]> =
@@ -51,7 +50,7 @@ impl Topic {
     }
 }
 
-/// Appends the answer to `stats` about `topic`, its `END` included.
+/// Writes the reply to `stats` about `topic`, including `END`.
 pub fn write(view: &ClusterView<'_>, topic: Topic, out: &mut Vec<u8>) {
     let mut lines = LineWriter(String::new());
     match topic {
@@ -65,7 +64,7 @@ pub fn write(view: &ClusterView<'_>, topic: Topic, out: &mut Vec<u8>) {
     out.extend_from_slice(lines.0.as_bytes());
 }
 
-/// Appends the answer to `config get cluster`: the nodes that clients should have in their lists.
+/// Writes the reply to `config get cluster`: the nodes that clients should list.
 pub fn write_config(view: &ClusterView<'_>, out: &mut Vec<u8>) {
     let mut body = format!("{}\n", view.map.ver());
     let mut is_first = true;
@@ -76,7 +75,7 @@ pub fn write_config(view: &ClusterView<'_>, out: &mut Vec<u8>) {
         if !is_member || row.node.description.weight == 0 {
             continue;
         }
-        // Empty where it is not known: clients look the name up then.
+        // Empty for a host name, so that clients resolve it.
         let ip = if host.parse::<IpAddr>().is_ok() { host } else { "" };
         let blank = if is_first { "" } else { " " };
         is_first = false;
@@ -88,7 +87,7 @@ pub fn write_config(view: &ClusterView<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"\r\nEND\r\n");
 }
 
-/// Lines as they grow.
+/// Collects the lines.
 struct LineWriter(String);
 
 impl LineWriter {
@@ -108,7 +107,7 @@ fn limits(view: &ClusterView<'_>, lines: &mut LineWriter) {
     }
 }
 
-/// `-` for what nobody knows.
+/// Returns `-` for an unknown value.
 fn known(value: Option<impl Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -117,7 +116,7 @@ fn yes(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "no" }
 }
 
-/// A text of a node's own as one line, and never none.
+/// Returns a node's own text as one line that is not empty.
 fn told(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
@@ -125,7 +124,7 @@ fn told(text: &str) -> String {
     }
 }
 
-/// Several nodes as one word.
+/// Joins several nodes to one word.
 fn list(nodes: impl IntoIterator<Item = NodeId>, between: &str) -> String {
     let names: Vec<_> = nodes.into_iter().map(|node| node.to_string()).collect();
     if names.is_empty() { "-".to_owned() } else { names.join(between) }
@@ -137,7 +136,7 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let settings = view.map.settings();
     lines.stat("node", known(view.node));
     lines.stat("incarnation", status.identity.incarnation.0);
-    // Enough to tell clusters apart; the rest is kept from clients, for key hashes are seeded with it.
+    // Enough digits to tell clusters apart. The rest stays secret: it seeds the key hashes.
     let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));
     lines.stat("cluster", known(id));
     lines.stat("place", place_word(status.membership_state));
@@ -229,7 +228,7 @@ fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut LineWriter) {
     stat("clock_off", &known(row.is_clock_off().map(yes)));
 }
 
-/// Totals, then all partitions in order, or those that are not as they should be, the worst first.
+/// Writes the totals, then all partitions in order, or those with a problem, the worst first.
 fn partitions(view: &ClusterView<'_>, all: bool, lines: &mut LineWriter) {
     totals(view, lines);
     if all {

@@ -1,14 +1,15 @@
-//! Commands on no key: `flush_all`, `stats`, `version` and their like.
+//! Commands without a key, such as `flush_all`, `stats` and `version`.
 //!
-//! Not here: the figures of `stats` (`stats`), `quit` and all that concerns one connection
-//! (`session`).
+//! Here: executing them. Not here: the content of `stats` (`stats`), `quit` and other commands that
+//! concern one connection (`session`).
 
 use protocol::Admin;
 
 use crate::commands::items::line;
 use crate::session::{ExecContext, RequestOutcome};
 
-/// From here on `cache_memlimit` takes a number for one of bytes: memcached's bound.
+/// From this value on `cache_memlimit` refuses the number, which must be one of bytes: memcached's
+/// bound.
 const MEMORY_LIMIT_MEGABYTES_ABOVE: u64 = 1_000_000_001;
 
 pub(crate) const SHUTDOWN_NOT_ENABLED: &[u8] = b"SERVER_ERROR: shutdown not enabled\r\n";
@@ -61,7 +62,7 @@ impl ExecContext<'_> {
             {
                 return RequestOutcome::Given;
             }
-            // The first two are not built; `config` is no verb of memcached.
+            // `watch` and the metadump are not built; `config` is no verb of memcached.
             Admin::Watch | Admin::Dump | Admin::ConfigGet => b"ERROR\r\n",
             Admin::Cluster(_) => b"SERVER_ERROR not in a cluster\r\n",
             Admin::Quit => return RequestOutcome::Close,

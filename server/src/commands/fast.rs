@@ -1,8 +1,8 @@
-//! The commonest requests, answered while the shards of a batch are held: each shard is locked once a
-//! batch, not once a request.
+//! The fast path: executes the commonest requests while the shards of a batch are locked, so that
+//! each shard is locked once per batch, not once per request.
 //!
-//! Not here: reading them (`protocol`), everything else about them (`session`, `items`, `native`), which
-//! also answers them wherever the short way does not go.
+//! Not here: decoding (`protocol`), the general path (`session`, `items`, `native`), which handles
+//! every request that the fast path does not.
 
 use std::hint::cold_path;
 
@@ -16,10 +16,11 @@ use crate::commands::native::encode_decision;
 use crate::limits::LimitMatch;
 use crate::session::{ExecContext, KeyLookup};
 
-/// Longer values are stored, and read by `get`, under the lock of their own shard alone.
+/// A longer value is stored, and read by `get`, under the lock of its own shard alone.
 pub(crate) const LOCKED_VALUE_BYTES_MAX: usize = 4096;
 
-/// Whether a request may be answered while the shards of a batch are held, if no limit is bound to its key.
+/// Returns whether a request on a key without a limit may be executed while the shards of a batch
+/// are locked.
 #[inline]
 pub(crate) fn may_run_locked(fast: &FastRequest<'_>) -> bool {
     match fast {
@@ -30,8 +31,8 @@ pub(crate) fn may_run_locked(fast: &FastRequest<'_>) -> bool {
 }
 
 impl ExecContext<'_> {
-    /// Answers a request; on a key that a limit is bound to only an `incr`, or a `take` under that limit.
-    /// False if it is not answered, because it has to go the long way.
+    /// Executes a request and writes its reply. On a limited key it executes only an `incr`, and a
+    /// `take` under that limit. Returns false, without a reply, if the general path is needed.
     #[inline]
     pub(crate) fn answer_fast(
         &mut self,
@@ -54,8 +55,8 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Answers a request on a key that no limit is bound to. False if it is not answered, because it has to go
-    /// the long way.
+    /// Executes a request on a key without a limit and writes its reply. Returns false, without a
+    /// reply, if the general path is needed.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is most of what the commonest batches do")]
     pub(crate) fn answer_without_limit(
@@ -117,7 +118,7 @@ impl ExecContext<'_> {
         }
     }
 
-    /// As [`ExecContext::answer_without_limit`], by itself.
+    /// [`ExecContext::answer_without_limit`], not inlined.
     #[inline(never)]
     fn answer_without_limit_outlined(
         &mut self,
@@ -129,7 +130,7 @@ impl ExecContext<'_> {
         self.answer_without_limit(engine, fast, hash, out)
     }
 
-    /// As `limited_command` of an `incr`, where nothing is charged but the key itself.
+    /// Like `limited_command` for an `incr` that charges no key but its own.
     fn count_limited_fast(
         &self,
         engine: &mut Engine,
@@ -148,7 +149,7 @@ impl ExecContext<'_> {
         self.counters.incr_hits.add(1);
         match item.value {
             Value::Number(number) => encode_number(out, number),
-            // Usage is a number always.
+            // Usage is always a number.
             Value::Bytes(bytes) => {
                 out.extend_from_slice(bytes);
                 out.extend_from_slice(b"\r\n");
@@ -157,7 +158,7 @@ impl ExecContext<'_> {
         true
     }
 
-    /// As `native` of a `take` under the key's own limit, where nothing is charged but the key itself.
+    /// Like `native` for a `take` under the key's own limit that charges no key but its own.
     fn take_limited_fast(
         &mut self,
         engine: &mut Engine,
@@ -177,7 +178,8 @@ impl ExecContext<'_> {
         is_told
     }
 
-    /// A `VALUE` block, or nothing where there is no item.
+    /// Writes a `VALUE` block, or nothing if the key has no item. Returns false if the general path
+    /// is needed.
     #[inline]
     pub(crate) fn get_fast(
         &self,
@@ -200,7 +202,7 @@ impl ExecContext<'_> {
         true
     }
 
-    /// As `command_at` of a `set`, in a tenth fewer instructions.
+    /// Like `command_at` for a `set`, in fewer instructions.
     fn set_fast(
         &self,
         engine: &mut Engine,

@@ -1,6 +1,6 @@
-//! The classic and meta verbs on a key: from a decoded request to its answer.
+//! The classic and meta verbs on a key: from a decoded request to its reply.
 //!
-//! Not here: keys that a limit is bound to (`limited_keys`), the native verbs (`native`), commands on no key
+//! Not here: limited keys (`limited_keys`), the native verbs (`native`), commands without a key
 //! (`admin`).
 
 use engine::Engine;
@@ -12,7 +12,7 @@ use crate::limits::LimitMatch;
 use crate::session::{ExecContext, KeyLookup};
 
 impl ExecContext<'_> {
-    /// Answers a retrieval of one key, without its end.
+    /// Writes the reply to a retrieval of one key, without `END`.
     pub(crate) fn retrieve_one(
         &mut self,
         command: &Command<'_>,
@@ -23,7 +23,7 @@ impl ExecContext<'_> {
         match &lookup.key_limit {
             Ok(None) => self.retrieve(command, lookup.hash, with_cas, out),
             Ok(Some(found)) => self.limited_retrieve(found, command, lookup.hash, with_cas, out),
-            // A key that no limit can count under has no usage.
+            // A key that its limit cannot count has no usage.
             Err(_) => {}
         }
     }
@@ -61,9 +61,9 @@ impl ExecContext<'_> {
         });
     }
 
-    /// As `one_key`, of a key that no limit is bound to, whose shard is held, and of a command without
-    /// [a way of its own](needs_own_lock); false if it is not answered, because room has to be made
-    /// for it elsewhere.
+    /// Like `one_key`, for a key without a limit whose shard is locked, and a command that does not
+    /// [need its own lock](needs_own_lock). Returns false, without a reply, if the store is full:
+    /// the caller must make room in other shards.
     pub(crate) fn command_at(
         &self,
         engine: &mut Engine,
@@ -103,20 +103,20 @@ impl ExecContext<'_> {
         });
     }
 
-    /// Counts a command as memcached's `stats` does (MEMCACHED.md, section 6).
+    /// Counts a command as memcached's `stats` does (`docs/reference/stats.md`).
     pub(crate) fn note(&self, command: &Command<'_>, outcome: &Outcome<'_>, meta: bool) {
         let counters = self.counters;
         let hit = !matches!(outcome, Outcome::Miss | Outcome::Vivified(_) | Outcome::NotFound);
         let vivified = matches!(outcome, Outcome::Vivified(_));
         match &command.operation {
-            // A miss of `mg` with `T` counts as one of `mg`, as in memcached.
+            // A miss of `mg` with `T` counts as a miss of `mg`, as in memcached.
             Operation::Get(get) if get.touch.is_some() && (hit || !meta) => {
                 counters.cmd_touch.add(1);
                 if hit { &counters.touch_hits } else { &counters.touch_misses }.add(1);
             }
             Operation::Get(_) => {
                 counters.cmd_get.add(1);
-                // An item left by `N` counts as found, as in memcached.
+                // An item created by `N` counts as found, as in memcached.
                 counters.total_items.add(u64::from(vivified));
                 if hit || vivified { &counters.get_hits } else { &counters.get_misses }.add(1);
             }
@@ -146,7 +146,7 @@ impl ExecContext<'_> {
                 }
             }
             Operation::Delete(delete) => match outcome {
-                // The item stays.
+                // The item stays in the store.
                 Outcome::Deleted if delete.stale || delete.drop_value => {}
                 Outcome::Deleted => counters.delete_hits.add(1),
                 _ => counters.delete_misses.add(1),
@@ -162,8 +162,8 @@ impl ExecContext<'_> {
     }
 }
 
-/// Whether a command must not be applied while the shards of others are held: because it is more than one
-/// step, or copies a value that may be long.
+/// Returns whether a command must not be applied while other shards are locked, because it takes
+/// more than one step or copies a value of any length.
 #[inline]
 pub(crate) fn needs_own_lock(command: &Command<'_>, form: &Form<'_>) -> bool {
     match &command.operation {
@@ -176,7 +176,7 @@ pub(crate) fn needs_own_lock(command: &Command<'_>, form: &Form<'_>) -> bool {
     }
 }
 
-/// Tells a client what became of its command; `me` has an answer of its own.
+/// Writes the reply for an outcome; `me` has its own format.
 pub(crate) fn encode_outcome(
     out: &mut Vec<u8>,
     command: &Command<'_>,

@@ -1,8 +1,8 @@
-//! The plain verbs on keys that a limit is bound to, and the keys beside them.
+//! The plain verbs on limited keys, and on their companions.
 //!
-//! Here: which key and policy a command means, its parents, companions, how a refusal is told. Not
-//! here: which limit a key has (`limits`), what each verb does to a state (`engine`), the native
-//! verbs (`native`).
+//! Here: the key and policy that a command applies to, its parents, companions, and the encoding of
+//! a refusal. Not here: the limit of a key (`limits`), the effect of each verb on a limit state
+//! (`engine`), the native verbs (`native`).
 
 use engine::algorithms::{Attempt, take};
 use engine::{
@@ -15,16 +15,16 @@ use crate::commands::multi_key::{Adjustment, ChargeContext, ChargeResult};
 use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
 use crate::session::ExecContext;
 
-/// What a key is bound to; `None` for a plain one.
+/// The limit match of a key; `None` for a plain one.
 pub(crate) type KeyLimit<'a> = Result<Option<LimitMatch<'a>>, LimitedKeyError>;
 
-/// Nanoseconds as milliseconds, rounded up.
+/// Converts nanoseconds to milliseconds, rounded up.
 pub(crate) fn milliseconds(nanos: u64) -> u64 {
     nanos.div_ceil(1_000_000)
 }
 
 impl<'a> ExecContext<'a> {
-    /// Where keys that are charged together lie.
+    /// Returns the context for charging several keys together.
     pub(crate) fn charge_context(&self) -> ChargeContext<'a> {
         ChargeContext {
             now: self.now,
@@ -36,24 +36,24 @@ impl<'a> ExecContext<'a> {
 }
 
 impl ExecContext<'_> {
-    /// The rule of a bound key.
+    /// Returns the policy of a limited key.
     pub(crate) fn policy_of<'f>(&self, found: &LimitMatch<'f>) -> PolicyRef<'f> {
         self.active_limits.policy_ref(found.limit().index(), found.policy())
     }
 
-    /// Whether others are to be charged with a bound key.
+    /// Returns whether the parents of a limited key are charged too.
     pub(crate) fn charges_parents(&self, found: &LimitMatch<'_>) -> bool {
         found.has_parents() && !self.alone
     }
 
-    /// Counts what a limit judged.
+    /// Counts a decision of a limit.
     pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
         if let Some(metrics) = self.active_limits.metrics(limit) {
             metrics.note(self.worker, judgement);
         }
     }
 
-    /// Answers a classic or meta verb on a bound key; `hash` is that of the counted key.
+    /// Executes a classic or meta verb on a limited key; `hash` is the hash of the counted key.
     pub(crate) fn limited_command(
         &mut self,
         found: &LimitMatch<'_>,
@@ -72,7 +72,7 @@ impl ExecContext<'_> {
         self.write_limited_reply(found, command, form, outcome, out);
     }
 
-    /// Tells a client what became of its command on a bound key.
+    /// Writes the reply to a command on a limited key.
     pub(crate) fn write_limited_reply(
         &mut self,
         found: &LimitMatch<'_>,
@@ -91,8 +91,8 @@ impl ExecContext<'_> {
         encode_outcome(out, command, form, &outcome);
     }
 
-    /// A plain client compares with the limit and knows of no override: what a smaller one refuses is
-    /// told above both.
+    /// Raises a refused count above the limit. A plain client compares the count with the limit and
+    /// does not see overrides, so a refusal by a smaller override must exceed both.
     pub(crate) fn above_limit<'t>(
         &self,
         found: &LimitMatch<'_>,
@@ -108,7 +108,7 @@ impl ExecContext<'_> {
         ItemView { value: Value::Number(told), ..item }
     }
 
-    /// Answers one key of a retrieval.
+    /// Executes one key of a retrieval.
     pub(crate) fn limited_retrieve(
         &mut self,
         found: &LimitMatch<'_>,
@@ -118,7 +118,7 @@ impl ExecContext<'_> {
         out: &mut Vec<u8>,
     ) {
         let mut text = Vec::new();
-        // Only what charges parents can fail.
+        // Only a charge of parents can fail, and a retrieval charges none.
         let Ok(outcome) = self.limited_outcome(found, &command.operation, hash, &mut text) else {
             return;
         };
@@ -128,7 +128,7 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Answers `ma` or `mg` that brings its own policy (`P`).
+    /// Executes `ma` or `mg` with a policy in the request (`P`).
     pub(crate) fn inline_policy_command(
         &mut self,
         token: &[u8],
@@ -202,7 +202,7 @@ impl ExecContext<'_> {
         done.unwrap_or((Outcome::OutOfMemory, Judgement::Nothing))
     }
 
-    /// Changes a bound key and its parents.
+    /// Changes a limited key and its parents.
     pub(crate) fn adjust_all(
         &mut self,
         found: &LimitMatch<'_>,
@@ -215,15 +215,15 @@ impl ExecContext<'_> {
         Ok(changed.unwrap_or(TakeResult::Full))
     }
 
-    /// Lists a bound key and its parents, to be charged together.
+    /// Lists a limited key and its parents, to be charged together.
     pub(crate) fn list_charges(&mut self, found: &LimitMatch<'_>) -> Result<(), LimitedKeyError> {
         let charges = &mut self.scratch.charges;
         charges.clear();
         charges.add(self.active_limits.limits(), self.service.shards(), found, 0)
     }
 
-    /// A key beside a bound key: to be read. Those that limiter libraries keep there themselves may
-    /// be written, and what is written is of no effect: the live state is told.
+    /// Executes a command on a companion, which can be read. Companions that limiter libraries also
+    /// write accept writes without effect: a read always returns the live state.
     fn companion<'t>(
         &self,
         found: &LimitMatch<'_>,
@@ -244,7 +244,7 @@ impl ExecContext<'_> {
             Operation::Touch(_) if of_a_library => return Outcome::Touched,
             _ => return Outcome::NotAllowed,
         }
-        // One unit: what a caller asks itself is when the next passes.
+        // One unit, so that the retry time is that of the next unit.
         let look = TakeParams { cost: 1, peek: true, wait: Some(0), ..TakeParams::default() };
         let looked = self.service.shards().with_room(self.now, hash, |engine| {
             Some(engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &look))
@@ -274,8 +274,8 @@ impl ExecContext<'_> {
     }
 }
 
-/// The policy that `P` of a meta command brings, where it may bring one. memcached leaves the flag to
-/// proxies, and what they write there is not for us.
+/// Returns the policy in the `P` flag of a meta command, for verbs that accept one. memcached
+/// reserves the flag for proxies; their tokens are ignored.
 pub(crate) fn inline_policy<'a>(operation: &Operation<'_>, form: &Form<'a>) -> Option<&'a [u8]> {
     let may_bring = matches!(operation, Operation::Arithmetic(_) | Operation::Get(_));
     let is_policy =
@@ -286,8 +286,7 @@ pub(crate) fn inline_policy<'a>(operation: &Operation<'_>, form: &Form<'a>) -> O
     }
 }
 
-/// Tells the client why nothing was done, unless it asked for silence: a meta command never does
-/// for an error.
+/// Writes an error, unless the client requested silence; meta commands always report errors.
 pub(crate) fn write_error(why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
     if matches!(form, Form::Meta { .. }) || !form.is_quiet() {
         line(out, why);

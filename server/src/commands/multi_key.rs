@@ -1,11 +1,11 @@
-//! Several keys charged in one step: all of them or none.
+//! Charges several keys in one step: all of them or none.
 //!
-//! Here: what is charged together (a key and its parents, the keys of a `takem`), the decision over
-//! all, and the one answer that tells of it. Not here: locks (`shards`), one key (`engine`).
+//! Here: the keys to charge together (a key and its parents, the keys of a `takem`), the decision
+//! over all of them, and its one reply. Not here: locks (`shards`), one key (`engine`).
 //!
-//! First every key is looked at; one refusal is a refusal of all. Then each is charged. Where one
-//! finds no room after all, those before it are brought back, and the whole is tried again after
-//! others made room.
+//! First every key is peeked at; one refusal refuses all. Then each is charged. If one finds no
+//! room after all, the earlier ones are rolled back, and the whole charge is repeated after other
+//! shards made room.
 
 use std::ops::Range;
 
@@ -20,22 +20,22 @@ use crate::commands::native::waits_in_vain;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
-/// One key of several.
+/// One key of a charge set.
 #[derive(Debug)]
 struct KeyCharge {
-    /// In [`ChargeSet::keys`].
+    /// Its range in [`ChargeSet::keys`].
     key: Range<usize>,
     hash: u64,
     policy: Policy,
     /// The index of its limit.
     limit: usize,
-    /// Which key of the request it is charged for, from 0.
+    /// The index of the request's key that it is charged for.
     member: usize,
-    /// How often the request charges it.
+    /// The number of times that the request charges it.
     times: u64,
 }
 
-/// Keys that are charged together. Made once, used again.
+/// Keys that are charged together. One set is reused for all requests.
 #[derive(Debug, Default)]
 pub(crate) struct ChargeSet {
     rows: Vec<KeyCharge>,
@@ -43,8 +43,7 @@ pub(crate) struct ChargeSet {
     parents: Parents,
 }
 
-/// What is noted while keys are charged: the figures of each, and how each stood. Made once, used
-/// again.
+/// Scratch memory of a charge: the result and the saved state of each key. Reused for all requests.
 #[derive(Debug, Default)]
 pub(crate) struct ChargeScratch {
     facts: Vec<TakeInfo>,
@@ -52,50 +51,50 @@ pub(crate) struct ChargeScratch {
     bytes: Vec<u8>,
 }
 
-/// Memory for saved states that a worker keeps from request to request.
+/// Most bytes of saved states that a worker keeps between requests.
 const SAVED_BYTES_KEPT: usize = 64 << 10;
 
-/// Where keys are charged.
+/// The context of a charge.
 #[derive(Clone, Copy)]
 pub(crate) struct ChargeContext<'a> {
     pub(crate) now: Now,
     pub(crate) shards: &'a Shards,
     pub(crate) active_limits: &'a ActiveLimits,
-    /// Which worker counts what the limits judge.
+    /// The worker whose counters record the decisions.
     pub(crate) worker: usize,
 }
 
-/// What charging together came to.
+/// The result of a charge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChargeResult {
-    /// The answer for all: the figures are those of the key that has least left, or of the one that
-    /// refuses for longest.
+    /// The reply for all keys, with the numbers of the key with the least remaining, or of the one
+    /// that refuses for longest.
     pub(crate) all: TakeResult,
-    /// The figures of the first key, with the decision for all.
+    /// The numbers of the first key, with the decision for all.
     pub(crate) first: TakeResult,
-    /// The key of the request that refused, from 0.
+    /// The index of the request's key that refused.
     pub(crate) at: usize,
 }
 
-/// A key that is listed, for whoever charges it elsewhere.
+/// A listed key, for charging it elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChargeRow<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) hash: u64,
     /// The index of its limit.
     pub(crate) limit: usize,
-    /// Attempts count though they are refused.
+    /// Refused attempts are counted.
     pub(crate) counts_refused: bool,
-    /// What it counts are holders.
+    /// The limit counts holders (`concurrency:`).
     pub(crate) holds: bool,
-    /// Which key of the request it is charged for, from 0.
+    /// The index of the request's key that it is charged for.
     pub(crate) member: usize,
-    /// How often the request charges it.
+    /// The number of times that the request charges it.
     pub(crate) times: u64,
 }
 
 impl ChargeResult {
-    /// All agreed: the figures of the key that has least left.
+    /// Creates the result if all keys allow, with the numbers of the key with the least remaining.
     pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
         let first = facts[0];
         let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
@@ -118,7 +117,7 @@ impl ChargeResult {
         Self { all: of(tightest), first: of(first.decision), at: 0 }
     }
 
-    /// Key `index` refuses, for key `member` of the request.
+    /// Creates the result if key `index` refuses, which is charged for key `member` of the request.
     pub(crate) fn refused(facts: &[TakeInfo], index: usize, member: usize) -> Self {
         let first = facts[0];
         let denied = |facts: TakeInfo| {
@@ -137,26 +136,26 @@ impl ChargeResult {
 /// A change of several keys that cannot be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Adjustment {
-    /// So many units are given back.
+    /// Gives this many units back.
     Refund(u64),
-    /// A hold ends at its true cost.
+    /// Ends a hold at its true cost.
     Settle {
-        /// The hold.
+        /// The id of the hold.
         lease: u64,
-        /// What it cost.
+        /// The true cost.
         actual: u64,
     },
-    /// A hold lasts for so many nanoseconds from now.
+    /// Extends a hold to this time from now.
     Renew {
-        /// The hold.
+        /// The id of the hold.
         lease: u64,
-        /// Nanoseconds.
+        /// Nanoseconds from now.
         for_ns: u64,
     },
 }
 
 impl Adjustment {
-    /// Makes the change on one key.
+    /// Applies the change to one key.
     pub(crate) fn apply(
         self,
         engine: &mut Engine,
@@ -174,17 +173,17 @@ impl Adjustment {
 }
 
 impl ChargeSet {
-    /// Forgets the keys.
+    /// Removes all keys.
     pub(crate) fn clear(&mut self) {
         self.rows.clear();
         self.keys.clear();
     }
 
-    /// Adds a bound key and its parents; what is there already is charged once more.
+    /// Adds a limited key and its parents; a key that is already listed is charged once more.
     ///
     /// # Errors
     ///
-    /// A parent's key cannot be made, or there are too many keys.
+    /// A parent's key cannot be derived, or there are too many keys.
     pub(crate) fn add(
         &mut self,
         limits: &Limits,
@@ -240,18 +239,18 @@ impl ChargeSet {
         &self.keys[row.key.clone()]
     }
 
-    /// Whether a take asks to wait where none of the keys' policies ever does.
+    /// Returns whether a take requests to wait although none of the keys' policies ever waits.
     pub(crate) fn wait_in_vain(&self, wait: Option<u64>) -> bool {
         waits_in_vain(wait, self.rows.iter().map(|row| &row.policy))
     }
 
-    /// The first key and its hash.
+    /// Returns the first key and its hash.
     pub(crate) fn first(&self) -> (&[u8], u64) {
         self.rows.first().map_or((&[], 0), |row| (self.key(row), row.hash))
     }
 
-    /// Runs `change` with the shards of all keys locked, again after others made room where it
-    /// found none.
+    /// Runs `change` with the shards of all keys locked. If it finds no room, other shards make
+    /// room and it runs again.
     pub(crate) fn locked<T>(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -309,7 +308,7 @@ impl ChargeSet {
             return Ok(ChargeResult::undecided(undecided));
         }
         if charge_scratch.facts.iter().any(TakeInfo::refuses) {
-            // Two limits meet in one key, and the second saw what the first had taken.
+            // Two limits count under one key, and the second found the units of the first taken.
             return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
         }
         for (row, facts) in self.rows.iter().zip(&mut charge_scratch.facts) {
@@ -332,7 +331,7 @@ impl ChargeSet {
         Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost))
     }
 
-    /// Charges one key after the other; all are brought back unless each agreed.
+    /// Charges one key after the other. Rolls all of them back unless each one allows.
     fn charge(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -388,8 +387,8 @@ impl ChargeSet {
         Ok(None)
     }
 
-    /// Tells of the key that refuses for longest: after that time all of them pass. Where refused
-    /// attempts count, this one does.
+    /// Reports the key that refuses for longest: after that time all keys allow. Charges the
+    /// refused attempt where the policy counts those.
     fn refuse(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -410,7 +409,7 @@ impl ChargeSet {
                     worst = Some((index, retry));
                 }
             }
-            // Of holders only those count that came in.
+            // Only admitted holders count.
             if row.policy.over && !take.peek && !row.holds_by_itself() {
                 let attempt = TakeParams {
                     cost: row.cost(take.cost),
@@ -439,7 +438,7 @@ impl ChargeSet {
         ChargeResult::refused(&charge_scratch.facts, index, self.rows[index].member)
     }
 
-    /// The keys that are listed, in order.
+    /// Returns the listed keys in order.
     pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = ChargeRow<'_>> {
         self.rows.iter().map(|row| ChargeRow {
             key: self.key(row),
@@ -452,8 +451,9 @@ impl ChargeSet {
         })
     }
 
-    /// Leases from the first key what all the others can spare, and takes that from them. What the
-    /// client gives back later they get by refill alone: they have no lease of their own.
+    /// Leases from the first key as much as all others can spare, and takes that from the others.
+    /// These have no lease of their own: units that the client returns later reach them only by
+    /// refill.
     pub(crate) fn lease(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -514,7 +514,8 @@ impl ChargeSet {
             }
             return match taken {
                 TakeResult::Full => Err(NoRoom),
-                // Two limits meet in one key, and the second saw what the first had taken.
+                // Two limits count under one key, and the second found the units of the first
+                // taken.
                 _ => Ok(LeaseResult::Told(LeaseLine {
                     granted: 0,
                     safe: line.safe - line.granted,
@@ -525,7 +526,8 @@ impl ChargeSet {
         Ok(leased)
     }
 
-    /// Makes a change that cannot be refused on every key that has it; tells of the first that had.
+    /// Applies a change that cannot be refused to every key that has the state. Returns the result
+    /// of the first such key.
     pub(crate) fn change(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -538,7 +540,8 @@ impl ChargeSet {
             let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
             let done = change.apply(engine, now, hash, key, Some(charge_ctx.policy_ref(row)));
             match done {
-                // Nothing is changed yet. Later keys without room go without: less passes.
+                // Nothing is changed yet. A later key without room stays unchanged, which admits
+                // less.
                 TakeResult::Full if result.is_none() => return Err(NoRoom),
                 TakeResult::Decided(_) if result.is_none() => result = Some(done),
                 _ => {}
@@ -571,7 +574,8 @@ impl ChargeContext<'_> {
 }
 
 impl ChargeScratch {
-    /// Begins anew. The states of logs and of many holders are large: their memory is given back.
+    /// Removes the saved states. Those of logs and of many holders are large, so their memory is
+    /// released.
     fn forget_saved(&mut self) {
         self.saved.clear();
         self.bytes.clear();

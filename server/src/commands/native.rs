@@ -1,7 +1,7 @@
-//! The native verbs, from a decoded request to an outcome: which policy is meant, which shard
-//! decides, what the verdict line says.
+//! The native verbs, from a decoded request to an outcome: the choice of the policy and the shard,
+//! and the contents of the verdict line.
 //!
-//! Not here: the wire (`protocol`), the arithmetic (`engine`).
+//! Not here: the wire format (`protocol`), the arithmetic (`engine`).
 
 use std::hint::cold_path;
 
@@ -27,11 +27,11 @@ use crate::shards::{KeyId, NoRoom, Shards};
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
-/// Told where `wait=` would be without effect.
+/// The reply where `wait=` would have no effect.
 pub(crate) const NEVER_WAITS: &str =
     "CLIENT_ERROR take: wait= needs a policy that waits, leaky: with wait=; wait=0 goes with any";
 
-/// Whether a take asks to wait where none of the policies that charge it ever does.
+/// Returns whether a take requests to wait although none of its policies ever waits.
 pub(crate) fn waits_in_vain<'p>(
     wait: Option<u64>,
     mut policies: impl Iterator<Item = &'p Policy>,
@@ -39,25 +39,25 @@ pub(crate) fn waits_in_vain<'p>(
     wait.is_some_and(|wait| wait > 0) && !policies.any(Policy::accepts_wait)
 }
 
-/// The policy that a request means.
+/// The policy of a request.
 enum RequestPolicy<'f> {
-    /// That of a bound key, its parents included.
+    /// The policy of the key's own limit, with its parents.
     Bound(&'f LimitMatch<'f>),
-    /// One written out.
+    /// A policy written in the request.
     Written(PolicyId),
-    /// One named, of the limit with this index.
+    /// The policy of the named limit, and the limit's index.
     Named { policy: &'f Policy, limit: usize },
 }
 
-/// Why a policy word means no policy.
+/// The reason why a policy word names no policy.
 enum NoPolicy {
-    /// Nothing of that name, or nothing bound.
+    /// No limit has that name, or no limit matches the key.
     None,
-    /// It does not parse: what to tell the client.
+    /// The word does not parse; the message for the client.
     Bad(String),
 }
 
-/// The verdict line of a decision.
+/// Builds the verdict line of a decision.
 pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
     let Decision { verdict, limit, remaining, granted, reset, lease, .. } = facts.decision;
     VerdictLine {
@@ -92,8 +92,8 @@ fn retry_ms(facts: &TakeInfo) -> Option<u64> {
     facts.decision.retry.map(milliseconds)
 }
 
-/// Appends the verdict line of a decision. Most have nothing to tell but four numbers, which are handed on as they
-/// are, not copied into a line first.
+/// Writes the verdict line of a decision. Most consist of the verdict and four numbers, which are
+/// encoded without building a [`VerdictLine`].
 #[inline]
 pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
     let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
@@ -106,7 +106,8 @@ pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
 }
 
 impl<'a> ExecContext<'a> {
-    /// What `word` means for the counted key; `found` is what it is bound to.
+    /// Returns the policy that `word` selects for the counted key; `found` is the key's limit
+    /// match.
     fn resolve<'f>(
         &mut self,
         word: PolicyArg<'_>,
@@ -138,7 +139,7 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// Answers a native verb on one key; `hash` is that of the counted key, where `found` has one.
+    /// Executes a native verb on one key. `hash` is the hash of the counted key if `found` has one.
     pub(crate) fn native(
         &mut self,
         command: &Command<'_>,
@@ -150,7 +151,8 @@ impl<'a> ExecContext<'a> {
     ) {
         let own = command.key.as_bytes();
         let bound = found.filter(|found| found.companion().is_none());
-        // One key has one state, whichever policy a line names. A companion is a key of its own here.
+        // A limited key has one state, whichever policy a request names. A companion is a key of
+        // its own here.
         let (key, hash) = match (bound, found) {
             (Some(bound), _) => (bound.key(), hash),
             (None, Some(_)) => (own, self.service.shards().hash(own)),
@@ -215,14 +217,14 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// As [`waits_in_vain`], of the policy that a request means and of those of its parents.
+    /// [`waits_in_vain`] for a request's policy and those of its parents.
     fn waits_in_vain(&mut self, meant: &RequestPolicy<'_>, wait: Option<u64>) -> bool {
         if wait.is_none_or(|wait| wait == 0) {
             return false;
         }
         match meant {
             RequestPolicy::Bound(found) if self.charges_parents(found) => {
-                // Without the list there is an error of its own.
+                // A failure to list the keys is reported by the charge itself.
                 self.list_charges(found).is_ok() && self.scratch.charges.wait_in_vain(wait)
             }
             RequestPolicy::Bound(found) => waits_in_vain(wait, std::iter::once(found.policy())),
@@ -233,7 +235,7 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// Leases quota of a key, with its parents where it has some.
+    /// Leases quota of a key and its parents.
     fn lease(
         &mut self,
         key: &[u8],
@@ -271,7 +273,7 @@ impl<'a> ExecContext<'a> {
         Ok(leased.unwrap_or(LeaseResult::Full))
     }
 
-    /// Changes a key, with its parents where it has some.
+    /// Changes a key and its parents.
     fn change(
         &mut self,
         key: &[u8],
@@ -287,7 +289,8 @@ impl<'a> ExecContext<'a> {
         Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, policy_ref)))
     }
 
-    /// Runs `change` on the shard of `hash`; when it finds no room, again after others made some.
+    /// Runs `change` on the shard of `hash`. If it finds no room, other shards make room and it
+    /// runs again.
     fn limited(&self, hash: u64, mut change: impl FnMut(&mut Engine) -> TakeResult) -> TakeResult {
         self.service
             .shards()
@@ -310,7 +313,8 @@ impl<'a> ExecContext<'a> {
         let (units, show_cas) = units_of(take);
         let id = self.key_id(hash, key, take.id);
         let done = self.service.shards().with_room(now, hash, |engine| {
-            // The shard is locked: of two requests with one id, the second sees what the first kept.
+            // The shard is locked: of two requests with one id, the second finds the reply of the
+            // first.
             if let Some(line) = self.recall(id) {
                 return Some(Outcome::Verdict(line));
             }
@@ -328,7 +332,7 @@ impl<'a> ExecContext<'a> {
         done.unwrap_or(Outcome::OutOfMemory)
     }
 
-    /// Takes from a bound key and its parents.
+    /// Takes from a limited key and its parents.
     fn take_with_parents(
         &mut self,
         found: &LimitMatch<'_>,
@@ -339,7 +343,7 @@ impl<'a> ExecContext<'a> {
         Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))
     }
 
-    /// Answers a `takem`.
+    /// Executes a `takem`.
     pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
         let mut counted = std::mem::take(&mut self.scratch.more_keys);
         counted.resize_with(1, Vec::new);
@@ -359,14 +363,15 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// Answers a `takem` whose keys were charged by their owners.
+    /// Writes the reply to a `takem` whose keys their owners have charged.
     pub(crate) fn write_charge_reply(charged: ChargeResult, quiet: bool, out: &mut Vec<u8>) {
         if !quiet {
             write_many_reply(&outcome_of_many(charged), out);
         }
     }
 
-    /// Lists the keys of a `takem` with their parents; false when one is bound to nothing.
+    /// Lists the keys of a `takem` with their parents. Returns false if no limit matches one of
+    /// them.
     pub(crate) fn list_all_charges(
         &mut self,
         keys: Keys<'_>,
@@ -386,7 +391,7 @@ impl<'a> ExecContext<'a> {
         Ok(true)
     }
 
-    /// Takes from the keys that are listed. The answer to an `id` is kept beside the first key.
+    /// Takes from the listed keys. The reply to an `id` is cached with the first key.
     pub(crate) fn take_listed(
         &mut self,
         units: &TakeUnits,
@@ -418,7 +423,7 @@ impl<'a> ExecContext<'a> {
         recall(self.service.shards(), self.now, id?)
     }
 
-    /// Keeps the answer to an id, and notes it for the copies of the key.
+    /// Caches the reply to an id, and records it for the copies of the key.
     fn keep(&self, id: Option<KeyId>, outcome: &Outcome<'_>) {
         let answer = match outcome {
             Outcome::Verdict(line) => CachedReply::Verdict(*line),
@@ -451,7 +456,7 @@ impl<'a> ExecContext<'a> {
         done.unwrap_or(Outcome::OutOfMemory)
     }
 
-    /// A sliding count without a limit: one that nobody reaches.
+    /// Executes a sliding count as a limit that is never reached.
     fn slide(&self, key: &[u8], hash: u64, slide: &Slide) -> Outcome<'static> {
         let now = self.now;
         let policy = Policy {
@@ -473,7 +478,7 @@ impl<'a> ExecContext<'a> {
     }
 }
 
-/// What a `takem` hears.
+/// Returns the outcome of a `takem`.
 pub(crate) fn outcome_of_many(charged: ChargeResult) -> Outcome<'static> {
     match verdict(charged.all, false) {
         Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
@@ -491,7 +496,7 @@ pub(crate) fn write_many_reply(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// A take as the engine words it, and whether its cas unique is told.
+/// Returns a take in the engine's terms, and whether the reply shows the cas unique.
 pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
     let (show_cas, compare_cas) = match take.cas {
         CasCondition::None => (false, None),
@@ -511,7 +516,7 @@ pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
     (units, show_cas)
 }
 
-/// The verdict that was given to this id before.
+/// Returns the cached verdict for this id.
 fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
     let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(_));
     match shards.answer_to(now, id, is_verdict)? {

@@ -1,31 +1,31 @@
-//! Policies as clients write them, parsed once: a client sends the same few again and again.
+//! Parsed policies by their tokens: a client sends the same few tokens again and again.
 //!
-//! Not here: what a token says (`protocol`).
+//! Not here: the syntax of a token (`protocol`).
 
 use protocol::Policy;
 
-/// Tokens kept are in sets, and in each set in ways.
+/// The cache has this many sets of this many ways each.
 const SETS: usize = 32;
 const WAYS: usize = 4;
 
-/// Where the policy of a token is kept.
+/// The place of a cached policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PolicyId {
     set: usize,
     way: usize,
 }
 
-/// Policies by their tokens.
+/// Policies by their tokens, in a set-associative cache.
 ///
-/// A token that is not kept takes the last way of its set, and each time it is met again it changes
-/// places with the one before it. So clients that never write the same policy twice contend for the
-/// last ways, and those that others write again and again stay in front.
+/// A new token replaces the last way of its set, and each later hit swaps it with the way before
+/// it. Clients that never send the same policy twice therefore compete for the last ways, and
+/// policies that are used repeatedly stay in the ways before.
 #[derive(Debug)]
 pub(crate) struct PolicyCache {
     sets: Box<[[CachedPolicy; WAYS]; SETS]>,
 }
 
-/// A token and its policy, once there is one.
+/// A token and its policy; `None` while the way is empty.
 type CachedPolicy = (Vec<u8>, Option<Policy>);
 
 impl Default for PolicyCache {
@@ -39,7 +39,8 @@ fn holds((kept, policy): &CachedPolicy, token: &[u8]) -> bool {
     kept == token && policy.is_some()
 }
 
-/// Where a token is kept: a mix of its length, front and end, where tokens differ most.
+/// Returns the set of a token: a hash of its length, its first and its last bytes, where tokens
+/// differ most.
 fn set_of(token: &[u8]) -> usize {
     let word = |bytes: Option<&[u8; 8]>| bytes.map_or(0, |bytes| u64::from_le_bytes(*bytes));
     let front = word(token.first_chunk::<8>());
@@ -50,11 +51,11 @@ fn set_of(token: &[u8]) -> usize {
 }
 
 impl PolicyCache {
-    /// Reads a token; the answer is where its policy is kept until the next is read.
+    /// Parses a token. The returned id is valid until the next call.
     ///
     /// # Errors
     ///
-    /// Why it is none, for the client.
+    /// The reason, for the client, why the token is not a policy.
     #[inline]
     pub(crate) fn parse(&mut self, token: &[u8]) -> Result<PolicyId, String> {
         let set = set_of(token);
@@ -79,7 +80,7 @@ impl PolicyCache {
         Ok(PolicyId { set, way: WAYS - 1 })
     }
 
-    /// The policy of the token that was read last.
+    /// Returns the policy of the token that was parsed last.
     #[inline]
     pub(crate) fn policy(&self, PolicyId { set, way }: PolicyId) -> &Policy {
         self.sets[set][way].1.as_ref().expect("a token was read to this place")
@@ -94,7 +95,7 @@ mod tests {
     fn a_token_written_again_stays_in_a_flood_of_others() {
         let mut written = PolicyCache::default();
         let own: [&[u8]; 3] = [b"bucket:5/60s", b"fixed:100/1m", b"sliding:9/1h"];
-        // Each is met a few times between the others.
+        // Parse each own token several times between the others.
         for number in 0..40 {
             for token in own {
                 written.parse(token).expect("a good policy");
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_what_is_parsed() {
+    fn a_cached_policy_equals_the_parsed_one() {
         let mut written = PolicyCache::default();
         for _ in 0..2 {
             for count in 1..500 {

@@ -1,6 +1,6 @@
-//! Memory that a worker's requests use one after the other, so that none has to allocate its own.
+//! Memory that a worker's requests reuse in turn, so that none has to allocate.
 //!
-//! Not here: what lies in it.
+//! Not here: the contents.
 
 use std::cell::Cell;
 
@@ -9,18 +9,18 @@ use engine::IdCopy;
 use crate::commands::multi_key::{ChargeScratch, ChargeSet};
 use crate::commands::policy_cache::PolicyCache;
 
-/// One per worker.
+/// The scratch memory of one worker.
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// Counted keys of the requests of a batch.
     pub(crate) keys: Vec<Vec<u8>>,
-    /// Counted keys of one request with many.
+    /// Counted keys of one request with several keys.
     pub(crate) more_keys: Vec<Vec<u8>>,
     pub(crate) charges: ChargeSet,
     pub(crate) charge_scratch: ChargeScratch,
     pub(crate) policy_cache: PolicyCache,
-    /// The state that a take decides on.
+    /// The limit state that a take decides on.
     pub(crate) state: Vec<u8>,
-    /// The id whose answer was kept last: the copies of its key are to be told.
+    /// The id whose reply was cached last, until it is copied to the backups of its key.
     pub(crate) kept_id: Cell<Option<IdCopy>>,
 }

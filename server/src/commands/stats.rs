@@ -1,7 +1,7 @@
-//! The answers of `stats`: memcached's names, in memcached's order, with our figures.
+//! The replies to `stats`: memcached's names, in memcached's order, with this server's numbers.
 //!
-//! Every line is `STAT <name> <value>`; agents refuse lines without a value. Not here: what is
-//! counted (`counters`, `shards`, `connections`).
+//! Every line is `STAT <name> <value>`; monitoring agents reject lines without a value. Not here:
+//! the counting (`counters`, `shards`, `connections`).
 
 use std::fmt::{Display, Write as _};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::net::ListenerInfo;
 use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::service::Service;
 
-/// Longest `stats cachedump` answer, as in memcached: two megabytes.
+/// Longest reply to `stats cachedump`, as in memcached: two megabytes.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
 
 /// Collects `STAT` lines.
@@ -27,14 +27,14 @@ impl StatLines<'_> {
     fn stat(&mut self, name: &str, value: impl Display) {
         let mut text = String::with_capacity(48);
         write!(text, "STAT {name} {value}").expect("writing to a String cannot fail");
-        // A path or a fault of the limits file may have line ends of its own.
+        // A path or a fault in the limits file may contain line ends.
         let bytes =
             text.bytes().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { byte });
         self.0.extend(bytes);
         self.0.extend_from_slice(b"\r\n");
     }
 
-    /// A switch, as memcached's settings print it.
+    /// Writes a switch in the format of memcached's settings.
     fn switch(&mut self, name: &str, on: bool) {
         self.stat(name, if on { "yes" } else { "no" });
     }
@@ -46,8 +46,9 @@ impl StatLines<'_> {
     }
 }
 
-/// Appends the answer to `stats` about `topic`; `active_limits` are the limits of the worker that asks, so
-/// that what a client is told of them holds for its next request, and `asking` its file descriptor.
+/// Writes the reply to `stats` about `topic`. `active_limits` are those of the requesting worker,
+/// so that the reply is valid for the client's next request; `asking` is the client's file
+/// descriptor.
 pub(crate) fn write(
     service: &Service,
     active_limits: &ActiveLimits,
@@ -104,12 +105,12 @@ pub(crate) fn write(
     out.extend_from_slice(b"END\r\n");
 }
 
-/// `seconds.microseconds`: the Prometheus exporter takes nothing else.
+/// Formats a time as `seconds.microseconds`, the only format that the Prometheus exporter accepts.
 fn processor_time(time: TimeVal) -> String {
     format!("{}.{:06}", time.tv_sec(), time.tv_usec())
 }
 
-/// What each limit has judged, in the order of the file.
+/// Writes the decisions of each limit, in the order of the file.
 fn limits(service: &Service, active_limits: &ActiveLimits, lines: &mut StatLines<'_>) {
     lines.stat("limits", active_limits.limits().len());
     lines.stat("limits_generation", service.limits().generation());
@@ -266,7 +267,7 @@ fn settings(service: &Service, lines: &mut StatLines<'_>) {
     lines.stat("hashpower_init", config.hashpower.unwrap_or(0));
     lines.switch("slab_reassign", false);
     lines.stat("slab_automove", 0);
-    // With `no` here the Prometheus exporter leaves out gauges of an LRU we do not have.
+    // With `no`, the Prometheus exporter omits the gauges of an LRU that this server does not have.
     lines.switch("lru_crawler", false);
     lines.switch("flush_enabled", config.flush_all);
     lines.switch("dump_enabled", config.dumping);
@@ -284,7 +285,7 @@ fn settings(service: &Service, lines: &mut StatLines<'_>) {
     lines.stat("client_flags_size", 4);
 }
 
-/// What became of snapshots while the server runs, if it writes any.
+/// Writes the metrics of snapshots taken while the server runs, if a snapshot file is configured.
 fn snapshots(service: &Service, lines: &mut StatLines<'_>) {
     if service.config().snapshot_file.is_none() {
         return;
@@ -294,7 +295,7 @@ fn snapshots(service: &Service, lines: &mut StatLines<'_>) {
         ("snapshot_saved", &metrics.saved, 1),
         ("snapshot_failed", &metrics.failed, 1),
         ("snapshot_items", &metrics.last_items, 1),
-        // Unix seconds, as `time`; 0: none yet.
+        // Unix seconds, as in `time`; 0 before the first snapshot.
         ("snapshot_begun", &metrics.last_begun_unix_ms, 1000),
         ("snapshot_took_ms", &metrics.last_took_ms, 1),
     ] {
@@ -302,7 +303,7 @@ fn snapshots(service: &Service, lines: &mut StatLines<'_>) {
     }
 }
 
-/// Everything is one class: number 1.
+/// Writes the items as one slab class, number 1.
 fn items(service: &Service, lines: &mut StatLines<'_>) {
     let totals = service.shards().totals();
     if totals.items == 0 {
@@ -316,7 +317,7 @@ fn items(service: &Service, lines: &mut StatLines<'_>) {
         ("number_cold", totals.items),
         ("age_hot", 0),
         ("age_warm", 0),
-        // The oldest item may be as old as the process; nobody keeps its birthday.
+        // The age of the oldest item is not tracked; the process's age is its upper bound.
         ("age", service.clock().uptime_seconds()),
         ("mem_requested", totals.item_bytes),
         ("evicted", losses.evicted),
@@ -357,7 +358,7 @@ fn slabs(service: &Service, lines: &mut StatLines<'_>) {
             ("used_chunks", totals.items),
             ("free_chunks", 0),
             ("free_chunks_end", 0),
-            // Without `mem_requested`, which stands in `stats items`: an exporter that reads both
+            // No `mem_requested` here, because `stats items` has it: an exporter that reads both
             // refuses a name that is a gauge in one and a counter in the other.
             ("get_hits", sums.get_hits),
             ("cmd_set", sums.cmd_set),
@@ -375,7 +376,7 @@ fn slabs(service: &Service, lines: &mut StatLines<'_>) {
     lines.stat("total_malloced", used);
 }
 
-/// Each socket by its descriptor: those that clients come to, and the clients.
+/// Writes each socket by its descriptor: the listeners and the clients.
 fn conns(service: &Service, asking: i32, now: Now, lines: &mut StatLines<'_>) {
     let now_ms = now.mono.millis();
     let connections = service.connections();
@@ -408,13 +409,13 @@ fn conns(service: &Service, asking: i32, now: Now, lines: &mut StatLines<'_>) {
     }
 }
 
-/// What `stats conns` tells of.
+/// A socket in `stats conns`.
 enum ConnsEntry {
     Listener(ListenerInfo),
     Client(Arc<ConnectionInfo>),
 }
 
-/// Keys of the one class there is, each with its bytes and its Unix end.
+/// Writes the keys of the only class, each with its length and its deadline in Unix seconds.
 fn cachedump(service: &Service, now: Now, class: u32, count: u32, out: &mut Vec<u8>) {
     if !service.config().dumping {
         out.extend_from_slice(b"CLIENT_ERROR stats cachedump not allowed\r\n");

@@ -1,7 +1,7 @@
-//! How a node takes part in a cluster.
+//! The settings of a node that belongs to a cluster.
 //!
-//! Here: the settings, checked and resolved. Not here: the flags (`flags`), what they add up to
-//! (`resolve`), addresses (`address`), what becomes of them (`control`, `transport`).
+//! Here: the settings, checked and resolved. Not here: the flags (`flags`), resolving them
+//! (`resolve`), addresses (`address`), applying the settings (`control`, `transport`).
 
 mod address;
 mod flags;
@@ -22,103 +22,106 @@ use super::{ListenAddr, print::Page};
 use crate::limits::OnUnavailable;
 use crate::transport::{PeerSecurity, SecurityError};
 
-/// How a node takes part in a cluster, decided once at start.
+/// A node's cluster settings; fixed at startup.
 ///
-/// `begin`, `placement`, `replicas` and `lost_after` are asked of a node without a cluster only: one
-/// whose data directory knows a cluster goes back there, whatever they say.
+/// `begin`, `placement`, `replicas` and `lost_after` apply only to a node without a cluster. A node
+/// with a membership in its data directory rejoins that cluster and ignores them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Where the cluster's log and map lie (`--data-dir`). None: in memory, and after a restart this
-    /// is a new node.
+    /// Directory of the cluster's log and map (`--data-dir`). `None`: both are in memory only, and
+    /// the node is a new one after a restart.
     pub data_dir: Option<PathBuf>,
-    /// How it gets a cluster: `--join` and `--seeds` join, `--seeds` with `--expect` expect, neither
-    /// founds.
+    /// The way to a cluster. `--join` alone or `--seeds` alone: join one. `--seeds` with
+    /// `--expect`: found one with that many nodes, or join. Neither: found one.
     pub begin: StartMode,
-    /// Where other nodes may be (`--join`, `--seeds`); its own address may be among them.
+    /// Possible addresses of other nodes (`--join`, `--seeds`); the node's own may be among them.
     pub seeds: Vec<Seed>,
-    /// Where nodes connect (`--peer-listen`); at least one, without labels.
+    /// Addresses to listen on for other nodes (`--peer-listen`); at least one, without labels.
     pub peer_listen: Vec<ListenAddr>,
-    /// Where clients reach it (`--advertise`). Port 0: the one that was bound.
+    /// Address that other nodes and clients use for client connections (`--advertise`). Port 0: the
+    /// bound port.
     pub advertise: HostPort,
-    /// Where nodes reach it (`--advertise-peer`). Port 0: the one that was bound.
+    /// Address that other nodes use for peer connections (`--advertise-peer`). Port 0: the bound
+    /// port.
     pub advertise_peer: HostPort,
-    /// Its name in clients' server lists (`--ring-name`).
+    /// The node's name in clients' server lists (`--ring-name`).
     pub ring_name: String,
-    /// Its share relative to others (`--weight`); 0: a witness (`--role witness`), which votes,
-    /// forwards and holds nothing.
+    /// The node's share of keys, relative to other nodes (`--weight`). 0: a witness
+    /// (`--role witness`), which votes and forwards but holds no keys.
     pub weight: u32,
-    /// Copies avoid sharing one (`--zone`); may be empty.
+    /// Failure zone; copies of a key avoid sharing one (`--zone`). May be empty.
     pub zone: String,
-    /// How keys find nodes, for ever (`--placement`, `--partition-bits`).
+    /// The mapping from keys to partitions, permanent for a cluster (`--placement`,
+    /// `--partition-bits`).
     pub placement: Placement,
-    /// Wanted copies of each partition, 1 to 3 (`--replicas`).
+    /// Target number of copies of each partition, 1 to 3 (`--replicas`).
     pub replicas: u8,
-    /// After so long without any copy in reach a partition may begin anew; none: never
-    /// (`--lost-after`).
+    /// Time without a reachable copy after which a partition may restart empty (`--lost-after`).
+    /// `None`: never.
     pub lost_after: Option<Duration>,
-    /// When a change is answered (`--ack`).
+    /// The copies that must hold a change before its reply (`--ack`).
     pub ack: Ack,
-    /// What answers for limits that say nothing of it while their owner cannot
+    /// The decision while a key's owner is unreachable, unless the limit has its own setting
     /// (`--on-unavailable`).
     pub on_unavailable: OnUnavailable,
-    /// How long a node that ends may take to give its copies away (`--drain-timeout`).
+    /// Maximum time that a stopping node spends on giving its copies away (`--drain-timeout`).
     pub drain_timeout: Duration,
-    /// How peers show that they belong to the cluster.
+    /// Files for mutual authentication of peers.
     pub peer_files: PeerFiles,
-    /// Nothing shows it, and the operator said so (`--insecure`).
+    /// Whether peers may connect without authentication (`--insecure`).
     pub insecure: bool,
 }
 
-/// When a change is answered.
+/// The copies that must hold a change before its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ack {
-    /// When every in-sync copy holds it: a crash loses nothing that was answered.
+    /// Every in-sync copy: a crash loses no change that was answered.
     #[default]
     Replica,
-    /// When the owner has it: a crash may forget the last milliseconds.
+    /// The owner alone: a crash may lose the last milliseconds of changes.
     Owner,
 }
 
 impl Ack {
-    /// The words of the flag.
+    /// The values of `--ack`.
     const ALL: [(&str, Self); 2] = [("replica", Self::Replica), ("owner", Self::Owner)];
 }
 
-/// The files by which peers show that they belong to the cluster.
+/// The files for mutual authentication of peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PeerFiles {
-    /// None.
+    /// No authentication.
     None,
-    /// A key that all nodes have (`--peer-key-file`).
+    /// A key that all nodes share (`--peer-key-file`).
     Key(PathBuf),
-    /// Certificates on both sides, in PEM.
+    /// TLS certificates on both sides, in PEM.
     Tls {
-        /// Our certificate and those between it and an authority (`--peer-cert`).
+        /// This node's certificate and its chain up to an authority (`--peer-cert`).
         certificates: PathBuf,
-        /// The private key of our certificate (`--peer-key`).
+        /// The private key of this node's certificate (`--peer-key`).
         key: PathBuf,
-        /// Whose certificates are believed (`--peer-ca`).
+        /// The authorities that must have signed peers' certificates (`--peer-ca`).
         authorities: PathBuf,
     },
 }
 
 impl ClusterConfig {
-    /// Nodes listen so far above the port of their clients, unless told otherwise.
+    /// Default distance from the client port to the peer port.
     pub const PEER_PORT_ABOVE: u16 = 10_000;
-    /// The port of a peer that is written without one.
+    /// Default port of a peer address.
     pub const PEER_PORT: u16 = 11211 + Self::PEER_PORT_ABOVE;
 
-    /// Whether it holds nothing.
+    /// Whether the node holds no keys.
     #[must_use]
     pub fn is_witness(&self) -> bool {
         self.weight == 0
     }
 
-    /// Reads the files by which peers are known.
+    /// Reads the files of `peer_files`.
     ///
     /// # Errors
     ///
-    /// When one cannot be read or is not what it should be.
+    /// A file cannot be read or its content is not valid.
     pub fn security(&self) -> Result<PeerSecurity, SecurityError> {
         match &self.peer_files {
             PeerFiles::None => Ok(PeerSecurity::Insecure),
@@ -129,8 +132,8 @@ impl ClusterConfig {
         }
     }
 
-    /// What the node says of itself, with the ports that were bound where the settings leave them to
-    /// the system.
+    /// The node's description for the map. `client_port` and `peer_port` are the bound ports and
+    /// replace port 0 in the settings.
     #[must_use]
     pub fn description(&self, client_port: u16, peer_port: u16) -> NodeDescription {
         NodeDescription {
@@ -142,7 +145,7 @@ impl ClusterConfig {
         }
     }
 
-    /// The files and directories it names.
+    /// The files and directories of these settings.
     pub(super) fn paths(&mut self) -> Vec<&mut PathBuf> {
         let mut paths: Vec<_> = self.data_dir.as_mut().into_iter().collect();
         match &mut self.peer_files {

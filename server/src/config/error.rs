@@ -1,41 +1,41 @@
-//! Why a configuration was refused.
+//! Reasons to refuse a configuration.
 //!
-//! Here: the one error of `config`, as the operator reads it. Not here: what the process can fail
-//! at (`process`), exit codes of anything else (`main`).
+//! Here: the one error of `config`, with the texts for the operator. Not here: failures of the
+//! process (`process`), exit codes of other errors (`main`).
 
 use std::path::PathBuf;
 
-/// Why the server does not start: what was written, where, and what to write instead.
+/// The reason why the server does not start: the setting, its origin, and a remedy.
 ///
-/// `Display` is one line without a trailing full stop; `main` puts the program's name before it.
+/// `Display` is one line without a trailing full stop; `main` prefixes the program's name.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A flag is unknown, lacks its value, or has one that cannot be used.
     #[error("{0}")]
     Usage(String),
-    /// The same, found outside the command line.
+    /// The same mistake, outside the command line.
     #[error("{origin}: {reason}")]
     Written {
         /// `file:line`, or the name of the environment variable.
         origin: String,
-        /// What is wrong there.
+        /// The mistake.
         reason: String,
     },
     /// A file named by `--config` or `--memcached-conf` cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
-        /// The file as it was named.
+        /// The path as it was written.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
 impl ConfigError {
-    /// The exit code: 64 is `EX_USAGE` of sysexits.h, which memcached uses for the same.
+    /// The exit code: 64 is `EX_USAGE` of sysexits.h, which memcached uses for the same errors.
     pub const EXIT_CODE: u8 = 64;
 
-    /// Adds where the mistake was written, unless that is already known.
+    /// Adds the origin of the mistake, unless the error has one already.
     pub(super) fn at(self, origin: &str) -> Self {
         match self {
             Self::Usage(reason) => Self::Written { origin: origin.to_owned(), reason },
@@ -44,7 +44,7 @@ impl ConfigError {
     }
 }
 
-/// Keeps clap's first line, which names flag and value; the rest is its advice to read the help.
+/// Keeps clap's first line, which names flag and value; the other lines only refer to the help.
 impl From<clap::Error> for ConfigError {
     fn from(error: clap::Error) -> Self {
         let text = error.render().to_string();

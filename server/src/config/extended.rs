@@ -1,10 +1,11 @@
-//! What `-o` names: memcached's list of extended options.
+//! The value of `-o`: memcached's list of extended options.
 //!
-//! Here: which names are obeyed, taken without effect, or refused. Not here: flags (`raw`).
-//! Source: each name was tried on memcached 1.6.18, with and without a value; what it refuses is
-//! refused here, in its words.
+//! Here: the names that are obeyed, accepted without effect, or refused. Not here: flags (`raw`).
+//! Source: each name was tried on memcached 1.6.18, with and without a value; names that it refuses
+//! are refused here with the same text.
 
-/// Names that tune something we do not have. They stand alone, or their value may be left out.
+/// Options without effect: they tune a mechanism that this server does not have. Their value is
+/// optional.
 const IGNORED: &[&str] = &[
     "modern",
     "no_modern",
@@ -28,7 +29,7 @@ const IGNORED: &[&str] = &[
     "ext_drop_unread",
 ];
 
-/// The same, but memcached insists on a value.
+/// Options without effect for which memcached requires a value.
 const IGNORED_WITH_VALUE: &[&str] = &[
     "lru_crawler_sleep",
     "lru_crawler_tocrawl",
@@ -59,7 +60,7 @@ const IGNORED_WITH_VALUE: &[&str] = &[
     "ext_max_frag",
 ];
 
-/// Names that only make sense with TLS.
+/// Options that need TLS.
 const TLS: &[&str] = &[
     "ssl_chain_cert",
     "ssl_key",
@@ -73,7 +74,7 @@ const TLS: &[&str] = &[
     "ssl_kernel_tls",
 ];
 
-/// Names that promise what we do not do, each with the reason.
+/// Options that promise a feature this server does not have, each with the reason.
 const REFUSED: &[(&str, &str)] = &[
     ("ext_path", "items are kept in memory only; leave it out"),
     ("proxy_config", "requests are not routed to other servers; leave it out"),
@@ -81,28 +82,29 @@ const REFUSED: &[(&str, &str)] = &[
     ("proxy_uring", "requests are not routed to other servers; leave it out"),
 ];
 
-/// Longest idle time in seconds: memcached keeps it in 31 bits.
+/// Maximum of `idle_timeout` in seconds: memcached stores it in 31 bits.
 const IDLE_TIMEOUT_S_MAX: u64 = i32::MAX as u64;
-/// Largest log buffer of a watcher, in kilobytes: one gigabyte.
+/// Maximum of `watcher_logbuf_size` in kilobytes: one gigabyte.
 const WATCHER_LOGBUF_KB_MAX: u64 = 1 << 20;
 
-/// What one `-o`, or several merged, asked for.
+/// The options of one `-o`, or of several merged.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Extended {
-    /// `idle_timeout`, in seconds; 0 is none.
+    /// `idle_timeout`, in seconds; 0 disables it.
     pub(super) idle_timeout_s: Option<u64>,
     /// `maxconns_fast` or `no_maxconns_fast`.
     pub(super) maxconns_fast: Option<bool>,
-    /// `hashpower`: the table starts with two to this power places.
+    /// `hashpower`: initial size of the item table, as a power of two.
     pub(super) hashpower: Option<u8>,
     /// `watcher_logbuf_size`, in kilobytes.
     pub(super) watcher_logbuf_kb: Option<usize>,
-    /// Names taken without effect, each once, in the order first written.
+    /// Names accepted without effect, each once, in the order of first occurrence.
     pub(super) ignored: Vec<String>,
 }
 
 impl Extended {
-    /// Reads a comma list. Empty places are skipped: templates leave commas behind.
+    /// Parses a comma-separated list. Empty parts are skipped, because templates leave commas
+    /// behind.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut options = Self::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -111,7 +113,7 @@ impl Extended {
         Ok(options)
     }
 
-    /// Lets `later` have the last word, option by option.
+    /// Overwrites each option that `later` sets.
     pub(super) fn update(&mut self, later: Self) {
         self.idle_timeout_s = later.idle_timeout_s.or(self.idle_timeout_s);
         self.maxconns_fast = later.maxconns_fast.or(self.maxconns_fast);
@@ -133,7 +135,7 @@ impl Extended {
             }
             "maxconns_fast" => self.maxconns_fast = Some(true),
             "no_maxconns_fast" => self.maxconns_fast = Some(false),
-            // 12 to 32: memcached's own bounds ("too low", "too high").
+            // 12 to 32: memcached's own bounds.
             "hashpower" => self.hashpower = Some(number(name, value, 12, 32)?),
             "watcher_logbuf_size" => {
                 self.watcher_logbuf_kb = Some(number(name, value, 1, WATCHER_LOGBUF_KB_MAX)?);

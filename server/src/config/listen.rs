@@ -1,13 +1,13 @@
-//! What `-l` names: addresses to listen on.
+//! The value of `-l`: addresses to listen on.
 //!
-//! Here: the grammar of one `-l` value and its meaning once the port of `-p` is known. Not here:
-//! which addresses are the default (`resolve`), resolving names and binding (`listener`).
-//! Source: memcached, `-l` and `doc/tls.txt`, and what 1.6.18 does with the corner cases.
+//! Here: the grammar of one `-l` value, and its meaning once the port of `-p` is known. Not here:
+//! the default addresses (`resolve`), resolving names and binding (`listener`). Source: memcached,
+//! `-l` and `doc/tls.txt`, and the behaviour of 1.6.18 in the corner cases.
 
 use std::fmt;
 use std::net::Ipv6Addr;
 
-/// Longest label of a listener, in characters (memcached: "between 1 and 8 characters").
+/// Maximum length of a listener's label, in characters (memcached: "between 1 and 8 characters").
 const LABEL_CHARS_MAX: usize = 8;
 
 /// One address to listen on.
@@ -17,16 +17,16 @@ pub struct ListenAddr {
     pub host: String,
     /// TCP port; 0 lets the system choose.
     pub port: u16,
-    /// From `tag[label]`: how logs and metrics call this listener.
+    /// The label of `tag[label]`, which names this listener in logs and metrics.
     pub label: Option<String>,
 }
 
 impl ListenAddr {
-    /// Every interface, IPv4 and IPv6. A family that the machine lacks is no error.
+    /// Every interface, IPv4 and IPv6. A family that the machine does not support is no error.
     pub const ANY: &'static str = "*";
 }
 
-/// The address as `-l` takes it, so that what is printed can be written back.
+/// Prints the address in the form that `-l` accepts.
 impl fmt::Display for ListenAddr {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(label) = &self.label {
@@ -40,7 +40,7 @@ impl fmt::Display for ListenAddr {
     }
 }
 
-/// The addresses of one `-l`, some without a port of their own.
+/// The addresses of one `-l`, with or without a port of their own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ListenList(Vec<Spec>);
 
@@ -52,8 +52,8 @@ struct Spec {
 }
 
 impl ListenList {
-    /// Reads a list separated by `,` or `;`. Empty places are skipped, as in memcached, but a list
-    /// of nothing else is refused: memcached would start and listen nowhere.
+    /// Parses a list separated by `,` or `;`. Empty parts are skipped, as in memcached. A list of
+    /// empty parts only is refused; memcached would start and listen nowhere.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let specs: Vec<_> = text
             .split([',', ';'])
@@ -64,7 +64,7 @@ impl ListenList {
         if specs.is_empty() { Err("expected an address".to_owned()) } else { Ok(Self(specs)) }
     }
 
-    /// As [`ListenList::parse`], for peers: an address has nothing in front of it.
+    /// Like [`ListenList::parse`], for peer addresses, which have no prefixes.
     pub(super) fn parse_plain(text: &str) -> Result<Self, String> {
         let parts = text.split([',', ';']).map(str::trim).filter(|part| !part.is_empty());
         let spec = |part| {
@@ -75,7 +75,7 @@ impl ListenList {
         if specs.is_empty() { Err("expected an address".to_owned()) } else { Ok(Self(specs)) }
     }
 
-    /// The addresses, with `port` for those that name none.
+    /// The addresses, with `port` for those without a port.
     pub(super) fn resolve(&self, port: u16) -> impl Iterator<Item = ListenAddr> + '_ {
         self.0.iter().map(move |spec| ListenAddr {
             host: spec.host.clone(),
@@ -93,7 +93,7 @@ impl Spec {
     }
 }
 
-/// Reads `host`, `host:port` or `[v6]:port`; the host may be [`ListenAddr::ANY`], the port 0.
+/// Parses `host`, `host:port` or `[v6]:port`; the host may be [`ListenAddr::ANY`], the port 0.
 pub(crate) fn host_and_port(address: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = split_port(address)?;
     let known = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
@@ -104,7 +104,8 @@ pub(crate) fn host_and_port(address: &str) -> Result<(&str, Option<u16>), String
     Ok((host, port.map(explicit_port).transpose()?))
 }
 
-/// Takes `notls:`, `proto[...]:` and `tag[...]:` off the front, in any order.
+/// Removes the prefixes `notls:`, `proto[...]:` and `tag[...]:`, in any order, and returns the
+/// label and the rest.
 fn strip_prefixes(text: &str) -> Result<(Option<String>, &str), String> {
     let mut label = None;
     let mut rest = text;
@@ -137,13 +138,14 @@ fn strip_prefixes(text: &str) -> Result<(Option<String>, &str), String> {
     }
 }
 
-/// `open` + name + `]:` + rest → name and rest; `None` when `open` does not stand in front.
+/// Splits `open` + name + `]:` + rest into name and rest. `None` if `text` does not begin with
+/// `open`.
 fn bracketed<'t>(text: &'t str, open: &str) -> Result<Option<(&'t str, &'t str)>, String> {
     let Some(tail) = text.strip_prefix(open) else { return Ok(None) };
     tail.split_once("]:").map(Some).ok_or_else(|| format!("{open} lacks its ]:"))
 }
 
-/// Parts host and port. A bare IPv6 address is a host: its colons cannot be told from a port's.
+/// Splits host and port. A bare IPv6 address is a host, because its colons are ambiguous.
 fn split_port(address: &str) -> Result<(&str, Option<&str>), String> {
     if let Some(tail) = address.strip_prefix('[') {
         let (host, tail) = tail.split_once(']').ok_or("[ lacks its ]")?;
@@ -168,12 +170,12 @@ fn split_port(address: &str) -> Result<(&str, Option<&str>), String> {
     }
 }
 
-/// Whether `text` is an IPv6 address, possibly with a scope (`fe80::1%eth0`).
+/// Whether `text` is an IPv6 address, perhaps with a scope (`fe80::1%eth0`).
 fn is_v6(text: &str) -> bool {
     text.split('%').next().is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
 }
 
-/// A port behind an address: 0 and -1 both let the system choose (measured on 1.6.18).
+/// Parses the port of an address: 0 and -1 both let the system choose, as in memcached 1.6.18.
 fn explicit_port(text: &str) -> Result<u16, String> {
     let text = text.trim();
     if text == "-1" {
@@ -186,7 +188,7 @@ fn explicit_port(text: &str) -> Result<u16, String> {
 mod tests {
     use super::*;
 
-    /// What `text` listens on when `-p` says 11211, as it would be printed.
+    /// The printed addresses of `text`, with port 11211 from `-p`.
     fn read(text: &str) -> Result<String, String> {
         let list = ListenList::parse(text)?;
         Ok(list.resolve(11211).map(|addr| addr.to_string()).collect::<Vec<_>>().join(" "))
@@ -215,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_addresses_read_back() {
         let printed = read("tag[a]:[::1]:1,*:2,h").expect("a good list");
         assert_eq!(read(&printed.replace(' ', ",")), Ok(printed));
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused() {
+    fn unsupported_prefixes_are_refused() {
         for (written, part) in [
             ("mtls:127.0.0.1:5", "TLS is not built yet"),
             ("btls:127.0.0.1:5", "TLS is not built yet"),

@@ -1,4 +1,4 @@
-//! The name we were started under, and what follows from it.
+//! The name that the program was started under, and the settings that depend on it.
 //!
 //! Here: version line and licence text. Not here: the default address, which also depends on the
 //! name (`resolve`); replies to `version` (`connection`).
@@ -6,20 +6,20 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The name of the program as it was called.
+/// The name that the program was started under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProgramName {
-    /// Our own; any other name counts as this one.
+    /// The program's own name; any other name counts as this one.
     Tollgate,
-    /// `memcached`: scripts sniff the version, and the default address is every interface.
+    /// `memcached`: scripts check the version, and the default address is every interface.
     Memcached,
 }
 
 impl ProgramName {
-    /// The memcached whose behaviour we keep to.
+    /// The version of memcached that the server is compatible with.
     pub const MEMCACHED_VERSION: &'static str = "1.6.45";
 
-    /// The name in `program`, a path or a bare name.
+    /// The name of `program`, a path or a bare name.
     #[must_use]
     pub fn of(program: &OsStr) -> Self {
         match Path::new(program).file_name() {
@@ -28,7 +28,7 @@ impl ProgramName {
         }
     }
 
-    /// First line of `-h`, and all of `-V`.
+    /// The first line of `-h`, and the output of `-V`.
     pub(super) fn version_line(self) -> String {
         match self {
             Self::Tollgate => format!("tollgate {}", env!("CARGO_PKG_VERSION")),
@@ -36,7 +36,7 @@ impl ProgramName {
         }
     }
 
-    /// The text of `-i`.
+    /// The output of `-i`.
     pub(super) fn licence(self) -> String {
         format!(
             "{}\n\nTollgate {}, licensed under either of\n\n  \

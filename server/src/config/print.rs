@@ -1,8 +1,9 @@
 //! `Config` → TOML, for `--check-config`.
 //!
-//! Here: one line a setting, under the names and units in which a `--config` file takes them, so
-//! that the output read back gives the same server. Not here: reading (`source`).
-//! No setting is a secret today: paths are not, and passwords stay in the file of `-Y`. One that is
+//! Here: one line per setting, under the names and units of a `--config` file, so that the output
+//! is itself such a file with the same settings. Not here: parsing (`source`).
+//!
+//! No setting is a secret: paths are not, and passwords stay in the file of `-Y`. A future secret
 //! must be printed as `"***"`.
 
 use std::fmt::Write;
@@ -13,12 +14,12 @@ use toml::Value;
 use super::{Config, LogFormat};
 
 impl Config {
-    /// The effective configuration as a `--config` file. Warnings lead as comments.
+    /// The effective configuration as a `--config` file. It begins with the warnings, as comments.
     #[must_use]
     pub fn to_toml(&self) -> String {
         let mut page = Page(String::new());
         for warning in &self.warnings {
-            // A word may hold a line end, which would end the comment.
+            // A word may contain a line end, which would end the comment.
             page.line(&format!("# {}", warning.replace(char::is_control, " ")));
         }
         self.print_listening(&mut page);
@@ -102,7 +103,7 @@ impl Config {
     }
 }
 
-/// The file as it grows.
+/// The text of the file.
 pub(super) struct Page(String);
 
 impl Page {
@@ -122,7 +123,7 @@ impl Page {
     }
 }
 
-/// TOML's numbers are signed; every count here has a bound far below.
+/// TOML numbers are signed; every count here is bounded far below the maximum.
 pub(super) fn count(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }

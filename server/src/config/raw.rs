@@ -1,8 +1,8 @@
-//! `RawConfig`: settings as written, before defaults and before rules that need two of them.
+//! `RawConfig`: settings as written, before defaults and before rules that need two settings.
 //!
-//! Here: every flag with its help text, the clap command, merging two sources. Not here: where the
-//! words come from (`source`), what they add up to (`resolve`). The doc comment of a field is its
-//! line in `--help`. Source of names and units: `memcached -h`, 1.6.18.
+//! Here: every flag with its help text, the clap command, merging two sources. Not here: the
+//! sources (`source`), resolving (`resolve`). The doc comment of a field is its line in `--help`.
+//! Source of names and units: `memcached -h`, 1.6.18.
 
 use std::path::PathBuf;
 
@@ -21,38 +21,40 @@ const PROCESS: &str = "Process";
 const REPORTS: &str = "Configuration and help";
 const COMPATIBLE: &str = "Accepted for memcached's sake";
 
-/// Marks a flag that takes no value in the help, and yes or no where a source must have one.
+/// Value name that marks a switch: a flag without value on the command line and in the help, but
+/// with yes or no in the other sources.
 pub(super) const SWITCH: &str = "YES|NO";
 
-/// Largest memory limit, in megabytes: 16 TiB.
+/// Maximum memory limit, in megabytes: 16 TiB.
 const MEMORY_MB_MAX: u64 = 1 << 24;
-/// Longest time between two snapshots, in seconds: a year.
+/// Maximum time between two snapshots, in seconds: a year.
 const INTERVAL_MAX: u64 = 366 * 24 * 60 * 60;
-/// What memcached keeps in a C `int`.
+/// Maximum of settings that memcached stores in a C `int`.
 const INT_MAX: u64 = i32::MAX as u64;
-/// Most worker threads; more is a slip of the finger.
+/// Maximum number of worker threads; a higher value is probably a typing error.
 const THREADS_MAX: u64 = 1024;
 
-/// What one source, or several merged, says. `None` and an empty list are "not said".
+/// The settings of one source, or of several merged. `None` and an empty list mean "not set".
 #[derive(Debug, Clone, Default, PartialEq, clap::Parser)]
 #[command(
     about = None,
     disable_help_flag = true,
     disable_version_flag = true,
-    // As getopt_long: a long option may be cut short while it stays unmistakable.
+    // As in getopt_long, a long option may be abbreviated as long as it is unambiguous.
     infer_long_args = true,
     // The last of a repeated flag wins.
     args_override_self = true,
-    // Wider terminals must not change what the help says.
+    // A fixed width, so that the help does not depend on the terminal.
     term_width = 100,
 )]
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 pub struct RawConfig {
-    /// TCP port; 0 is no TCP, -1 any free one [default: 11211]
+    /// TCP port; 0 turns TCP off, -1 uses any free port [default: 11211]
     #[arg(short, long, value_name = "NUM", help_heading = LISTENING, value_parser = value::port)]
     pub(super) port: Option<i32>,
     #[allow(rustdoc::broken_intra_doc_links, reason = "brackets of an address")]
-    /// Addresses, by comma: host, host:port, [v6]:port, tag[x]:host:port [default: 127.0.0.1]
+    /// Addresses to listen on, comma-separated: host, host:port, [v6]:port, tag[x]:host:port
+    /// [default: 127.0.0.1]
     #[arg(short, long, help_heading = LISTENING)]
     #[arg(value_name = "ADDR", value_parser = ListenList::parse)]
     pub(super) listen: Vec<ListenList>,
@@ -60,11 +62,11 @@ pub struct RawConfig {
     #[arg(short = 's', long, help_heading = LISTENING)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) unix_socket: Option<PathBuf>,
-    /// Access mask of the Unix socket, octal [default: 700]
+    /// File mode of the Unix socket, octal [default: 700]
     #[arg(short = 'a', long, help_heading = LISTENING)]
     #[arg(value_name = "MASK", value_parser = value::mask)]
     pub(super) unix_mask: Option<u32>,
-    /// Connections that may wait to be accepted [default: 1024]
+    /// Maximum number of connections waiting to be accepted [default: 1024]
     #[arg(short = 'b', long, help_heading = LISTENING)]
     #[arg(value_name = "NUM", value_parser = value::number::<u32>(0..=INT_MAX))]
     pub(super) listen_backlog: Option<u32>,
@@ -73,33 +75,33 @@ pub struct RawConfig {
     #[arg(short, long, help_heading = MEMORY)]
     #[arg(value_name = "MB", value_parser = value::number::<u64>(1..=MEMORY_MB_MAX))]
     pub(super) memory_limit: Option<u64>,
-    /// When memory is full, return an error instead of evicting
+    /// When memory is full, fail stores instead of evicting items
     #[arg(short = 'M', long, value_name = SWITCH, help_heading = MEMORY)]
     pub(super) disable_evictions: Option<bool>,
-    /// Largest item: bytes, or with k, m, g [default: 1m]
+    /// Maximum size of an item: bytes, or a number with k, m or g [default: 1m]
     #[arg(short = 'I', long, help_heading = MEMORY)]
     #[arg(value_name = "SIZE", value_parser = value::item_bytes)]
     pub(super) max_item_size: Option<usize>,
-    /// Snapshot file for warm restarts
+    /// Snapshot file for warm restarts; written at shutdown and on SIGUSR2, read at startup
     #[arg(short = 'e', long, help_heading = MEMORY)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) memory_file: Option<PathBuf>,
-    /// With -e: seconds between two snapshots while serving; a crash loses at most these and the time
-    /// of one write; 0 is none [default: 0]
+    /// With -e: seconds from one snapshot to the next while serving; a crash loses at most the
+    /// changes of this time and of one write; 0 turns it off [default: 0]
     #[arg(long, help_heading = MEMORY)]
     #[arg(value_name = "SECONDS", value_parser = value::number::<u64>(0..=INTERVAL_MAX))]
     pub(super) snapshot_interval: Option<u64>,
-    /// Keep no CAS ids
+    /// Store no cas uniques
     #[arg(short = 'C', long, value_name = SWITCH, help_heading = MEMORY)]
     pub(super) disable_cas: Option<bool>,
-    /// Ask for large memory pages
+    /// Request large memory pages
     #[arg(short = 'L', long, value_name = SWITCH, help_heading = MEMORY)]
     pub(super) enable_largepages: Option<bool>,
-    /// Lock memory, so that it is never swapped out
+    /// Lock the process's memory, so that it is never swapped out
     #[arg(short = 'k', long, value_name = SWITCH, help_heading = MEMORY)]
     pub(super) lock_memory: Option<bool>,
 
-    /// Most clients at once [default: 1024]
+    /// Maximum number of client connections [default: 1024]
     #[arg(short = 'c', long, help_heading = CONNECTIONS)]
     #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=INT_MAX))]
     pub(super) conn_limit: Option<usize>,
@@ -107,60 +109,61 @@ pub struct RawConfig {
     #[arg(short, long, help_heading = CONNECTIONS)]
     #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=THREADS_MAX))]
     pub(super) threads: Option<usize>,
-    /// Requests of one client before others get their turn [default: 512]
+    /// Maximum number of requests of one client before other clients are served [default: 512]
     #[arg(short = 'R', long, help_heading = CONNECTIONS)]
     #[arg(value_name = "NUM", value_parser = value::number::<usize>(1..=INT_MAX))]
     pub(super) max_reqs_per_event: Option<usize>,
     #[allow(rustdoc::broken_intra_doc_links, reason = "brackets around what may be left out")]
-    /// Extended options, by comma: idle_timeout=SECONDS, [no_]maxconns_fast, hashpower=NUM,
+    /// Extended options, comma-separated: idle_timeout=SECONDS, [no_]maxconns_fast, hashpower=NUM,
     /// watcher_logbuf_size=KB; memcached's others have no effect
     #[arg(short = 'o', long, help_heading = CONNECTIONS)]
     #[arg(value_name = "LIST", value_parser = Extended::parse)]
     pub(super) extended: Vec<Extended>,
 
-    /// File of user:pass lines that clients must know
+    /// File of user:password lines; clients must log in as one of these users
     #[arg(short = 'Y', long, help_heading = COMMANDS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) auth_file: Option<PathBuf>,
-    /// Limits bound to keys, a TOML file; read again when it changes and on SIGHUP
+    /// TOML file of limits on keys; read again when it changes and on SIGHUP
     #[arg(long, help_heading = COMMANDS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) limits: Option<PathBuf>,
-    /// Let any client stop the server with shutdown, and change its cluster
+    /// Allow every client to stop the server with shutdown and to change its cluster
     #[arg(short = 'A', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) enable_shutdown: Option<bool>,
-    /// Unix socket for operators, mode 600: there the cluster can be changed, without a password
+    /// Unix socket for operators, mode 600; connections there may change the cluster without a
+    /// password
     #[arg(long, help_heading = COMMANDS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) admin_socket: Option<PathBuf>,
-    /// Let clients on this host change the cluster
+    /// Allow clients on this host to change the cluster
     #[arg(long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) admin_loopback: Option<bool>,
-    /// Refuse flush_all
+    /// Refuse the command flush_all
     #[arg(short = 'F', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) disable_flush_all: Option<bool>,
-    /// Refuse to list keys
+    /// Refuse commands that list keys
     #[arg(short = 'X', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) disable_dumping: Option<bool>,
-    /// Refuse watch
+    /// Refuse the command watch
     #[arg(short = 'W', long, value_name = SWITCH, help_heading = COMMANDS)]
     pub(super) disable_watch: Option<bool>,
-    /// Count statistics by key prefix, which ends at CHAR [default: off, ":"]
+    /// Count statistics by key prefix; CHAR ends a prefix [default: off, ":"]
     #[arg(short = 'D', long, help_heading = COMMANDS)]
     #[arg(value_name = "CHAR", value_parser = value::delimiter)]
     pub(super) prefix_delimiter: Option<u8>,
 
-    /// How a node takes part in a cluster.
+    /// The settings of a node that belongs to a cluster.
     #[command(flatten)]
     pub(super) cluster: ClusterFlags,
 
     /// Run in the background
     #[arg(short, long, value_name = SWITCH, help_heading = PROCESS)]
     pub(super) daemon: Option<bool>,
-    /// Become this user, by name or number, when started as root
+    /// When started as root, change to this user, a name or number
     #[arg(short, long, value_name = "USER", help_heading = PROCESS, value_parser = value::word)]
     pub(super) user: Option<String>,
-    /// Write the process id to FILE
+    /// File to write the process id to
     #[arg(short = 'P', long, help_heading = PROCESS)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) pidfile: Option<PathBuf>,
@@ -172,14 +175,14 @@ pub struct RawConfig {
     #[arg(value_name = "LEVEL", value_parser = value::verbosity)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
     pub(super) verbose: Vec<u8>,
-    /// How log lines are written: text or json [default: text]
+    /// Format of log lines: text or json [default: text]
     #[arg(long, help_heading = PROCESS, value_name = "FORMAT", value_parser = log_format)]
     pub(super) log_format: Option<LogFormat>,
 
-    /// Read settings from a TOML file
+    /// TOML file of settings
     #[arg(long, value_name = "FILE", help_heading = REPORTS, value_parser = value::path)]
     pub(super) config: Option<PathBuf>,
-    /// Read flags from a file like /etc/memcached.conf
+    /// File of flags in the format of /etc/memcached.conf
     #[arg(long, value_name = "FILE", help_heading = REPORTS, value_parser = value::path)]
     pub(super) memcached_conf: Option<PathBuf>,
     /// Print the effective configuration and exit
@@ -195,11 +198,11 @@ pub struct RawConfig {
     #[arg(short = 'i', long, help_heading = REPORTS)]
     pub(super) license: bool,
 
-    /// UDP port; only 0, off
+    /// UDP port; only 0 (off) is accepted
     #[arg(short = 'U', long, help_heading = COMPATIBLE)]
     #[arg(value_name = "NUM", value_parser = value::udp_port)]
     pub(super) udp_port: Option<u16>,
-    /// ascii, or auto for the same
+    /// Protocol: ascii; auto is accepted and means the same
     #[arg(short = 'B', long, help_heading = COMPATIBLE)]
     #[arg(value_name = "NAME", value_parser = protocol)]
     pub(super) protocol: Option<Protocol>,
@@ -222,17 +225,17 @@ pub struct RawConfig {
     #[arg(short = 'Z', long, value_name = SWITCH, help_heading = COMPATIBLE)]
     pub(super) enable_ssl: Option<bool>,
 
-    /// Words that are no flags. memcached skips them, so they are only warned of.
+    /// Words that are no flags. memcached ignores them; here they cause a warning.
     #[arg(hide = true)]
     pub(super) words: Vec<String>,
 }
 
-/// What `-B` may name.
+/// The values of `-B`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Protocol {
     /// The text protocols.
     Ascii,
-    /// Whatever the client speaks; binary is not among it yet.
+    /// Any protocol of the client; the binary protocol is not supported yet.
     Auto,
 }
 
@@ -254,7 +257,7 @@ fn log_format(text: &str) -> Result<LogFormat, String> {
 }
 
 impl RawConfig {
-    /// Reads words as they stand on a command line, without the program's name.
+    /// Parses the words of a command line, without the program's name.
     pub(super) fn parse<W>(words: W) -> Result<Self, ConfigError>
     where
         W: IntoIterator,
@@ -267,9 +270,9 @@ impl RawConfig {
         Ok(raw)
     }
 
-    /// Fills what `self` leaves open from a source of less weight.
+    /// Fills the settings that `self` leaves unset from a source of lower precedence.
     ///
-    /// Addresses are replaced as a whole; `-o` is merged name by name.
+    /// Addresses are replaced as a whole; `-o` is merged option by option.
     pub(super) fn or(mut self, lower: Self) -> Self {
         macro_rules! fill {
             ($($field:ident)*) => { $(self.$field = self.$field.or(lower.$field);)* };
@@ -301,8 +304,8 @@ impl RawConfig {
     }
 }
 
-/// The clap command that reads: switches take an optional `=yes` or `=no`, so that an environment
-/// variable or a file can turn off what a source of less weight turned on.
+/// The clap command for parsing. Switches take an optional `=yes` or `=no`, so that a source can
+/// turn off a switch that a source of lower precedence turned on.
 pub(super) fn command() -> clap::Command {
     RawConfig::command().mut_args(|arg| {
         if is_switch(&arg) {
@@ -314,7 +317,8 @@ pub(super) fn command() -> clap::Command {
             && !arg.is_positional()
             && !arg.is_require_equals_set()
         {
-            // As getopt: the word after a flag is its value, whatever it looks like (`-p -1`).
+            // As in getopt, the word after a flag is its value, even if it begins with a hyphen
+            // (`-p -1`).
             arg.allow_hyphen_values(true)
         } else {
             arg
@@ -322,7 +326,7 @@ pub(super) fn command() -> clap::Command {
     })
 }
 
-/// The help text, with `first_line` on top.
+/// The help text, with `first_line` at the top.
 pub(super) fn help(first_line: &str) -> String {
     let mut shown = RawConfig::command()
         .mut_args(|arg| {

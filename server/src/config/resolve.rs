@@ -1,8 +1,8 @@
 //! `RawConfig` → `Config`: defaults, and rules that need more than one setting.
 //!
-//! Here: what is on when nothing is said, what switches what off, what is refused or has no effect.
-//! Not here: bounds of one value (`value`), precedence of sources (`source`, `RawConfig::or`).
-//! Defaults: `memcached -h` except where a comment says otherwise.
+//! Here: defaults, settings that turn others off, refusals, and settings without effect. Not here:
+//! bounds of one value (`value`), precedence of sources (`source`, `RawConfig::or`). Defaults are
+//! those of `memcached -h` unless a comment gives another reason.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const ITEM_BYTES_MAX: usize = 1 << 20;
 const WATCHER_LOGBUF_KB: usize = 256;
 
 impl RawConfig {
-    /// Adds defaults and checks what one value alone cannot show.
+    /// Applies defaults and checks the rules that involve several settings.
     pub(super) fn resolve(self, name: ProgramName) -> Result<Config, ConfigError> {
         let mut options = Extended::default();
         for later in &self.extended {
@@ -59,7 +59,7 @@ impl RawConfig {
             connections_max: self.conn_limit.unwrap_or(1024),
             connections_fast: options.maxconns_fast.unwrap_or(true),
             threads: self.threads.unwrap_or(4),
-            // Not memcached's 20: see the field.
+            // Not memcached's 20; `Config::requests_per_event` gives the reason.
             requests_per_event: self.max_reqs_per_event.unwrap_or(512),
             idle_timeout: options
                 .idle_timeout_s
@@ -90,7 +90,7 @@ impl RawConfig {
         })
     }
 
-    /// Between two snapshots, which need a file.
+    /// The time between snapshots, which needs a snapshot file.
     fn interval(&self) -> Result<Option<Duration>, ConfigError> {
         let interval = self.snapshot_interval.filter(|seconds| *seconds > 0);
         if interval.is_some() && self.memory_file.is_none() {
@@ -100,16 +100,18 @@ impl RawConfig {
         Ok(interval.map(Duration::from_secs))
     }
 
-    /// TCP addresses. A Unix socket or `-p 0` leaves none, even beside `-l` (measured on 1.6.18).
+    /// The TCP addresses. A Unix socket or `-p 0` leaves none, even with `-l`, as in memcached
+    /// 1.6.18.
     fn addresses(&self, name: ProgramName) -> Vec<ListenAddr> {
         let port = self.port.unwrap_or(PORT);
         if self.unix_socket.is_some() || port == 0 {
             return Vec::new();
         }
-        // Only -1 is out of range here, and asks for any free port.
+        // The only value out of range is -1, which asks for any free port.
         let port = u16::try_from(port).unwrap_or(0);
         if self.listen.is_empty() {
-            // Under our own name nobody expects memcached's open door.
+            // memcached's default, every interface, applies only under its name: it exposes the
+            // server.
             let host = match name {
                 ProgramName::Memcached => ListenAddr::ANY,
                 ProgramName::Tollgate => "127.0.0.1",
@@ -118,7 +120,7 @@ impl RawConfig {
         }
         let mut addresses: Vec<ListenAddr> = Vec::new();
         for address in self.listen.iter().flat_map(|list| list.resolve(port)) {
-            // memcached shrugs when its second bind of an address fails.
+            // memcached ignores an address that is already bound.
             let known = |other: &ListenAddr| {
                 address.port != 0 && other.host == address.host && other.port == address.port
             };
@@ -129,8 +131,8 @@ impl RawConfig {
         addresses
     }
 
-    /// Refuses flags whose promise we cannot keep: going on without them would open what the
-    /// operator meant to protect.
+    /// Refuses flags that promise protection which is not built yet. Without it the server would be
+    /// open although the operator meant to protect it.
     fn refuse_unbuilt(&self) -> Result<(), ConfigError> {
         let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
         if self.enable_sasl == Some(true) {
@@ -159,7 +161,8 @@ impl RawConfig {
         Ok(())
     }
 
-    /// What was accepted and changes nothing: a line a flag, one for all names of `-o`.
+    /// Warnings for settings that were accepted without effect: one line per flag, one for all
+    /// names of `-o`.
     fn without_effect(&self, options: &Extended) -> Vec<String> {
         let deaf = self.port == Some(0) && self.unix_socket.is_none();
         let ignored = options.ignored.join(",");

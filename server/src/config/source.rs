@@ -1,8 +1,9 @@
-//! Where settings are written, and how each place becomes a [`RawConfig`].
+//! The sources of settings, and parsing each of them to a [`RawConfig`].
 //!
-//! Here: command line, `TOLLGATE_*` environment, TOML file, memcached.conf. All of them are turned
-//! into words of a command line, so that one parser (`raw`) knows every flag, bound and message; a
-//! refusal is prefixed with the file and line, or the variable. Not here: defaults (`resolve`).
+//! Here: command line, `TOLLGATE_*` environment, TOML file, memcached.conf. Each source is
+//! converted to words of a command line, so that one parser (`raw`) defines every flag, bound and
+//! message; errors are prefixed with the file and line, or the variable. Not here: defaults
+//! (`resolve`).
 
 use std::ffi::OsString;
 use std::io;
@@ -15,26 +16,26 @@ use super::{ConfigError, ProgramName};
 use crate::cli;
 use crate::files;
 
-/// Most bytes of a file of settings.
+/// Maximum size of a file of settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// What every variable of ours begins with.
+/// Prefix of the server's environment variables.
 const ENV_PREFIX: &str = "TOLLGATE_";
 
-/// Flags about the run rather than the server: the command line has them and nothing else does.
+/// Flags that only the command line may contain, because they concern one run.
 const COMMAND_LINE_ONLY: [&str; 4] = ["help", "version", "license", "check-config"];
 
-/// Flags that name a file of settings. A file cannot name another one.
+/// Flags that name a file of settings. Such a file cannot name another one.
 const FILES: [&str; 2] = ["config", "memcached-conf"];
 
-/// Words found at one place.
+/// The words of one place in a source.
 struct SourcedText {
-    /// `file:line` or a variable's name.
+    /// `file:line`, or the name of a variable.
     origin: String,
     words: Vec<String>,
 }
 
-/// Settings of one source, and remarks for the operator.
+/// The settings of one source, and warnings for the operator.
 #[derive(Debug, Default)]
 pub(super) struct ConfigSource {
     pub(super) raw: RawConfig,
@@ -42,7 +43,7 @@ pub(super) struct ConfigSource {
 }
 
 impl ConfigSource {
-    /// Reads each place alone, so that a mistake is located, then all together.
+    /// Parses each place alone, to attach its origin to an error, then all places together.
     fn read(places: &[SourcedText], warnings: Vec<String>) -> Result<Self, ConfigError> {
         for place in places {
             RawConfig::parse(&place.words).map_err(|error| error.at(&place.origin))?;
@@ -52,9 +53,9 @@ impl ConfigSource {
     }
 }
 
-/// The command line, program's name first, and the name it makes us go by.
+/// Parses the command line (the program's name first), and returns the program's name too.
 ///
-/// `docker run image memcached -m 64` hands the name over as a word; it is taken as the name.
+/// `docker run image memcached -m 64` passes the name as a word, which is accepted as the name.
 pub(super) fn command_line(
     args: impl IntoIterator<Item = OsString>,
 ) -> Result<(ProgramName, RawConfig), ConfigError> {
@@ -63,7 +64,7 @@ pub(super) fn command_line(
     if let Some(word) = args.next_if(|word| word == "memcached" || word == "tollgate") {
         name = ProgramName::of(&word);
     }
-    // Charts pass "-m 1024" as one argument, and pad.
+    // Helm charts pass "-m 1024" as one argument, and pad it with blanks.
     let words = args.map(|word| match word.to_str() {
         Some(text) => OsString::from(text.trim()),
         None => word,
@@ -71,7 +72,7 @@ pub(super) fn command_line(
     Ok((name, RawConfig::parse(words)?))
 }
 
-/// The environment.
+/// Parses the environment.
 pub(super) fn environment(
     variables: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Result<ConfigSource, ConfigError> {
@@ -89,10 +90,10 @@ pub(super) fn environment(
             let reason = "the value is not UTF-8".to_owned();
             return Err(ConfigError::Written { origin: variable, reason });
         };
-        // In a pod beside a service called tollgate, these describe the service.
+        // In a pod beside a service called tollgate, Kubernetes sets these to describe the service.
         let linked = ["TOLLGATE_SERVICE_", "TOLLGATE_PORT_"];
         let is_linked = linked.iter().any(|prefix| variable.starts_with(prefix));
-        // That of an operator, who may share an environment with the server.
+        // The password of `tollgate cluster`, which may share an environment with the server.
         if is_linked || variable == cli::PASSWORD_VARIABLE {
             continue;
         }
@@ -108,7 +109,7 @@ pub(super) fn environment(
     ConfigSource::read(&places, warnings)
 }
 
-/// The TOML file: the long names with `_` for `-`.
+/// Parses the TOML file of `--config`: the long flag names with `_` for `-`.
 pub(super) fn toml(path: &Path) -> Result<ConfigSource, ConfigError> {
     let text = read(path)?;
     let at = |offset: usize| {
@@ -140,7 +141,7 @@ pub(super) fn toml(path: &Path) -> Result<ConfigSource, ConfigError> {
     ConfigSource::read(&places, Vec::new())
 }
 
-/// The values of a field, one or a list; `None` for what no flag can mean.
+/// The values of a field, one or a list; `None` for a type that no flag accepts.
 fn scalars(value: &DeValue<'_>) -> Option<Vec<String>> {
     match value {
         DeValue::Array(values) => values.iter().map(|value| scalar(value.get_ref())).collect(),
@@ -160,10 +161,10 @@ fn scalar(value: &DeValue<'_>) -> Option<String> {
     }
 }
 
-/// The format of Debian's `/etc/memcached.conf`: flags by line, `#` comments, `logfile`.
+/// Parses the format of Debian's `/etc/memcached.conf`: flags by line, `#` comments, `logfile`.
 ///
-/// Debian's scripts drop `-d` and `-h` and every line that is no flag, and hand the rest to a
-/// shell; so `-d` is dropped here too (a unit would lose its process) and quotes are understood.
+/// Debian's scripts drop `-d`, `-h` and every line that is no flag, and pass the rest to a shell.
+/// So `-d` is ignored here too (systemd would lose the process), and quotes are supported.
 pub(super) fn memcached_conf(path: &Path) -> Result<ConfigSource, ConfigError> {
     let text = read(path)?;
     let (mut places, mut warnings) = (Vec::new(), Vec::new());
@@ -190,7 +191,7 @@ pub(super) fn memcached_conf(path: &Path) -> Result<ConfigSource, ConfigError> {
     Ok(source)
 }
 
-/// Splits a line as a shell would: blanks, quotes, backslashes, and `#` for the rest of the line.
+/// Splits a line like a shell: blanks, quotes, backslashes, and `#` for a comment.
 fn shell_words(line: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -217,7 +218,7 @@ fn shell_words(line: &str) -> Result<Vec<String>, String> {
     Ok(words)
 }
 
-/// The long names that a source may set.
+/// The long names of all flags except `without`.
 fn longs(without: &[&str]) -> Vec<String> {
     let command = raw::command();
     let longs = command.get_arguments().filter_map(clap::Arg::get_long);

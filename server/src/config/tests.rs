@@ -1,10 +1,10 @@
-//! Tests of the way from arguments to `Config`: precedence, rules, command lines from the field.
+//! Tests of resolving arguments to `Config`: precedence, rules, command lines in use.
 
 use std::fs;
 
 use super::*;
 
-/// A command line with its program's name, and variables.
+/// Parses a command line (the program's name first) and environment variables.
 fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
     let args = args.iter().map(OsString::from);
     let variables =
@@ -108,7 +108,7 @@ fn files_may_be_named_by_the_environment() {
 }
 
 #[test]
-fn the_door_is_open_only_under_memcacheds_name() {
+fn every_interface_only_under_memcacheds_name() {
     assert_eq!(listen(&["tollgate"]), ["127.0.0.1:11211"]);
     assert_eq!(listen(&["/usr/bin/memcached"]), ["*:11211"]);
     assert_eq!(listen(&["memcached-tool", "-p", "7"]), ["127.0.0.1:7"]);
@@ -119,7 +119,7 @@ fn the_door_is_open_only_under_memcacheds_name() {
 }
 
 #[test]
-fn ports_sockets_and_addresses_combine_as_in_memcached() {
+fn addresses_and_sockets_combine_as_in_memcached() {
     assert_eq!(
         listen(&["tollgate", "-p", "-1", "-l", "127.0.0.1,::1"]),
         ["127.0.0.1:0", "[::1]:0"]
@@ -144,7 +144,7 @@ fn operators_get_in_only_where_a_flag_says_so() {
     let config = start(&["tollgate"], &variables).expect("good variables");
     assert_eq!(config.admin_socket, Some("/run/t.sock".into()));
     assert!(config.admin_loopback && config.warnings.is_empty());
-    // The password of an operator is no setting of the server.
+    // The operator's password is no setting of the server.
     let config = start(&["tollgate"], &[("TOLLGATE_PASSWORD", "x"), ("TOLLGATE_ADMIN_SOCKET", "")]);
     let config = config.expect("good variables");
     assert!(config.admin_socket.is_none() && config.warnings.is_empty());
@@ -167,7 +167,7 @@ fn an_item_takes_at_most_half_of_the_memory() {
 }
 
 #[test]
-fn values_may_be_glued_padded_repeated_and_options_cut_short() {
+fn values_may_be_glued_and_options_abbreviated() {
     for args in [
         &["-m1024"][..],
         &["-m", "1024"],
@@ -241,7 +241,7 @@ fn the_flags_of_debians_conf_are_taken() {
 
 #[test]
 fn every_flag_of_memcached_is_known() {
-    // `memcached -h` of 1.6.18, short and long, with a value where one is due.
+    // `memcached -h` of 1.6.18, short and long, with a value where one is required.
     let flags = "-p1 -U0 -s/s -a700 -A -l::1 -d -r -uroot -m64 -M -c9 -k -v -P/p -f1.25 -n48 -L \
                  -D: -t4 -R20 -C -b9 -Bauto -I1m -F -X -W -Y/y -e/e -omodern -N2 \
                  --port=1 --udp-port=0 --unix-socket=/s --unix-mask=700 --enable-shutdown \
@@ -293,7 +293,7 @@ fn the_port_file_is_memcacheds() {
 }
 
 #[test]
-fn what_is_printed_reads_back_to_the_same() {
+fn printed_settings_read_back_to_the_same() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     for line in [
         "",
@@ -305,7 +305,7 @@ fn what_is_printed_reads_back_to_the_same() {
         "-e /e --snapshot-interval 9",
     ] {
         let args: Vec<_> = line.split_whitespace().collect();
-        // Under this name words are ignored, with a warning.
+        // Under the name memcached, words are ignored with a warning.
         let args = [&["memcached"], &args[..], &["a word\n= of two lines"]].concat();
         let mut first = start(&args, &[]).expect(line);
         let file = written(&dir, "t.toml", &first.to_toml());

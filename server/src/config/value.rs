@@ -1,8 +1,8 @@
-//! One value as written → one checked value.
+//! Parsers of single values.
 //!
 //! Here: numbers, sizes, masks, paths and switches, each trimmed of blanks and bounded. Not here:
-//! listen addresses (`listen`), `-o` lists (`extended`), rules that need two values (`resolve`).
-//! A message says what is expected; clap adds the flag and the value.
+//! addresses to listen on (`listen`), `-o` lists (`extended`), rules that need two values
+//! (`resolve`). An error text names the expected value; clap adds the flag and the value.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ const KIBI: u64 = 1 << 10;
 const MEBI: u64 = 1 << 20;
 const GIBI: u64 = 1 << 30;
 
-/// A whole number within `range`.
+/// Parses a whole number within `range`.
 pub(super) fn number<T>(
     range: RangeInclusive<u64>,
 ) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static
@@ -29,24 +29,24 @@ where
     }
 }
 
-/// A TCP port of `-p`: 0 turns TCP off, -1 asks for any free port.
+/// Parses a TCP port of `-p`: 0 turns TCP off, -1 asks for any free port.
 pub(super) fn port(text: &str) -> Result<i32, String> {
     let expected = "expected a port from 0 (no TCP) to 65535, or -1 for any free one";
     let port: i32 = text.trim().parse().map_err(|_| expected)?;
     if (-1..=65535).contains(&port) { Ok(port) } else { Err(expected.to_owned()) }
 }
 
-/// The UDP port of `-U`, of which only 0, "off", can be had.
+/// Parses the UDP port of `-U`. Only 0, "off", is accepted.
 pub(super) fn udp_port(text: &str) -> Result<u16, String> {
     match text.trim().parse() {
         Ok(0) => Ok(0),
-        // Silence would hide a listener that the operator relies on.
+        // Ignoring it would hide a missing listener that the operator relies on.
         Ok(_) => Err("UDP not supported; leave -U out or write -U 0".to_owned()),
         Err(_) => Err("expected 0; UDP not supported".to_owned()),
     }
 }
 
-/// A size in bytes, or with `k`, `m` or `g`. Bounds and their wording: memcached, `-I`.
+/// Parses a size in bytes, or with `k`, `m` or `g`. Source of bounds and texts: memcached, `-I`.
 pub(super) fn item_bytes(text: &str) -> Result<usize, String> {
     let text = text.trim();
     let (digits, unit) = match text.bytes().last().map(|last| last.to_ascii_lowercase()) {
@@ -66,14 +66,14 @@ pub(super) fn item_bytes(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A file mode in octal: `700`, `0770`.
+/// Parses a file mode in octal: `700`, `0770`.
 pub(super) fn mask(text: &str) -> Result<u32, String> {
     let expected = "expected an octal file mode from 0 to 777";
     let mask = u32::from_str_radix(text.trim(), 8).map_err(|_| expected)?;
     if mask <= 0o777 { Ok(mask) } else { Err(expected.to_owned()) }
 }
 
-/// The byte of `-D`. A blank or a control byte cannot stand in a key, so it delimits nothing.
+/// Parses the byte of `-D`. Blanks and control bytes are refused: no key contains them.
 pub(super) fn delimiter(text: &str) -> Result<u8, String> {
     match text.trim().as_bytes() {
         [byte] if byte.is_ascii_graphic() => Ok(*byte),
@@ -82,7 +82,7 @@ pub(super) fn delimiter(text: &str) -> Result<u8, String> {
     }
 }
 
-/// A number above one, for memcached's `-f`.
+/// Parses a number above one, for memcached's `-f`.
 pub(super) fn growth_factor(text: &str) -> Result<f64, String> {
     match text.trim().parse::<f64>() {
         Ok(factor) if factor > 1.0 && factor.is_finite() => Ok(factor),
@@ -90,12 +90,12 @@ pub(super) fn growth_factor(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A file name; an empty one is a template that was not filled in.
+/// Parses a file name. An empty one comes from a template that was not filled in, and is refused.
 pub(super) fn path(text: &str) -> Result<PathBuf, String> {
     word(text).map(PathBuf::from)
 }
 
-/// A text that is not empty.
+/// Accepts a text that is not empty.
 pub(super) fn word(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("expected a value, found nothing".to_owned()),
@@ -103,7 +103,7 @@ pub(super) fn word(text: &str) -> Result<String, String> {
     }
 }
 
-/// Yes or no, in the spellings of environment files.
+/// Parses yes or no, in the spellings of environment files.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
         "1" | "true" | "yes" | "on" => Ok(true),
@@ -112,8 +112,8 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What one `-v` or `--verbose[=x]` adds: `2` and `vv` are two steps; as in memcached any other
-/// word is one.
+/// The levels that one `-v` or `--verbose[=x]` adds: two for `2` and `vv`. Any other word adds one,
+/// as in memcached.
 pub(super) fn verbosity(text: &str) -> Result<u8, String> {
     let text = word(text)?;
     let steps = match text.parse::<u8>() {

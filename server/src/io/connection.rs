@@ -1,9 +1,10 @@
-//! One client: what it left half sent or half read, and the steps of its turn.
+//! One client: its partly sent requests and unread replies, and the steps of its turn.
 //!
-//! A connection is a state machine that a worker moves in rounds (`worker`): [`Connection::read`]
-//! all that are ready, then [`Connection::run`] each. Buffers are the worker's; only what a client
-//! leaves half sent or half read is kept here, so an idle one holds no buffer. Not here: what
-//! requests mean (`session`), answers that the client does not take at once (`connection/write`).
+//! A connection is a state machine that a worker drives in rounds (`worker`): [`Connection::read`]
+//! for all ready connections, then [`Connection::run`] for each. The worker owns the buffers; a
+//! connection keeps only partly sent requests and unread replies, so an idle one holds no buffer.
+//! Not here: the meaning of requests (`session`), replies that the socket does not take at once
+//! (`connection/write`).
 
 mod write;
 
@@ -25,10 +26,10 @@ use crate::runtime::connections::{Activity, ConnectionInfo, HangUp, Registration
 use crate::runtime::service::Service;
 use crate::session::{ExecContext, LARGE_BYTES, Pause, Session};
 
-/// Bytes read at once into a buffer of the connection's own, at least and at most.
+/// Least and most bytes read at once into the connection's own buffer.
 const READ_BYTES: usize = 16 << 10;
 const READ_BYTES_MAX: usize = 128 << 10;
-/// A buffer with more of a request than this is paid for from the service's reading budget.
+/// A request buffer larger than this counts against the service's reading budget.
 const FREE_REQUEST_BYTES: usize = 32 << 10;
 
 /// A client's connection.
@@ -36,30 +37,31 @@ pub(crate) struct Connection {
     registration: Registration,
     stream: Stream,
     session: Session,
-    /// Read and not yet consumed.
+    /// Bytes read and not yet consumed.
     pending: Vec<u8>,
-    /// `pending` is paid for.
+    /// `pending` is reserved from the reading budget.
     is_reserved: bool,
-    /// What was read and written of its buffers when it was last noted that they move.
+    /// Bytes read plus bytes written when progress was last recorded.
     noted: usize,
-    /// There is no memory to read on: what `pending` begins is to be refused.
+    /// The reading budget is used up: the request at the front of `pending` is refused.
     starves: bool,
-    /// Answered, and not yet written from `written` on.
+    /// Replies; the bytes from `written` on are not yet written.
     unwritten: Vec<u8>,
     written: usize,
-    /// `pending` is of no use before it holds so many bytes.
+    /// The session does not run before `pending` holds this many bytes.
     needed: usize,
-    /// Nothing is run before this time, in milliseconds on the monotonic clock; 0 for no such time.
+    /// The session does not run before this time, in milliseconds on the monotonic clock; 0 for no
+    /// delay.
     delayed_until_ms: u64,
-    /// `pending` may hold whole requests: run it before reading more.
+    /// `pending` may hold whole requests: run them before reading more.
     unfinished: bool,
-    /// Nothing more is run before other nodes have answered.
+    /// The session does not run before other nodes have answered.
     blocked: bool,
-    /// Hang up as soon as everything is written.
+    /// Close the connection once all replies are written.
     closing: bool,
 }
 
-/// What a connection's turn has to work with besides its own state.
+/// The context of a connection's turn, besides its own state.
 pub(crate) struct ConnContext<'a> {
     pub(crate) service: &'a Service,
     pub(crate) counters: &'a Counters,
@@ -67,16 +69,16 @@ pub(crate) struct ConnContext<'a> {
     pub(crate) worker: usize,
     pub(crate) active_limits: &'a ActiveLimits,
     pub(crate) scratch: &'a mut Scratch,
-    /// Bytes of large values that this round may still move.
+    /// Bytes of large values that this round may still transfer.
     pub(crate) large_left: &'a mut usize,
-    /// The way to other nodes, in a cluster.
+    /// The router to other nodes, in a cluster.
     pub(crate) router: Option<&'a mut Router>,
-    /// Answers are collected here, and written before the turn ends.
+    /// Collects the replies, which are written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
 
 impl ConnContext<'_> {
-    /// What the session works with, and where the answers go.
+    /// Returns the session's context, and the buffer for the replies.
     fn exec_context<'t>(
         &'t mut self,
         client: &'t ConnectionInfo,
@@ -98,33 +100,33 @@ impl ConnContext<'_> {
     }
 }
 
-/// What came of reading.
+/// The result of reading.
 pub(crate) enum ReadResult {
     /// Nothing to do before the stream is ready again.
     Wait,
-    /// So many bytes are in the buffer that was given.
+    /// This many bytes are in the given buffer.
     Bytes(usize),
-    /// There is something to run in the connection's own buffer.
+    /// The connection's own buffer holds bytes to run.
     Held,
-    /// The client is gone, or is to go.
+    /// The client has left, or must be disconnected.
     Close,
 }
 
-/// How a turn ended.
+/// The result of a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TurnEnd {
     /// Wait until the stream is ready.
     Wait,
-    /// There is more to do: another turn, after the others.
+    /// There is more to do: run again after the other connections.
     Again,
-    /// Hang up.
+    /// Close the connection.
     Close,
 }
 
 impl Connection {
     pub(crate) fn new(registration: Registration, stream: Stream) -> Self {
         let mut session = Session::default();
-        // The mode of the admin socket is its password.
+        // The admin socket needs no password: its file mode protects it.
         session.authenticated = registration.info.is_admin;
         Self {
             registration,
@@ -144,24 +146,25 @@ impl Connection {
         }
     }
 
-    /// Whether the client may change the cluster.
+    /// Returns whether the client may change the cluster.
     pub(crate) fn is_operator(&self) -> bool {
         self.registration.info.is_operator
     }
 
-    /// Puts an answer of another node into its place; true when there is something to tell.
+    /// Puts another node's answer into the reply queue. Returns true if a reply is ready to be
+    /// written.
     pub(crate) fn complete(&mut self, completion: Completion) -> bool {
         completion.complete(&mut self.session.replies);
         self.session.replies.is_ready()
     }
 
-    /// Puts a run of answers into its places; true when there is something to tell.
+    /// Puts a run of answers into the reply queue. Returns true if a reply is ready to be written.
     pub(crate) fn complete_run(&mut self, run: &ReplyRun, text: &[u8]) -> bool {
         self.session.replies.complete_run(run.place, run.count as usize, text);
         self.session.replies.is_ready()
     }
 
-    /// Gives back what it reserved; call it before dropping.
+    /// Releases the reserved memory; call this before dropping.
     pub(crate) fn release(&self, service: &Service) {
         self.reserve(service, Buffer::Reading, 0);
         self.reserve(service, Buffer::Unwritten, 0);
@@ -171,18 +174,19 @@ impl Connection {
         service.reserve(&self.registration.info, buffer, bytes)
     }
 
-    /// Puts a large value that has come off until others had their turn; false if it has none.
+    /// Defers a large value that has arrived in full until other connections had their turn.
+    /// Returns false if there is none.
     pub(crate) fn puts_off(&mut self) -> bool {
         let has_come = self.pending.len() > LARGE_BYTES && self.pending.len() >= self.needed;
         self.unfinished |= has_come;
         has_come
     }
 
-    /// Writes what is owed and reads what has come, into `buffer` where nothing is held.
+    /// Writes outstanding replies and reads new bytes, into `buffer` if `pending` is empty.
     ///
     /// # Errors
     ///
-    /// What the system says of the stream.
+    /// An I/O error of the stream.
     pub(crate) fn read(
         &mut self,
         context: &mut Context<'_>,
@@ -196,7 +200,7 @@ impl Connection {
         if !self.unwritten.is_empty() {
             self.write_on(context, service, counters)?;
             if !self.unwritten.is_empty() {
-                // The client does not read: nothing more is run for it until it does.
+                // The client does not read: run nothing more until it does.
                 return Ok(ReadResult::Wait);
             }
         }
@@ -209,7 +213,7 @@ impl Connection {
             }
             self.delayed_until_ms = 0;
             if self.has_left(context, counters)? {
-                // What it wanted to know is nobody's any more.
+                // The client has left: its delayed request needs no reply.
                 return Ok(ReadResult::Close);
             }
         }
@@ -246,7 +250,8 @@ impl Connection {
         self.read_on(context, service, counters)
     }
 
-    /// Whether a client that was kept waiting has hung up; what it sent meanwhile is read, in part.
+    /// Returns whether a delayed client has closed the connection; bytes that it sent meanwhile are
+    /// read, in part.
     fn has_left(&mut self, context: &mut Context<'_>, counters: &Counters) -> io::Result<bool> {
         let mut bytes = [0; 256];
         let mut buffer = ReadBuf::new(&mut bytes);
@@ -259,7 +264,7 @@ impl Connection {
         Ok(polled.is_ready() && buffer.filled().is_empty())
     }
 
-    /// Reads behind the front of a request that is held already.
+    /// Reads more of a request whose front is already in `pending`.
     fn read_on(
         &mut self,
         context: &mut Context<'_>,
@@ -267,8 +272,8 @@ impl Connection {
         counters: &Counters,
     ) -> io::Result<ReadResult> {
         let held = self.pending.len();
-        // A large value is read in steps that grow with it, and its memory is reserved as it
-        // comes: a client that only promises one takes none.
+        // A large value is read in steps that grow with it, and memory is reserved only as its
+        // bytes arrive: a client that announces a value and does not send it holds no memory.
         let max = held.clamp(READ_BYTES, READ_BYTES_MAX);
         let step = self.needed.saturating_sub(held).clamp(READ_BYTES, max);
         if !self.make_room(service, step) {
@@ -289,13 +294,13 @@ impl Connection {
         })
     }
 
-    /// Makes room for `step` bytes behind what is pending; false if there is no memory for it.
+    /// Makes room for `step` bytes in `pending`. Returns false if the reading budget is used up.
     fn make_room(&mut self, service: &Service, step: usize) -> bool {
         let wanted = self.pending.len() + step;
         if wanted <= self.pending.capacity() {
             return true;
         }
-        // Twice as much, so that little is moved, but no more than the value.
+        // Double the capacity, so that few bytes are copied, but never beyond the value.
         let capacity = (2 * self.pending.capacity()).min(self.needed).max(wanted);
         if capacity > FREE_REQUEST_BYTES {
             if !self.is_reserved {
@@ -311,7 +316,7 @@ impl Connection {
         true
     }
 
-    /// Notes that a buffer moves, where much has moved since that was noted last.
+    /// Records progress, if enough bytes have moved since it was last recorded.
     fn note_moved(&mut self, service: &Service) {
         let moved = self.pending.len() + self.written;
         if moved.abs_diff(self.noted) >= PROGRESS_BYTES {
@@ -321,7 +326,8 @@ impl Connection {
         }
     }
 
-    /// The client sends no more. What it has asked is still answered: it may have closed its half only.
+    /// Handles the end of the client's input. The client may have closed only its sending half, so
+    /// outstanding requests are still answered.
     fn hung_up(&mut self) -> ReadResult {
         if self.session.replies.is_empty() {
             return ReadResult::Close;
@@ -330,11 +336,11 @@ impl Connection {
         ReadResult::Wait
     }
 
-    /// Runs what was read into a buffer of the worker's.
+    /// Runs bytes that were read into the worker's buffer.
     ///
     /// # Errors
     ///
-    /// What the system says of the stream.
+    /// An I/O error of the stream.
     pub(crate) fn run(
         &mut self,
         context: &mut Context<'_>,
@@ -351,11 +357,11 @@ impl Connection {
         self.end_turn(context, conn_ctx)
     }
 
-    /// Runs what the connection itself holds.
+    /// Runs the bytes in the connection's own buffer.
     ///
     /// # Errors
     ///
-    /// What the system says of the stream.
+    /// An I/O error of the stream.
     pub(crate) fn run_held(
         &mut self,
         context: &mut Context<'_>,
@@ -371,7 +377,8 @@ impl Connection {
             pending.drain(..done);
             if !pending.is_empty() {
                 if pending.capacity() > FREE_REQUEST_BYTES && pending.len() < self.needed {
-                    // The buffer of a large value must not wait with the front of what follows.
+                    // A buffer sized for a large value must not stay allocated for the front of the
+                    // next request.
                     pending.shrink_to_fit();
                 }
                 self.pending = pending;
@@ -384,7 +391,7 @@ impl Connection {
         self.end_turn(context, conn_ctx)
     }
 
-    /// Runs the session over `input` and answers how much of it is done with.
+    /// Runs the session over `input` and returns the number of bytes consumed.
     fn step(&mut self, conn_ctx: &mut ConnContext<'_>, input: &[u8]) -> usize {
         conn_ctx.output.clear();
         self.session.replies.collect(conn_ctx.output);
@@ -425,14 +432,14 @@ impl Connection {
         done
     }
 
-    /// Refuses the request that `front` begins: there is no memory to read the rest of it.
+    /// Refuses the request that begins with `front`: there is no memory to read the rest.
     fn refuse_value(&mut self, conn_ctx: &mut ConnContext<'_>, front: &[u8]) {
         let (mut ctx, output) = conn_ctx.exec_context(&self.registration.info);
         self.closing = !self.session.refuse_value(&mut ctx, front, self.needed, output);
         self.needed = 1;
     }
 
-    /// Writes the answers and tells what is next.
+    /// Writes the replies and returns the next step.
     fn end_turn(
         &mut self,
         context: &mut Context<'_>,
@@ -444,7 +451,7 @@ impl Connection {
         let busy = is_held || !self.unwritten.is_empty() || is_owed;
         self.registration.info.note(conn_ctx.now.mono.millis(), busy, self.activity());
         if !self.unwritten.is_empty() {
-            // The write that did not fit has left word with the stream.
+            // The stream wakes the worker when it can take more.
             return Ok(TurnEnd::Wait);
         }
         if self.session.replies.is_ready() {
@@ -469,21 +476,21 @@ impl Connection {
         })
     }
 
-    /// What it is in the middle of.
+    /// Returns the current activity.
     fn activity(&self) -> Activity {
         if !self.unwritten.is_empty() {
             Activity::Writing
         } else if self.session.drops_input() {
             Activity::Swallowing
         } else if self.session.scanned < self.pending.len() {
-            // The line of what is half here has its end: a value follows it.
+            // The whole command line is here, so a value follows.
             Activity::ReadingValue
         } else {
             Activity::Waiting
         }
     }
 
-    /// Hang up as soon as nothing is left to read or write.
+    /// Returns whether the connection closes once all is read and written.
     fn is_leaving(&self) -> bool {
         self.registration.info.ending() != HangUp::Never
     }

@@ -1,9 +1,9 @@
-//! Accepting clients: the connection limit, and which worker gets whom.
+//! Accepts clients, enforces the connection limit and chooses the worker of each client.
 //!
-//! One task accepts for all workers and gives each client to the worker with the fewest. Workers
-//! that each accept for themselves (`SO_REUSEPORT`) end up with unequal shares when clients are
-//! few and stay long, and a second server could take half of a port without anybody noticing.
-//! Not here: serving a client (`connection`).
+//! One task accepts for all workers and gives each client to the worker with the fewest. With one
+//! `SO_REUSEPORT` socket per worker, few long connections would be shared unequally, and a second
+//! server could silently take half of the port's connections. Not here: serving a client
+//! (`connection`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,17 +14,17 @@ use crate::net::Listener;
 use crate::runtime::connections::Connections;
 use crate::runtime::service::Service;
 
-/// Pause after the system refused a connection: file descriptors run out and come back.
+/// Pause after `accept` fails, for example because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Places beyond `-c` that only the admin socket has, so that an operator gets in when clients have
-/// taken all others.
+/// Connections beyond `-c` reserved for the admin socket, so that an operator can connect when
+/// clients hold all others.
 const ADMIN_CONNECTIONS: usize = 16;
 
-/// memcached's words to a client over the limit.
+/// memcached's reply to a client over the limit.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
 
-/// Accepts on one listener for ever.
+/// Accepts connections on one listener forever.
 pub(crate) async fn accept(
     service: Arc<Service>,
     listener: Listener,
@@ -40,7 +40,11 @@ pub(crate) async fn accept(
         let mut stream = match listener.accept().await {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept");
+                tracing::warn!(
+                    %error,
+                    "cannot accept a client, trying again: if files ran out, raise the limit on \
+                     open files or lower -c"
+                );
                 service.listen_disabled.fetch_add(1, Ordering::Relaxed);
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
@@ -63,7 +67,7 @@ fn is_full(service: &Service, max: usize) -> bool {
     service.connections().current() >= max
 }
 
-/// `no_maxconns_fast`: clients wait in the backlog until a place is free.
+/// With `no_maxconns_fast`, clients wait in the backlog until a connection closes.
 async fn wait_for_a_place(service: &Service, max: usize) {
     let since = Instant::now();
     service.accepting.store(false, Ordering::Relaxed);

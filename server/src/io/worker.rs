@@ -1,12 +1,11 @@
-//! A worker: one thread, one runtime, its share of the connections, moved in rounds.
+//! A worker: one thread, one runtime, its share of the connections, driven in rounds.
 //!
-//! A round takes the connections that are ready, reads them all, fetches the memory their first
-//! requests need, and then runs and answers one after the other: the cache misses of many small
-//! requests overlap, as those of one large batch do. tokio tells who is ready; it has no task per
-//! connection, because tasks would run each client to its end before the next is even read.
-//! Connections are dealt to workers by the listener and stay where they are; a worker shares the
-//! store with the others and nothing else. Not here: accepting (`listener`), one client
-//! (`connection`).
+//! A round takes the ready connections, reads all of them, prefetches the memory that their first
+//! requests need, and then runs and answers one after the other: cache misses of many small
+//! requests overlap, like those of one large batch. tokio reports readiness; there is no task per
+//! connection, because a task would run one client to its end before the next is read. The listener
+//! assigns each connection to a worker for its lifetime; workers share nothing but the store. Not
+//! here: accepting (`listener`), one client (`connection`).
 
 use std::future::poll_fn;
 use std::io;
@@ -35,52 +34,52 @@ use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
-/// Connections of one round: enough to overlap cache misses, few enough to be answered at once.
+/// Connections per round: enough to overlap cache misses, few enough to answer each soon.
 const ROUND_CONNECTIONS: usize = 64;
-/// Most that one connection is read at once.
+/// Most bytes read from one connection at once.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// With less room than this left the round reads no more connections.
+/// With less room than this, the round reads no more connections.
 const READ_BYTES_MIN: usize = 16 << 10;
 
-/// Large values, read or answered, of so many bytes end their part of a round: others are small, and
-/// wait for no more than these.
+/// After this many bytes of large values, read or answered, a round defers further large values, so
+/// that small requests wait for no more.
 const LARGE_BYTES_A_ROUND: usize = 1 << 20;
 
-/// What is longer is several requests, most likely.
+/// Longer input probably holds several requests.
 const ALONE_BYTES_MAX: usize = 256;
 
-/// A client on its way to a worker.
+/// An accepted client on its way to a worker.
 pub(crate) struct ClientArrival {
     pub(crate) stream: DetachedStream,
     pub(crate) registration: Registration,
 }
 
-/// The way to a running worker. Its queue is bounded by the connection limit.
+/// The handle to a running worker. The connection limit bounds its queue.
 pub(crate) struct WorkerHandle {
     arrivals: UnboundedSender<ClientArrival>,
     connections: Arc<AtomicUsize>,
-    /// None: it is a task.
+    /// `None` for a worker that runs as a task.
     thread: Option<JoinHandle<()>>,
 }
 
 impl WorkerHandle {
-    /// How many connections the worker has.
+    /// Returns the number of connections of the worker.
     pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::Relaxed)
     }
 
-    /// Lets the worker end, its last connections with it, and waits for that.
+    /// Closes the worker with its connections, and waits for its thread.
     pub(crate) fn end(self) {
         drop(self.arrivals);
         if self.thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a worker panicked");
+            tracing::error!("a worker thread panicked: please report this log as a bug");
         }
     }
 
-    /// Hands the worker a client.
+    /// Sends a client to the worker.
     pub(crate) fn deal(&self, arrival: ClientArrival) {
         self.connections.fetch_add(1, Ordering::Relaxed);
-        // A worker that is gone is a server that is stopping: the client is dropped.
+        // The worker is gone, so the server is stopping: drop the client.
         let _ = self.arrivals.send(arrival);
     }
 }
@@ -89,14 +88,14 @@ impl WorkerHandle {
 ///
 /// # Errors
 ///
-/// What the system says when a thread or its runtime cannot be made.
+/// The system refuses a thread or its runtime.
 pub(crate) fn start(service: &Arc<Service>, index: usize) -> io::Result<WorkerHandle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let (mut handle, mut worker) = make(service, index);
     let thread = std::thread::Builder::new()
         .name(format!("worker-{index}"))
-        // tokio's budget is made for tasks of one client each: a round of many would use it up, and
-        // streams that are ready would claim they are not.
+        // tokio's task budget is sized for one client: a round of many would use it up, and ready
+        // streams would then report that they are not.
         .spawn(move || {
             runtime.block_on(unconstrained(poll_fn(|context| worker.poll(context))));
         })?;
@@ -134,16 +133,16 @@ fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
     (WorkerHandle { arrivals, connections, thread: None }, worker)
 }
 
-/// A connection and the way to queue it.
+/// A connection with its waker.
 struct ConnectionSlot {
     connection: Connection,
-    /// Counts the clients of this worker: numbers of places are used again.
+    /// A unique number of the client within this worker: indexes are reused.
     id: u64,
     queue: Arc<ReadyWaker>,
     waker: Waker,
-    /// It was read in this round and has not been run: it must not be read again before.
+    /// The connection was read in this round and has not run: it must not be read again before.
     has_work: bool,
-    /// It was woken meanwhile, and is to be looked at once more after its turn.
+    /// The connection was woken meanwhile and is queued again after its turn.
     woken: bool,
 }
 
@@ -156,26 +155,26 @@ struct Worker {
     ready: Arc<ReadyQueue>,
     input: Box<[u8]>,
     output: Vec<u8>,
-    /// Which `active_limits` is.
+    /// The generation of `active_limits`.
     limits_generation: u64,
     active_limits: Arc<ActiveLimits>,
     scratch: Scratch,
-    /// The way to other nodes, in a cluster.
+    /// The router to other nodes, in a cluster.
     router: Option<Router>,
     /// The connections to other nodes that this worker reads.
     links: WorkerLinks,
     next_client: u64,
 }
 
-/// What a round has to run.
+/// A connection that a round has to run.
 struct ReadyConnection {
     index: usize,
-    /// Where in `input`; `None` for what the connection holds itself.
+    /// Its range in the round's buffer; `None` for bytes in the connection's own buffer.
     input: Option<Range<usize>>,
 }
 
 impl Worker {
-    /// One round. Ready when the listener is gone.
+    /// Runs one round. Ready when the listener is gone.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
             match self.arrivals.poll_recv(context) {
@@ -205,14 +204,15 @@ impl Worker {
             self.send_bursts();
         }
         if !self.ready.lock().is_empty() || self.links.is_ready() {
-            // The rest in the next round, once the runtime has looked for news.
+            // Leave the rest to the next round, so that the runtime polls for new events first.
             context.waker().wake_by_ref();
         }
         Poll::Pending
     }
 
     fn follow_limits(&mut self) {
-        // Read before the limits themselves: none is kept beyond the round in which it changed.
+        // Read before the limits themselves, so that a change during loading is noticed in the next
+        // round.
         let generation = self.service.limits().generation();
         if generation != self.limits_generation {
             self.active_limits = self.service.limits().load();
@@ -225,7 +225,7 @@ impl Worker {
         let stream = match stream.attach() {
             Ok(stream) => stream,
             Err(error) => {
-                tracing::warn!(%error, peer = registration.info.peer, "connection lost");
+                tracing::warn!(%error, peer = registration.info.peer, "client dropped on arrival");
                 self.count.fetch_sub(1, Ordering::Relaxed);
                 return;
             }
@@ -248,7 +248,7 @@ impl Worker {
         });
     }
 
-    /// Takes what other nodes have answered, reads the links to them, and tells the clients.
+    /// Takes answers of other nodes, reads the links to them, and delivers replies to the clients.
     fn run_node_events(&mut self, context: &Context<'_>) {
         self.follow_limits();
         if let Some(router) = &self.router
@@ -269,7 +269,7 @@ impl Worker {
         self.deliver();
     }
 
-    /// The end of a round: what is for other nodes leaves.
+    /// Ends a round: sends the frames collected for other nodes.
     fn send_bursts(&mut self) {
         self.with_router(|router, ctx, _, _| router.send_bursts(ctx));
         self.deliver();
@@ -292,7 +292,7 @@ impl Worker {
         work(router, &mut ctx, &mut self.links, &mut self.input);
     }
 
-    /// Puts answers into their places, and has the clients told that have something to hear.
+    /// Moves answers into the clients' reply queues and wakes the clients with ready replies.
     fn deliver(&mut self) {
         let Some(router) = &mut self.router else { return };
         let runs = std::mem::take(&mut router.runs);
@@ -308,7 +308,7 @@ impl Worker {
         router.runs.clear();
         router.forget_texts();
         for completion in router.completions.drain(..) {
-            // The client may have gone, and another be in its place.
+            // The client may have left, and another may use its index.
             let Some(charge_ctx) = self.connections.get_mut(completion.client.index) else {
                 continue;
             };
@@ -324,7 +324,7 @@ impl Worker {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Reads the connections that are ready, one behind the other into the round's buffer.
+    /// Reads the ready connections into consecutive ranges of the round's buffer.
     fn read_ready(&mut self) -> ArrayVec<ReadyConnection, ROUND_CONNECTIONS> {
         let mut ready = ArrayVec::new();
         let mut used = 0;
@@ -332,12 +332,13 @@ impl Worker {
         let counters = service.counters(self.index);
         while !ready.is_full() && self.input.len() - used >= READ_BYTES_MIN {
             let Some(index) = self.ready.lock().pop_front() else { break };
-            // Numbers are used again: a word for one that is gone may find its successor, which
-            // is then looked at once too often.
+            // Indexes are reused: a late wake-up may reach a successor, whose only cost is one
+            // extra look.
             let Some(charge_ctx) = self.connections.get_mut(index) else { continue };
             charge_ctx.queue.queued.store(false, Ordering::Release);
             if charge_ctx.has_work {
-                // Woken from another thread since it was read: what was read runs first.
+                // Another thread woke the connection after it was read: the bytes already read run
+                // first.
                 charge_ctx.woken = true;
                 continue;
             }
@@ -351,7 +352,7 @@ impl Worker {
                     used += count;
                     Some(used - count..used)
                 }
-                // A stream that fails is a client that left without saying so.
+                // A stream error means that the client has left.
                 Ok(ReadResult::Close) | Err(_) => {
                     self.hang_up(index);
                     continue;
@@ -363,8 +364,8 @@ impl Worker {
         ready
     }
 
-    /// Fetches what the only request of a connection needs. Those of a connection that sends several are
-    /// fetched together by its session.
+    /// Prefetches the memory that the only request of each connection needs. A session prefetches
+    /// for connections that send several.
     fn prefetch(&self, ready: &[ReadyConnection]) {
         if ready.len() < 2 {
             return;
@@ -432,7 +433,7 @@ impl Worker {
             }
         }
         if self.output.capacity() > 8 * REPLY_BYTES_HIGH {
-            // One large value must not cost the worker its size for ever.
+            // One large value must not enlarge the worker's buffer forever.
             self.output = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
         }
     }

@@ -1,4 +1,7 @@
-//! The limits in force, replaced as a whole while requests use them, and what each has judged.
+//! The limits in force, which a reload replaces as a whole, and the metrics of each limit.
+//!
+//! Here: replacing limits while requests use them, and counting decisions. Not here: parsing limits
+//! (`limits`), detecting a changed file (`limits_file`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -13,7 +16,7 @@ use protocol::Policy;
 use super::{Limits, LimitsError};
 use crate::counters::Counter;
 
-/// What one worker has seen a limit judge.
+/// Decisions of one limit that one worker has counted.
 #[derive(Debug, Default)]
 struct WorkerVerdicts {
     allowed: Counter,
@@ -21,23 +24,23 @@ struct WorkerVerdicts {
     shadow_denied: Counter,
 }
 
-/// What a limit has judged: one set per worker, which alone writes it. It stays with the name of
-/// the limit when the file is read again.
+/// Metrics of a limit, one set per worker, written by that worker only. They belong to the limit's
+/// name and survive a reload.
 #[derive(Debug)]
 pub struct LimitMetrics {
-    /// What the engine knows the limit by, from 1; never given to another.
+    /// The engine's number for the limit, from 1; never reused.
     number: u32,
     workers: Box<[CachePadded<WorkerVerdicts>]>,
 }
 
-/// The figures of a limit over all workers.
+/// Metrics of a limit, summed over all workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LimitTotals {
-    /// Attempts that passed.
+    /// Attempts that were allowed.
     pub allowed: u64,
-    /// Attempts that were refused.
+    /// Attempts that were denied.
     pub denied: u64,
-    /// Attempts that would have been refused, but the limit only watches.
+    /// Attempts that were allowed only because the policy is a shadow.
     pub shadow_denied: u64,
 }
 
@@ -46,13 +49,13 @@ impl LimitMetrics {
         Self { number, workers: (0..workers.max(1)).map(|_| CachePadded::default()).collect() }
     }
 
-    /// What the engine knows the limit by.
+    /// The engine's number for the limit.
     #[must_use]
     pub fn number(&self) -> u32 {
         self.number
     }
 
-    /// Counts a judgement; `worker` is who calls.
+    /// Counts a judgement. `worker` is the index of the calling worker.
     pub fn note(&self, worker: usize, judgement: Judgement) {
         let Some(judged) = self.workers.get(worker) else { return };
         match judgement {
@@ -63,7 +66,7 @@ impl LimitMetrics {
         }
     }
 
-    /// All workers together.
+    /// The sums over all workers.
     #[must_use]
     pub fn sums(&self) -> LimitTotals {
         self.workers.iter().fold(LimitTotals::default(), |sums, judged| LimitTotals {
@@ -82,12 +85,12 @@ impl LimitMetrics {
     }
 }
 
-/// The limits in force, and the figures of each in their order.
+/// The limits in force, and the metrics of each in the same order.
 #[derive(Debug)]
 pub struct ActiveLimits {
     limits: Limits,
     metrics: Box<[Arc<LimitMetrics>]>,
-    /// The number of the next limit that is new.
+    /// The number for the next new limit.
     next_number: u32,
 }
 
@@ -116,36 +119,38 @@ impl ActiveLimits {
         &self.limits
     }
 
-    /// The policy of a key as the engine takes it; `limit` is the index of the limit it is of.
+    /// Returns `policy` as the engine takes it; `limit` is the index of its limit.
     #[must_use]
     pub fn policy_ref<'p>(&self, limit: usize, policy: &'p Policy) -> PolicyRef<'p> {
         PolicyRef { policy, limit: self.metrics.get(limit).map_or(0, |metrics| metrics.number) }
     }
 
-    /// The figures of the limit with this index.
+    /// The metrics of the limit with index `limit`.
     #[must_use]
     pub fn metrics(&self, limit: usize) -> Option<&LimitMetrics> {
         self.metrics.get(limit).map(Arc::as_ref)
     }
 }
 
-/// The current [`ActiveLimits`]. A worker loads it once a round and uses the same to its end.
+/// The current [`ActiveLimits`]. A worker loads them once per round and uses them until the round
+/// ends.
 #[derive(Debug)]
 pub struct LimitsHandle {
     current: ArcSwap<ActiveLimits>,
     workers: usize,
-    /// Rises after `current` was replaced, never before.
+    /// Incremented after `current` is replaced, never before.
     generation: AtomicU64,
     /// Reloads that were refused.
     refused: AtomicU64,
-    /// Why the last one was, until one is not.
+    /// The reason why the last reload was refused. `None` after one that succeeded.
     fault: Mutex<Option<String>>,
-    /// Held while replacing, so that of two reloads the one that read last wins.
+    /// Locked while replacing, so that of two concurrent reloads the one that reads the file later
+    /// wins.
     replacing: Mutex<()>,
 }
 
 impl LimitsHandle {
-    /// Begins with these, as generation 0.
+    /// Starts with `limits`, as generation 0.
     #[must_use]
     pub fn new(limits: Limits, workers: usize) -> Self {
         Self {
@@ -158,41 +163,42 @@ impl LimitsHandle {
         }
     }
 
-    /// The limits now, to keep.
+    /// Returns the current limits.
     #[must_use]
     pub fn load(&self) -> Arc<ActiveLimits> {
         self.current.load_full()
     }
 
-    /// How often the limits were replaced. Who keeps limits reads this **before** loading them, and
-    /// loads again when it has changed; then nothing stale is kept for longer than one reading.
+    /// The number of replacements. A caller that caches limits reads this **before** it loads them,
+    /// and loads again when the number has changed; so it never keeps limits that were stale when
+    /// it loaded them.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// How often a file was refused.
+    /// The number of refused reloads.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Why what should be in force is not; none: it is.
+    /// The reason why the latest limits are not in force. `None`: they are.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.fault.lock().clone()
     }
 
-    /// Reads the file anew; answers the new generation.
+    /// Reads the file again and returns the new generation.
     ///
     /// # Errors
     ///
-    /// The file is refused or unreadable: the limits stay as they are.
+    /// The file is refused or unreadable. The current limits stay in force.
     pub fn reload(&self, path: &Path) -> Result<u64, LimitsError> {
         let only = self.replacing.lock();
         let had_any = !self.current.load().limits.is_empty();
         let loaded = Limits::load(path).and_then(|limits| {
-            // A copy that is half written must not turn all limits off.
+            // A half-written copy of the file must not turn all limits off.
             if limits.is_empty() && had_any && !limits.allow_empty() {
                 return Err(LimitsError::Emptied { path: path.to_owned() });
             }
@@ -207,23 +213,23 @@ impl LimitsHandle {
         }
     }
 
-    /// Puts these limits in force; answers the new generation.
+    /// Puts `limits` in force and returns the new generation.
     pub fn replace(&self, limits: Limits) -> u64 {
         self.store(limits, &self.replacing.lock())
     }
 
-    /// Notes that what should be in force is refused.
+    /// Records that new limits are refused.
     pub fn refuse(&self, error: &LimitsError) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         *self.fault.lock() = Some(error.to_string());
     }
 
-    /// What should be in force was read, and is on its way.
+    /// Records that new limits were read and will be put in force.
     pub fn clear_fault(&self) {
         *self.fault.lock() = None;
     }
 
-    /// The guard shows that no other thread does so.
+    /// The guard proves that no other thread replaces limits.
     fn store(&self, limits: Limits, _only: &MutexGuard<'_, ()>) -> u64 {
         let next = ActiveLimits::new(limits, Some(&self.current.load()), self.workers);
         self.current.store(Arc::new(next));
@@ -231,7 +237,7 @@ impl LimitsHandle {
         self.generation.fetch_add(1, Ordering::Release) + 1
     }
 
-    /// Zeroes the figures, as `stats reset` does.
+    /// Resets the metrics, for `stats reset`.
     pub fn reset_metrics(&self) {
         for metrics in &self.current.load().metrics {
             metrics.reset();
@@ -280,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_stay_with_the_name_of_their_limit() {
+    fn metrics_stay_with_the_name_of_their_limit() {
         let dir = tempfile::tempdir().expect("a directory for one file");
         let path = dir.path().join("limits.toml");
         let limit = |name: &str| {
@@ -293,7 +299,7 @@ mod tests {
         before.metrics(0).expect("one limit").note(0, Judgement::Denied);
         fs::write(&path, limit("b") + &limit("a")).expect("the directory is ours");
         handle.reload(&path).expect("a good file");
-        // A worker that still uses what was in force is counted too.
+        // A worker that still uses the former limits is counted too.
         before.metrics(0).expect("one limit").note(1, Judgement::Denied);
         let now = handle.load();
         assert_eq!(now.metrics(0).expect("two limits").sums(), LimitTotals::default());

@@ -1,12 +1,12 @@
-//! `tollgate check-limits FILE`: what a limits file says, or why it is refused.
+//! `tollgate check-limits FILE`: lists a limits file, or reports why it is refused.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use super::{Limits, LimitsError};
 
-/// Reads the file as the server would; a line for each limit: name, pattern, canonical policy. The
-/// second text warns of a file without limits.
+/// Parses the file as the server would. Returns one line per limit (name, pattern, canonical
+/// policy), and a warning if the file has no limits.
 ///
 /// # Errors
 ///
@@ -16,7 +16,7 @@ pub fn check_file(path: &Path) -> Result<(String, Option<String>), LimitsError> 
     Ok((listing(&limits), limits.warning(path)))
 }
 
-/// Three columns, the first two padded.
+/// Formats three columns, the first two padded.
 fn listing(limits: &Limits) -> String {
     let width = |column: fn(&super::Limit) -> &str| {
         limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()

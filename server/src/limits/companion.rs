@@ -1,24 +1,25 @@
-//! Companions: keys beside a bound key from which its figures are read.
+//! Companions: keys beside a limited key that show its numbers.
 //!
-//! `#limit` and its kin are ours; `/expires` and `_expire` are what limiter libraries keep beside a
-//! counter. A companion is known by the end of its key. Not here: the figures (`engine`).
+//! Here: the names of companions, recognised by the end of a key, and sets of them. Not here: the
+//! numbers (`engine`). `#limit` and the other names with `#` are Tollgate's own; limiter libraries
+//! keep `/expires` and `_expire` beside a counter.
 
-/// Which figure a companion shows.
+/// The number that a companion shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Companion {
-    /// `<key>#limit`: the most.
+    /// `<key>#limit`: the limit's maximum.
     Limit,
-    /// `<key>#remaining`: what is left.
+    /// `<key>#remaining`: units left.
     Remaining,
-    /// `<key>#retry`: milliseconds until one unit passes.
+    /// `<key>#retry`: milliseconds until one unit is allowed.
     Retry,
-    /// `<key>#reset`: milliseconds until all is back.
+    /// `<key>#reset`: milliseconds until all units are available.
     Reset,
-    /// `<key>#info`: all of them.
+    /// `<key>#info`: all of these.
     Info,
-    /// `<key>/expires`: when the state ends, in Unix seconds.
+    /// `<key>/expires`: end of the limit state, in Unix seconds.
     Expires,
-    /// `<key>_expire`: when the state ends, in Unix milliseconds.
+    /// `<key>_expire`: end of the limit state, in Unix milliseconds.
     Expire,
 }
 
@@ -34,7 +35,7 @@ impl Companion {
         Self::Expire,
     ];
 
-    /// What its key ends with, which is also its name in the limits file.
+    /// The suffix of the companion's key, and its name in the limits file.
     #[must_use]
     pub fn suffix(self) -> &'static str {
         match self {
@@ -48,7 +49,7 @@ impl Companion {
         }
     }
 
-    /// The companion that a key may be, and the key that it would be beside.
+    /// Splits a key into the limited key and the companion. `None` if the key ends with no suffix.
     #[inline]
     pub(super) fn split(key: &[u8]) -> Option<(&[u8], Self)> {
         let either = match key.last()? {
@@ -72,13 +73,13 @@ impl Companion {
 pub struct Companions(u8);
 
 impl Companions {
-    /// Whether none is on.
+    /// Whether the set is empty.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this one is on.
+    /// Whether the set contains `companion`.
     #[must_use]
     pub fn has(self, companion: Companion) -> bool {
         self.0 & (1 << companion as u8) != 0

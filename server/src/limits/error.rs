@@ -1,29 +1,29 @@
-//! What can go wrong: a file that is refused, and a key of a limit that cannot be made.
+//! Errors: a limits file that is refused, and a counted key that is invalid.
 
 use std::path::PathBuf;
 
-/// Why a limits file is refused, as the operator reads it: one line, no trailing full stop.
+/// The reason why a limits file is refused, for operators: one line, no trailing full stop.
 #[derive(Debug, thiserror::Error)]
 pub enum LimitsError {
-    /// Something in it is wrong.
+    /// The file has a mistake.
     #[error("{file}:{line}: {reason}")]
     Refused {
         /// The file as it was named.
         file: String,
-        /// Which line, from 1.
+        /// The line of the mistake, from 1.
         line: usize,
-        /// What is wrong there.
+        /// The mistake.
         reason: String,
     },
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
         /// The file as it was named.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: std::io::Error,
     },
-    /// It has no limits, where there were some.
+    /// A reloaded file has no limits, while there are limits in force.
     #[error(
         "{} has no limits: those in force stay, unless it says `allow_empty = true` at its top",
         path.display()
@@ -32,36 +32,37 @@ pub enum LimitsError {
         /// The file as it was named.
         path: PathBuf,
     },
-    /// It has no limits that could be put.
+    /// The file has no limits to put.
     #[error("{} has no limits", path.display())]
     Empty {
         /// The file as it was named.
         path: PathBuf,
     },
-    /// A cluster cannot keep so many.
+    /// The file exceeds a bound of a cluster.
     #[error("{}: it has {what}, and a cluster may have {most}", path.display())]
     TooMany {
         /// The file as it was named.
         path: PathBuf,
-        /// How many of what it has.
+        /// The excess, such as "5000 limits".
         what: String,
-        /// How many there may be.
+        /// The bound.
         most: usize,
     },
 }
 
-/// Why the key that a limit counts under cannot be made from a client's key.
+/// The reason why a client's key has no valid counted key.
 ///
-/// The client's key is to blame, so the client hears it; nothing is charged, the connection stays.
+/// `Display` is the reply line, because the client's key causes the error. Nothing is charged, and
+/// the connection stays open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LimitedKeyError {
-    /// It would be longer than any key.
+    /// The counted key would be longer than a key may be.
     #[error("CLIENT_ERROR the key that the limit counts is too long")]
     TooLong,
-    /// It would be empty.
+    /// The counted key would be empty.
     #[error("CLIENT_ERROR the key that the limit counts is empty")]
     Empty,
-    /// With its parents' parents it has more than [`super::PARENTS_MAX`].
+    /// The key has more than [`super::PARENTS_MAX`] parents, their parents included.
     #[error("CLIENT_ERROR the key has too many parents")]
     TooManyParents,
 }

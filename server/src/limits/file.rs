@@ -1,7 +1,7 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
-//! Here: which fields there are, which values they take, where they stand. Not here: what a
-//! pattern or a template says, and whether the limits agree (`rules`).
+//! Here: the fields, their values, and the lines of both. Not here: patterns and templates, and
+//! rules between limits (`rules`).
 
 use protocol::{Algorithm, Policy};
 use toml::Spanned;
@@ -10,7 +10,7 @@ use toml::de::{DeString, DeTable, DeValue};
 use super::companion::{Companion, Companions};
 use super::{Deny, LimitsError, OnUnavailable};
 
-/// A value and the line it stands on.
+/// A value and its line.
 #[derive(Debug, Clone)]
 pub(super) struct WithLine<T> {
     pub(super) value: T,
@@ -24,7 +24,7 @@ pub(super) enum PatternText {
     Regex(String),
 }
 
-/// One `[[limit]]`, its fields checked one by one.
+/// One `[[limit]]`, each of its fields checked by itself.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) line: usize,
@@ -39,20 +39,20 @@ pub(super) struct Draft {
     pub(super) deny: Deny,
 }
 
-/// What a text says.
+/// The content of a file.
 #[derive(Debug)]
 pub(super) struct Drafts {
     pub(super) limits: Vec<Draft>,
-    /// It means to be empty when it is.
+    /// Whether a file without limits is intended.
     pub(super) allow_empty: bool,
 }
 
-/// The file's name and where its lines start.
+/// The name of a file and the offsets of its lines.
 #[derive(Debug)]
 pub(super) struct File<'f> {
     name: &'f str,
     starts: Vec<usize>,
-    /// Lines before it: of texts that are read one by one and then checked together.
+    /// Number of lines before this text, if it is one of several texts that are checked together.
     lines_before: usize,
 }
 
@@ -65,7 +65,7 @@ impl<'f> File<'f> {
         Self { name, starts, lines_before: 0 }
     }
 
-    /// As one of several texts that make a whole.
+    /// Sets the number of lines before this text.
     pub(super) fn behind(self, lines_before: usize) -> Self {
         Self { lines_before, ..self }
     }
@@ -74,17 +74,17 @@ impl<'f> File<'f> {
         self.lines_before + self.starts.partition_point(|start| *start <= offset)
     }
 
-    /// Says no, and where.
+    /// Makes an error at `line`.
     pub(super) fn refuse(&self, line: usize, reason: impl Into<String>) -> LimitsError {
         LimitsError::Refused { file: self.name.to_owned(), line, reason: reason.into() }
     }
 
-    /// Says no to all of it.
+    /// Makes an error about the whole text.
     pub(super) fn refuse_at_start(&self, reason: &str) -> LimitsError {
         self.refuse(self.line(0), reason)
     }
 
-    /// Reads the whole file.
+    /// Parses the whole file.
     pub(super) fn drafts(&self, text: &[u8]) -> Result<Drafts, LimitsError> {
         let text = str::from_utf8(text)
             .map_err(|error| self.refuse(self.line(error.valid_up_to()), "it is not UTF-8"))?;
@@ -173,7 +173,7 @@ impl<'f> File<'f> {
                 return Err(self.refuse(*line, reason));
             }
         }
-        // What holds for the limit holds for its overrides.
+        // `over` and `shadow` of a limit apply to its overrides too.
         let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
         for policy in policies.chain([&mut draft.policy.value]) {
             let (keeps, refuses) = match policy.algorithm {
@@ -291,7 +291,7 @@ fn map<T, U>(at: WithLine<T>, with: impl FnOnce(T) -> U) -> WithLine<U> {
     WithLine { value: with(at.value), line: at.line }
 }
 
-/// The fields as the file has them: the first mistake in it is the one that is told.
+/// The fields in file order, so that the first mistake in the file is the one reported.
 fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
     let mut fields: Vec<_> = table.iter().collect();
     fields.sort_by_key(|(field, _)| field.span().start);

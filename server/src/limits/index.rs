@@ -1,9 +1,9 @@
-//! Which limits a key may be bound to, without asking each.
+//! Finds the limits that a key may match, without testing every limit.
 //!
-//! A trie finds the patterns whose literal beginning the key has. Where many share a beginning
-//! (or have none), one automaton finds those whose next literal the key holds at all, and another the
-//! first of their regexes that matches. What is left is asked in file order. Not here: what a pattern
-//! means (`pattern`).
+//! Here: a trie that finds the patterns whose literal prefix begins the key. If many patterns share
+//! a prefix (or have none), one automaton finds those whose next literal occurs in the key, and
+//! another one finds the first matching regex. The remaining candidates are tested in file order.
+//! Not here: matching one pattern (`pattern`).
 
 use aho_corasick::automaton::OverlappingState;
 use aho_corasick::{AhoCorasick, Input};
@@ -13,37 +13,38 @@ use super::pattern::{Captures, Glob, Pattern};
 use super::regex_set::{FirstMatch, RegexSet};
 use super::trie::Trie;
 
-/// Limits of one beginning that are simply asked one by one.
+/// Maximum number of limits with one prefix that are tested one by one.
 const FEW: usize = 8;
-/// Most bytes of states that a thread keeps for the regexes of one beginning.
+/// Maximum memory of a thread's states for the regexes of one prefix.
 const CACHE_BYTES_MAX: usize = 4 << 20;
-/// Most bytes of states that a thread keeps for those of all beginnings.
+/// Maximum memory of a thread's states for the regexes of all prefixes.
 const CACHES_BYTES_MAX: usize = 32 << 20;
 
-/// The limits' patterns, ordered for the search.
+/// The patterns of all limits, indexed for the search.
 #[derive(Debug, Default)]
 pub(super) struct PatternIndex {
     trie: Trie,
-    /// By the trie's number.
+    /// Indexed by the trie's number.
     buckets: Vec<PrefixBucket>,
 }
 
-/// A limit that may match, and how to tell. Small, so that most keys touch no pattern.
+/// A limit that may match, and its test. Small and usually sufficient, so that most keys need no
+/// pattern.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Candidate {
-    /// Its place in the file.
+    /// The index of the limit.
     pub(super) limit: u32,
     test: Test,
 }
 
-/// What is left to check behind the literal beginning, which the key has.
+/// The test that remains after the literal prefix, which the key is known to have.
 #[derive(Debug, Clone, Copy)]
 enum Test {
-    /// It is the whole key.
+    /// The prefix is the whole key.
     Whole { len: u8 },
-    /// At least one byte, which this capture takes with all the rest.
+    /// At least one byte follows, and the capture `slot` takes the whole rest.
     Tail { from: u8, slot: u8 },
-    /// Whatever the pattern says.
+    /// The pattern must be matched.
     Pattern,
 }
 
@@ -54,31 +55,31 @@ enum List {
     Many(Box<[Candidate]>),
 }
 
-/// The limits of one literal beginning.
+/// The limits with one literal prefix.
 #[derive(Debug)]
 struct PrefixBucket {
-    /// To be asked for every key that gets here.
+    /// Candidates for every key with the prefix.
     always: List,
-    /// To be asked only when the key holds a literal.
+    /// Candidates for keys that contain one of the literals.
     held: Option<Box<LiteralSet>>,
-    /// Regexes, where they are many.
+    /// Regexes, if there are many.
     regexes: Option<Box<Regexes>>,
 }
 
-/// Regexes that are asked at once.
+/// Regexes that are matched in one pass.
 #[derive(Debug)]
 struct Regexes {
     set: RegexSet,
-    /// By the set's number.
+    /// Indexed by the set's number of a regex.
     candidates: Box<[Candidate]>,
 }
 
 #[derive(Debug)]
 struct LiteralSet {
-    /// Bytes of the beginning: the literals stand behind them.
+    /// Length of the prefix; the literals follow it.
     skip: usize,
     literals: AhoCorasick,
-    /// By the automaton's number of the literal.
+    /// Indexed by the automaton's number of a literal.
     lists: Vec<List>,
 }
 
@@ -98,8 +99,8 @@ impl PatternIndex {
         Self { trie: Trie::new(strings), buckets }
     }
 
-    /// Calls `visit` with lists of the limits that may match `key`, each in file order. No other
-    /// limit matches it; one may come twice.
+    /// Calls `visit` with lists of limits that may match `key`, each list in file order. All other
+    /// limits do not match; a limit may occur twice.
     #[inline]
     pub(super) fn candidates<'i>(&'i self, key: &[u8], mut visit: impl FnMut(&'i [Candidate])) {
         self.trie.walk(key, |number| {
@@ -124,7 +125,7 @@ impl Candidate {
         Self { limit, test }
     }
 
-    /// As [`Pattern::matches`], for a key that led to this candidate.
+    /// Like [`Pattern::matches`], for a key that led to this candidate.
     #[inline]
     pub(super) fn matches<'p>(
         self,
@@ -177,14 +178,15 @@ impl FromIterator<Candidate> for List {
     }
 }
 
-/// Whether the regexes among `patterns` are worth a set.
+/// Whether `patterns` have enough regexes for a set.
 fn has_many_regexes(patterns: &[(u32, &Pattern)]) -> bool {
     let is_regex = |(_, pattern): &&(u32, &Pattern)| matches!(pattern, Pattern::Regex(_));
     patterns.iter().filter(is_regex).count() > FEW
 }
 
 impl Regexes {
-    /// The regexes among `patterns`, if they are many and one automaton can have them.
+    /// The set of the regexes among `patterns`. `None` if they are few, or too many for one
+    /// automaton.
     fn new(patterns: &[(u32, &Pattern)], cache_bytes_max: usize) -> Option<Self> {
         if !has_many_regexes(patterns) {
             return None;
@@ -199,7 +201,7 @@ impl Regexes {
         Some(Self { set, candidates: regexes().map(|(candidate, _)| candidate).collect() })
     }
 
-    /// The first that matches, or all where the set cannot tell.
+    /// The first regex that matches, or all of them if the set cannot decide.
     fn candidates(&self, key: &[u8]) -> &[Candidate] {
         match self.set.first(key) {
             FirstMatch::None => &[],
@@ -228,7 +230,7 @@ impl PrefixBucket {
         for literal in patterns.iter().flat_map(|(_, pattern)| pattern.literals()) {
             *uses.entry(literal).or_default() += 1;
         }
-        // Of a pattern's literals the one that tells most: rare, then long.
+        // Choose the most selective literal of each pattern: the rarest one, then the longest.
         let mut always = Vec::new();
         let mut by_literal = HashMap::<&[u8], Vec<Candidate>>::new();
         for ((_, pattern), candidate) in patterns.iter().zip(all()) {
@@ -246,7 +248,7 @@ impl PrefixBucket {
                 let held = Some(Box::new(LiteralSet { skip, literals, lists }));
                 Self { always: always.into_iter().collect(), held, regexes: None }
             }
-            // Too many for the automaton's numbers, which are 32 bits.
+            // More literals than the automaton can number with 32 bits.
             _ => Self { always: all().collect(), held: None, regexes: None },
         }
     }

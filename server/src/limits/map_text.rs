@@ -1,12 +1,12 @@
-//! The limits of a cluster: each a text of its own, in an order that the texts carry.
+//! The limits of a cluster as texts: one body per limit, which includes its position.
 //!
-//! Here: what the map keeps of a limit (its body), the limits that all bodies make together, and how
-//! an operator's change of one limit or of a file becomes changes of bodies. Not here: the map, and
-//! who proposes what (`node::limits`).
+//! Here: the map's representation of a limit (its body), the `Limits` that all bodies together
+//! make, and the conversion of an operator's change to changes of bodies. Not here: the map, and
+//! proposing changes (`node::limits`).
 //!
-//! A body is `order = <number>`, a line end, and the TOML of one `[[limit]]`, written as `toml_writer`
-//! writes it. The first limit in that order that matches a key wins, as in a file; of two with the
-//! same number the one whose name is less.
+//! A body is `order = <number>`, a line end, and the TOML of one `[[limit]]` in the form of
+//! `toml_writer`. The first limit by this number that matches a key wins, as in a file. Limits with
+//! the same number are ordered by name.
 
 use std::path::Path;
 
@@ -17,55 +17,55 @@ use super::file::{Draft, File};
 use super::rules::{self, LINES_MAX};
 use super::{Limits, LimitsError, read};
 
-/// Between two limits that are added one after the other: so often can others come between them
-/// until all are numbered anew.
+/// Distance between the numbers of two limits that are added one after the other. Further limits
+/// fit between them until the distance is used up, and then all limits are renumbered.
 const STEP: i64 = 1 << 32;
 
-/// What the first line of a body begins with.
+/// The first bytes of a body.
 const ORDER: &str = "order = ";
 
-/// Most bytes of a limit's TOML: what a body has room for behind its first line, whatever number that
-/// has.
+/// Maximum size of a limit's TOML: the size of a body without its first line, which has its maximum
+/// length here.
 pub(super) const TEXT_BYTES_MAX: usize =
     BODY_BYTES_MAX - ORDER.len() - "-9223372036854775808\n".len();
 
-/// Most limits that are left out to have the others.
+/// Maximum number of limits that are left out so that the others can be used.
 const LEFT_OUT_MAX: usize = 100;
 
-/// No text has so many lines.
+/// Above the number of lines of any one text.
 const LINES_OF_ONE: usize = 1 << 20;
 
-/// A limit as text: its name, and the TOML of its one `[[limit]]`.
+/// A limit as text: its name, and the TOML of its `[[limit]]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitText {
-    /// The name, which the TOML tells too.
+    /// The name, which the TOML contains too.
     pub name: String,
     /// The TOML.
     pub toml: String,
 }
 
-/// What a limits file says.
+/// The content of a limits file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileText {
-    /// Its limits.
+    /// The limits, in file order.
     pub limits: Vec<LimitText>,
-    /// It has none on purpose, if it has none.
+    /// Whether a file without limits is intended.
     pub allow_empty: bool,
 }
 
-/// A limit and its place.
+/// A limit and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderedLimit {
     /// The limit.
     pub text: LimitText,
-    /// Its number; none: it has yet to be given one.
+    /// The number that orders the limits. `None` until one is assigned.
     pub order: Option<i64>,
 }
 
-/// Why a limit is not changed. `Display` is for operators.
+/// The reason why a limit is not changed. `Display` is for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
-    /// There is none of this name.
+    /// No limit has this name.
     #[error("there is no limit {0}")]
     NoLimit(String),
     /// A limit cannot come before itself.
@@ -73,11 +73,12 @@ pub enum EditError {
     BeforeItself,
 }
 
-/// A change of one body; none removes it.
+/// A new body for a limit; `None` removes the limit.
 pub type LimitEdit = (String, Option<Vec<u8>>);
 
 impl LimitText {
-    /// The texts of a file, in its order. The whole file is checked as [`Limits::parse`] does.
+    /// Returns the limits of a file, in its order. The whole file is checked as in
+    /// [`Limits::parse`].
     ///
     /// # Errors
     ///
@@ -91,11 +92,12 @@ impl LimitText {
         Ok(FileText { limits, allow_empty: drafts.allow_empty })
     }
 
-    /// The texts of the file at `path`, which must be a regular file with no more than a cluster keeps.
+    /// Returns the limits of the file at `path`, which must be a regular file within the bounds of
+    /// a cluster.
     ///
     /// # Errors
     ///
-    /// It is unreadable or has too many limits, or as [`LimitText::of_file`].
+    /// The file is unreadable or exceeds a bound, or the errors of [`LimitText::of_file`].
     pub fn load(path: &Path) -> Result<FileText, LimitsError> {
         let file = Self::of_file(&path.display().to_string(), &read(path)?)?;
         let too_many = |what, max| LimitsError::TooMany { path: path.to_owned(), what, most: max };
@@ -111,7 +113,7 @@ impl LimitText {
         Ok(file)
     }
 
-    /// The limits of a text, each checked as far as it can be without others.
+    /// Returns the limits of a text, each checked by itself.
     ///
     /// # Errors
     ///
@@ -123,11 +125,11 @@ impl LimitText {
         Ok(drafts.iter().map(Self::of_draft).collect())
     }
 
-    /// The one limit of this text, checked as far as it can be without others.
+    /// Returns the only limit of `text`, checked by itself.
     ///
     /// # Errors
     ///
-    /// The first mistake, with its line; another name, no limit or several.
+    /// The first mistake, with its line; a name other than `name`; no limit, or several.
     pub fn of_one(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
         let title = format!("limit {name}");
         let file = File::new(&title, text);
@@ -153,8 +155,8 @@ fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsEr
 }
 
 impl OrderedLimit {
-    /// The entry of a body. One that cannot be read keeps its text, which is then refused by whoever
-    /// makes limits of it.
+    /// Splits a body into number and TOML. An invalid body becomes a limit with the body as its
+    /// TOML, which is refused when it is compiled.
     fn of_body(name: &str, body: &[u8]) -> Self {
         let text = String::from_utf8_lossy(body);
         let (order, toml) = text
@@ -166,14 +168,14 @@ impl OrderedLimit {
         Self { text, order: Some(order) }
     }
 
-    /// The body of the entry.
+    /// Returns the body of the limit.
     #[must_use]
     pub fn body(&self) -> Vec<u8> {
         format!("{ORDER}{}\n{}", self.order.unwrap_or(i64::MAX), self.text.toml).into_bytes()
     }
 }
 
-/// The entries of bodies by name, in the order in which they are asked.
+/// Returns the limits of all bodies, in the order in which a key is matched against them.
 #[must_use]
 pub fn entries<'b>(bodies: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Vec<OrderedLimit> {
     let entries = bodies.into_iter().map(|(name, body)| OrderedLimit::of_body(name, body));
@@ -182,16 +184,17 @@ pub fn entries<'b>(bodies: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Vec
     entries
 }
 
-/// The limits that all entries make together.
+/// Compiles all limits together.
 ///
 /// # Errors
 ///
-/// The first mistake, with the name of its limit and the line in that.
+/// The first mistake, with the name of its limit and the line in that limit.
 pub fn limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
     compile(entries).map_err(|(_, error)| error)
 }
 
-/// As many limits as agree, each that is refused left out; and why the first of these is, if any.
+/// Compiles as many limits as possible: a limit that is refused is left out. Also returns the error
+/// of the first one left out.
 #[must_use]
 pub fn limits_that_agree(mut entries: Vec<OrderedLimit>) -> (Limits, Option<LimitsError>) {
     let mut first = None;
@@ -210,7 +213,7 @@ pub fn limits_that_agree(mut entries: Vec<OrderedLimit>) -> (Limits, Option<Limi
     (Limits::default(), first)
 }
 
-/// The limits, or the number of the entry with the first mistake.
+/// Compiles all limits. An error comes with the index of the limit that has the first mistake.
 fn compile(entries: &[OrderedLimit]) -> Result<Limits, (usize, LimitsError)> {
     let before = |index: usize| LINES_MAX + index * LINES_OF_ONE;
     let drafts = entries.iter().enumerate().map(|(index, entry)| {
@@ -229,7 +232,7 @@ fn compile(entries: &[OrderedLimit]) -> Result<Limits, (usize, LimitsError)> {
     })
 }
 
-/// All entries as a limits file.
+/// Formats all limits as a limits file.
 #[must_use]
 pub fn as_file(entries: &[OrderedLimit]) -> String {
     let texts: Vec<&str> = entries.iter().map(|entry| entry.text.toml.as_str()).collect();
@@ -240,11 +243,12 @@ fn place_of(entries: &[OrderedLimit], name: &str) -> Option<usize> {
     entries.iter().position(|entry| entry.text.name == name)
 }
 
-/// Puts a limit where it is, else at the end; or before another one.
+/// Inserts `text` before the limit named `before`; without `before` it replaces the limit of its
+/// name, or is appended.
 ///
 /// # Errors
 ///
-/// There is no such other one.
+/// No limit is named `before`, or it is the limit itself.
 pub fn put(
     entries: &mut Vec<OrderedLimit>,
     text: LimitText,
@@ -278,16 +282,16 @@ pub fn put(
 ///
 /// # Errors
 ///
-/// There is none of this name.
+/// No limit has this name.
 pub fn remove(entries: &mut Vec<OrderedLimit>, name: &str) -> Result<(), EditError> {
     let place = place_of(entries, name).ok_or_else(|| EditError::NoLimit(name.to_owned()))?;
     entries.remove(place);
     Ok(())
 }
 
-/// Does what turned `last`, a file as it was, into `now`: what is new or changed is put, what is gone
-/// is removed, what was moved is moved. What the file says as before is left as it is, even where it is
-/// something else or nothing by now.
+/// Applies the difference between two versions of a file, `last` and `now`: new and changed limits
+/// are put, removed ones are removed, moved ones are moved. Limits that are the same in both
+/// versions stay as they are, even if they have been changed or removed otherwise in the meantime.
 pub fn follow_file(entries: &mut Vec<OrderedLimit>, last: &[LimitText], now: &[LimitText]) {
     let (was, is) = (by_name(last), by_name(now));
     entries.retain(|entry| {
@@ -298,7 +302,8 @@ pub fn follow_file(entries: &mut Vec<OrderedLimit>, last: &[LimitText], now: &[L
     let stayed = last.iter().filter(|text| is.contains_key(text.name.as_str()));
     let stays = now.iter().filter(|text| was.contains_key(text.name.as_str()));
     if !stayed.map(|text| &text.name).eq(stays.map(|text| &text.name)) {
-        // Moved: all that the file has take their places anew, from where the first one was.
+        // Some limits moved: all limits of the file are placed again in its order, from the
+        // position of the first.
         let of_file = |entry: &OrderedLimit| is.contains_key(entry.text.name.as_str());
         let first = entries.iter().position(of_file).unwrap_or(0);
         let (mine, others): (Vec<OrderedLimit>, Vec<OrderedLimit>) =
@@ -340,7 +345,8 @@ fn by_name(texts: &[LimitText]) -> HashMap<&str, &LimitText> {
     texts.iter().map(|text| (text.name.as_str(), text)).collect()
 }
 
-/// Numbers what has no number yet; all, where there is no room between two.
+/// Assigns a number to each limit without one. If there is no room between two limits, renumbers
+/// all of them.
 pub fn number(entries: &mut [OrderedLimit]) {
     if fill(entries).is_none() {
         for (entry, place) in entries.iter_mut().zip(1..) {
@@ -378,7 +384,8 @@ fn fill(entries: &mut [OrderedLimit]) -> Option<()> {
     Some(())
 }
 
-/// What makes `after` of `before`, in the order of `after`.
+/// The changes of bodies from `before` to `after`: bodies to put in the order of `after`, then
+/// removals.
 #[must_use]
 pub fn changes(before: &[OrderedLimit], after: &[OrderedLimit]) -> Vec<LimitEdit> {
     let known: HashMap<&str, &OrderedLimit> =

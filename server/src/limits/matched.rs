@@ -1,6 +1,6 @@
-//! What is found for a key: its limit, its policy, the key to count under, and its parents.
+//! The result of a lookup: the limit of a key, its policy, the counted key, and the parents.
 //!
-//! Not here: how it is found (`limits`, `index`).
+//! Here: the types. Not here: the lookup (`limits`, `index`).
 
 use arrayvec::ArrayVec;
 use protocol::Policy;
@@ -10,7 +10,7 @@ use super::error::LimitedKeyError;
 use super::pattern::Captures;
 use super::{Limit, PARENTS_MAX};
 
-/// What a key is bound to.
+/// The limit that a key matches, with the policy and the counted key.
 #[derive(Debug, Clone, Copy)]
 pub struct LimitMatch<'a> {
     pub(super) limit: &'a Limit,
@@ -29,44 +29,45 @@ impl<'a> LimitMatch<'a> {
         self.limit
     }
 
-    /// The policy in force: the override's, if there is one.
+    /// The policy in force: that of the override, or the limit's.
     #[must_use]
     pub fn policy(&self) -> &'a Policy {
         self.policy
     }
 
-    /// The key to count under.
+    /// The counted key.
     #[must_use]
     pub fn key(&self) -> &'a [u8] {
         self.key
     }
 
-    /// The bound key as the client writes it; of a companion, the key that it is beside.
+    /// The limited key as the client wrote it; for a companion, the key that it belongs to.
     #[must_use]
     pub fn base(&self) -> &'a [u8] {
         self.base
     }
 
-    /// Which figure is asked for, when the key is a companion: it is read-only.
+    /// The companion, if the client's key is one. Companions are read-only.
     #[must_use]
     pub fn companion(&self) -> Option<Companion> {
         self.companion
     }
 
-    /// Which override of the limit holds, from 0.
+    /// The index of the override in force, from 0.
     #[must_use]
     pub fn overridden(&self) -> Option<usize> {
         self.overridden
     }
 
-    /// Whether others are charged with it: whether to ask [`Limits::parents`](super::Limits::parents).
+    /// Whether other keys are charged too, so that [`Limits::parents`](super::Limits::parents) must
+    /// be called.
     #[must_use]
     pub fn has_parents(&self) -> bool {
         !self.limit.parents.is_empty()
     }
 }
 
-/// Parents of a key, and the memory they are made in: keep one and use it again.
+/// The parents of a key, with reusable buffers: keep one value and use it again.
 #[derive(Debug, Default)]
 pub struct Parents {
     rows: ArrayVec<ParentRow, PARENTS_MAX>,
@@ -87,12 +88,12 @@ pub struct Parent<'p> {
     pub limit: usize,
     /// The policy in force.
     pub policy: &'p Policy,
-    /// The key to count under.
+    /// The counted key.
     pub key: &'p [u8],
 }
 
 impl Parents {
-    /// The parents, nearest first within each line of descent.
+    /// The parents, depth first: each is followed by its own parents that were not added before.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
         self.rows.iter().map(|ParentRow { limit, policy, key }| Parent {
@@ -102,13 +103,13 @@ impl Parents {
         })
     }
 
-    /// How many there are.
+    /// The number of parents.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no parents.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
@@ -124,12 +125,12 @@ impl Parents {
         buffer
     }
 
-    /// Takes buffers to be used again.
+    /// Keeps buffers for reuse.
     pub(super) fn give_back(&mut self, buffers: [Vec<u8>; 2]) {
         self.spare.extend(buffers);
     }
 
-    /// Adds a parent; `false` if it is there already.
+    /// Adds a parent. Returns `false` if it was added before.
     pub(super) fn push(&mut self, parent: &LimitMatch<'_>) -> Result<bool, LimitedKeyError> {
         let limit = parent.limit.index();
         if self.rows.iter().any(|row| row.limit == limit && row.key == parent.key) {

@@ -1,11 +1,11 @@
-//! Addresses → the smallest known network around them.
+//! Networks: finds the smallest known network that contains an address.
 
 use std::net::IpAddr;
 
-/// No network here.
+/// No network contains this range.
 const NONE: u32 = u32::MAX;
 
-/// `10.0.0.0/8`: an address and how many of its leading bits count.
+/// `10.0.0.0/8`: an address and its number of significant leading bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Network {
     pub(super) address: IpAddr,
@@ -13,7 +13,7 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// Reads `address/bits`; `None` when it is something else.
+    /// Parses `address/bits`; `None` for any other text.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
@@ -22,7 +22,7 @@ impl Network {
         Some(Self { address, bits })
     }
 
-    /// Whether only leading bits are set.
+    /// Whether all insignificant bits are zero.
     pub(super) fn is_whole(self) -> bool {
         number(self.address) & self.tail() == 0
     }
@@ -31,7 +31,7 @@ impl Network {
         if address.is_ipv4() { 32 } else { 128 }
     }
 
-    /// The bits that do not count.
+    /// A mask of the insignificant bits.
     fn tail(self) -> u128 {
         let free = u32::from(Self::width(self.address) - self.bits);
         1_u128.checked_shl(free).map_or(u128::MAX, |bit| bit - 1)
@@ -45,7 +45,7 @@ fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// Networks and their numbers, cut into ranges that do not overlap: one binary search.
+/// Networks and their numbers as ranges that do not overlap, so that a lookup is one binary search.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
     v4: Vec<(u128, u32)>,
@@ -59,8 +59,8 @@ impl Networks {
         Self { v4: ranges(v4), v6: ranges(v6) }
     }
 
-    /// The number of the smallest network around `address`. An IPv4 address in IPv6's clothes
-    /// (`::ffff:10.0.0.1`) is in the networks of IPv4.
+    /// The number of the smallest network that contains `address`. An IPv4-mapped IPv6 address
+    /// (`::ffff:10.0.0.1`) belongs to the networks of IPv4.
     pub(super) fn find(&self, address: IpAddr) -> Option<u32> {
         let address = address.to_canonical();
         let ranges = if address.is_ipv4() { &self.v4 } else { &self.v6 };
@@ -70,9 +70,9 @@ impl Networks {
     }
 }
 
-/// Where ranges start, ascending, and which network holds there.
+/// The starts of all ranges, ascending, each with the number of its network.
 fn ranges(mut networks: Vec<(Network, u32)>) -> Vec<(u128, u32)> {
-    // A network comes before those inside it.
+    // This order puts a network before those inside it.
     networks.sort_by_key(|(network, _)| (number(network.address), network.bits));
     let mut ranges = Ranges::default();
     for (network, value) in networks {
@@ -88,7 +88,8 @@ fn ranges(mut networks: Vec<(Network, u32)>) -> Vec<(u128, u32)> {
 #[derive(Default)]
 struct Ranges {
     starts: Vec<(u128, u32)>,
-    /// The networks around the current place, largest first: the last address and the number.
+    /// The networks around the current address, largest first: the last address and the number of
+    /// each.
     around: Vec<(u128, u32)>,
 }
 
@@ -100,7 +101,7 @@ impl Ranges {
         }
     }
 
-    /// Leaves the innermost networks while their last address is `behind`.
+    /// Pops the innermost networks while `behind` is true of their last address.
     fn leave(&mut self, behind: impl Fn(u128) -> bool) {
         while let Some((end, _)) = self.around.pop_if(|(end, _)| behind(*end)) {
             let outer = self.around.last().map_or(NONE, |(_, value)| *value);
@@ -145,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_network_of_no_bits_holds_every_address_of_its_family() {
+    fn a_network_of_no_bits_holds_all_of_its_family() {
         let networks = networks(&["0.0.0.0/0", "::/0"]);
         assert_eq!(networks.find("255.255.255.255".parse().expect("v4")), Some(0));
         assert_eq!(networks.find("ffff::ffff".parse().expect("v6")), Some(1));
     }
 
     #[test]
-    fn what_is_a_network() {
+    fn a_network_is_an_address_and_bits() {
         for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "a/8", "::/+1", "::/"] {
             assert_eq!(Network::parse(text), None, "{text}");
         }

@@ -1,8 +1,8 @@
 //! Overrides: other policies for some keys of a limit.
 //!
-//! An exact key, else the longest prefix (`acme:*`), else the smallest network (`login:10.0.0.0/8`:
-//! a literal, then the address up to the key's end). None of the three is searched linearly. Not
-//! here: whether an override can match at all (`rules`).
+//! Here: finding the override of a counted key: an exact key, else the longest prefix (`acme:*`),
+//! else the smallest network (`login:10.0.0.0/8`: a literal, then an address up to the key's end).
+//! None of the three searches is linear. Not here: checking that an override can match (`rules`).
 
 use hashbrown::HashMap;
 use protocol::Policy;
@@ -11,10 +11,10 @@ use super::networks::{Network, Networks};
 use super::pattern::{CaptureClass, ip};
 use super::trie::Trie;
 
-/// Longest address as text: IPv6 with an IPv4 tail.
+/// Maximum length of an address as text: IPv6 with an IPv4 tail.
 const ADDRESS_BYTES_MAX: usize = 45;
 
-/// Which keys an override is for.
+/// The keys of one override.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum OverrideKeys {
     Exact(Vec<u8>),
@@ -22,15 +22,15 @@ pub(super) enum OverrideKeys {
     Network(Vec<u8>, Network),
 }
 
-/// The overrides of one limit, by their number in the file.
+/// The overrides of one limit, indexed by their number in the file.
 #[derive(Debug, Default)]
 pub(super) struct Overrides {
     policies: Vec<Policy>,
     exact: HashMap<Vec<u8>, u32>,
     prefixes: Trie,
-    /// By the literal before the address.
+    /// Indexed by the literal before the address.
     networks: HashMap<Vec<u8>, Networks>,
-    /// How long those literals are, longest first.
+    /// Lengths of these literals, longest first.
     literal_lens: Vec<usize>,
 }
 
@@ -58,7 +58,7 @@ impl Overrides {
         new
     }
 
-    /// The override of this counted key.
+    /// Returns the override of a counted key.
     #[inline]
     pub(super) fn find(&self, key: &[u8]) -> Option<(usize, &Policy)> {
         let index = self.number(key)? as usize;
@@ -78,7 +78,8 @@ impl Overrides {
 
     fn network(&self, key: &[u8]) -> Option<u32> {
         let (shortest, longest) = (self.literal_lens.last()?, self.literal_lens.first()?);
-        // An address is at the end, so the literal is at least as long as what cannot be in one.
+        // The address ends the key, so the literal includes at least every byte before the trailing
+        // run of address bytes.
         let bytes =
             key.iter().rev().take(ADDRESS_BYTES_MAX).take_while(|b| CaptureClass::Ip.has(**b));
         let start = key.len() - bytes.count();
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn exact_before_longest_prefix_before_smallest_network() {
+    fn exact_key_beats_longest_prefix_beats_network() {
         let overrides = overrides(vec![
             OverrideKeys::Exact("l:10.0.0.1".into()),
             OverrideKeys::Prefix("l:10.0.0.".into()),

@@ -1,10 +1,11 @@
-//! Patterns: which keys a limit is bound to, and what its captures hold.
+//! Patterns: they select the keys of a limit, and capture parts of a key.
 //!
-//! `login:{ip}`: a capture takes at least one byte, as few as lead to a match, so up to the next
-//! literal. `{x:digits}`, `{x:alnum}`, `{x:hex}`, `{x:ip}` take only such bytes or a whole address.
-//! `*` is any bytes or none, `?` any one byte, `\` takes the next byte as it is. Between two of
-//! captures and `*` stands a literal, so that where one ends is never a guess. A pattern means the
-//! whole key. Not here: regexes (`regex`), which limit is tried (`index`).
+//! Here: globs. `login:{ip}`: a capture takes at least one byte and as few as allow a match, so it
+//! ends before the next literal. `{x:digits}`, `{x:alnum}` and `{x:hex}` take only such bytes,
+//! `{x:ip}` takes a whole address. `*` takes any number of bytes, `?` one byte, and `\` makes the
+//! next byte a literal. A literal must separate captures and `*`, so that the end of each is
+//! unambiguous. A pattern matches the whole key. Not here: regexes (`regex`), choosing the limits
+//! to test (`index`).
 
 use std::net::IpAddr;
 
@@ -12,13 +13,14 @@ use protocol::KEY_BYTES_MAX;
 
 use super::regex::Regex;
 
-/// Most captures and `*` in one pattern.
+/// Maximum number of captures and `*` in one pattern.
 pub(super) const VARIABLES_MAX: usize = 16;
 
-/// No capture: what a `*` takes is not kept.
+/// Slot of a `*`: its bytes are not kept.
 const NO_SLOT: u8 = u8::MAX;
 
-/// Where in the key each capture stands, by slot. A key has at most 250 bytes, so a byte suffices.
+/// Start and end of each capture in the key, by slot. A key has at most 250 bytes, so a byte
+/// suffices.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Captures([(u8, u8); VARIABLES_MAX]);
 
@@ -36,21 +38,21 @@ impl Captures {
         }
     }
 
-    /// Start and end of a capture.
+    /// Start and end of the capture `slot`.
     pub(super) fn span(&self, slot: u8) -> (usize, usize) {
         let (start, end) = self.0[usize::from(slot)];
         (usize::from(start), usize::from(end))
     }
 }
 
-/// What a capture takes.
+/// The bytes that a capture accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum CaptureClass {
     Any,
     Digits,
     Alnum,
     Hex,
-    /// An IPv4 or IPv6 address as Rust's standard library reads it.
+    /// An IPv4 or IPv6 address that Rust's standard library can parse.
     Ip,
 }
 
@@ -65,7 +67,7 @@ impl CaptureClass {
         })
     }
 
-    /// Whether the byte can be in it.
+    /// Whether a text of this class may contain `byte`.
     #[inline]
     pub(super) fn has(self, byte: u8) -> bool {
         match self {
@@ -77,7 +79,7 @@ impl CaptureClass {
         }
     }
 
-    /// Whether the whole text is one.
+    /// Whether `text` as a whole belongs to this class.
     #[inline]
     fn takes(self, text: &[u8]) -> bool {
         match self {
@@ -88,21 +90,21 @@ impl CaptureClass {
     }
 }
 
-/// An address as a key writes it.
+/// Parses an address.
 pub(super) fn ip(text: &[u8]) -> Option<IpAddr> {
-    // An IPv6 address with an IPv4 tail is the longest.
+    // The longest form is an IPv6 address with an IPv4 tail.
     if text.len() > 45 {
         return None;
     }
     str::from_utf8(text).ok()?.parse().ok()
 }
 
-/// Bytes that stand as they are, `?` among them.
+/// Literal bytes and `?`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct LiteralChunk {
     /// `None` is a `?`.
     pub(super) bytes: Vec<Option<u8>>,
-    /// The same when there is no `?`.
+    /// The same bytes, if there is no `?`.
     plain: Option<Box<[u8]>>,
 }
 
@@ -112,7 +114,7 @@ impl LiteralChunk {
         Self { bytes, plain }
     }
 
-    /// Whether it stands at `at`, which leaves it room.
+    /// Whether `key` contains the chunk at offset `at`.
     #[inline]
     fn stands(&self, key: &[u8], at: usize) -> bool {
         let Some(text) = key.get(at..at + self.bytes.len()) else { return false };
@@ -127,29 +129,29 @@ impl LiteralChunk {
     }
 }
 
-/// A capture or a `*`, and what follows it.
+/// A capture or a `*`, and the literal after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct GlobStep {
     pub(super) class: CaptureClass,
-    /// Least bytes: 1 of a capture, 0 of a `*`.
+    /// Minimum number of bytes: 1 for a capture, 0 for a `*`.
     pub(super) least: usize,
     pub(super) slot: u8,
-    /// Empty only at the end.
+    /// Empty only in the last step.
     pub(super) then: LiteralChunk,
 }
 
-/// The compiled form of all but regexes.
+/// A compiled pattern, unless it is a regex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Glob {
     pub(super) first: LiteralChunk,
     pub(super) steps: Vec<GlobStep>,
-    /// Fewest bytes of a key.
+    /// Minimum length of a matching key.
     least: usize,
-    /// Whether taking the first place for every step but the last is never a mistake.
+    /// Whether ending each step but the last at the first possible place never misses a match.
     greedy: bool,
 }
 
-/// What a limit's `match` or `regex` says.
+/// A limit's `match` or `regex`, compiled.
 #[derive(Debug)]
 pub(super) enum Pattern {
     Glob(Glob),
@@ -157,7 +159,7 @@ pub(super) enum Pattern {
 }
 
 impl Pattern {
-    /// Whether the whole key is meant; if so `captures` holds what the captures took.
+    /// Whether the pattern matches the whole key. If it does, sets `captures`.
     #[inline]
     pub(super) fn matches(&self, key: &[u8], captures: &mut Captures) -> bool {
         match self {
@@ -166,7 +168,7 @@ impl Pattern {
         }
     }
 
-    /// Bytes that every key begins with.
+    /// The bytes that every matching key begins with.
     pub(super) fn prefix(&self) -> Vec<u8> {
         match self {
             Self::Glob(glob) => glob.first.bytes.iter().map_while(|byte| *byte).collect(),
@@ -174,7 +176,7 @@ impl Pattern {
         }
     }
 
-    /// Strings behind the prefix that every key holds.
+    /// Literals after the prefix that every matching key contains.
     pub(super) fn literals(&self) -> Vec<&[u8]> {
         let Self::Glob(glob) = self else { return Vec::new() };
         let steps = glob.steps.iter().filter_map(|sub_request| sub_request.then.plain.as_deref());
@@ -190,7 +192,7 @@ impl Pattern {
 }
 
 impl Glob {
-    /// Reads a pattern and the names of its captures, by slot.
+    /// Parses a pattern. Also returns the names of its captures, by slot.
     pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
         let (mut chunk, mut steps, mut names) = (Vec::new(), Vec::<GlobStep>::new(), Vec::new());
         let mut first: Option<LiteralChunk> = None;
@@ -249,8 +251,10 @@ impl Glob {
     pub(super) fn new(first: LiteralChunk, steps: Vec<GlobStep>) -> Self {
         let least = |sub_request: &GlobStep| sub_request.least + sub_request.then.bytes.len();
         let least = first.bytes.len() + steps.iter().map(least).sum::<usize>();
-        // A class that holds each beginning of what it holds fails for every longer text where it
-        // fails at all; and behind it anything goes.
+        // Without backtracking each step but the last ends at the first place of its literal. For a
+        // class that contains all prefixes of its texts this loses nothing: if the shortest text
+        // does not belong to the class, no longer one does. The later steps must then accept any
+        // bytes.
         let greedy = match steps.split_first() {
             None | Some((_, [])) => true,
             Some((one, others)) => {
@@ -261,12 +265,12 @@ impl Glob {
         Self { first, steps, least, greedy }
     }
 
-    /// The pattern of one key, taken as it is.
+    /// The pattern that matches exactly one key, without captures.
     pub(super) fn literal(text: &[u8]) -> Self {
         Self::new(LiteralChunk::new(text.iter().copied().map(Some).collect()), Vec::new())
     }
 
-    /// The same pattern with one more chunk at its front or behind its last step.
+    /// The same pattern with one more step at its end.
     pub(super) fn push(&mut self, class: CaptureClass, slot: u8, then: &[u8]) {
         let then = LiteralChunk::new(then.iter().copied().map(Some).collect());
         let mut steps = std::mem::take(&mut self.steps);
@@ -290,7 +294,8 @@ impl Glob {
         self.search(0, key, at, captures, &mut failed)
     }
 
-    /// Each step ends at the first place where what follows it stands, the last at the key's end.
+    /// Ends each step at the first place of its following literal, and the last step at the key's
+    /// end.
     #[inline]
     fn match_first_places(&self, key: &[u8], mut at: usize, captures: &mut Captures) -> bool {
         let Some((last, steps)) = self.steps.split_last() else { return false };
@@ -314,10 +319,10 @@ impl Glob {
         last.ends(key, at, captures)
     }
 
-    /// Tries every place for the steps from `index` on, shortest first.
+    /// Tries every end for the steps from `index` on, shortest first.
     ///
-    /// `failed` has a bit for each place where a step was tried in vain, so nothing is tried twice
-    /// and the work is bounded by steps × bytes × bytes. At most sixteen deep.
+    /// `failed` has a bit for each place where a step failed. Nothing is tried twice, so the work
+    /// is bounded by steps × bytes × bytes. The recursion is at most [`VARIABLES_MAX`] deep.
     fn search(
         &self,
         index: usize,
@@ -364,12 +369,12 @@ impl Glob {
 }
 
 impl GlobStep {
-    /// Whether it takes whatever is left, at the end of a pattern.
+    /// Whether the step takes all remaining bytes, as the last one of a pattern.
     pub(super) fn takes_the_rest(&self) -> bool {
         self.class == CaptureClass::Any && self.then.bytes.is_empty()
     }
 
-    /// The last step, which begins at `at`: whether all the rest is its text and its chunk.
+    /// Matches the last step, from `at` to the end of the key.
     #[inline]
     fn ends(&self, key: &[u8], at: usize, captures: &mut Captures) -> bool {
         let Some(end) = key.len().checked_sub(self.then.bytes.len()) else { return false };
@@ -382,7 +387,7 @@ impl GlobStep {
     }
 }
 
-/// The rest of `{name}` or `{name:class}`, and what follows it.
+/// Parses the rest of `{name}` or `{name:class}`. Also returns the text after it.
 fn capture(text: &[u8]) -> Result<(String, CaptureClass, &[u8]), String> {
     let (name, after) = braced(text)?;
     let (name, class) = match name.split_once(':') {
@@ -401,7 +406,7 @@ fn capture(text: &[u8]) -> Result<(String, CaptureClass, &[u8]), String> {
     Ok((name.to_owned(), class, after))
 }
 
-/// What stands up to `}`, and what follows.
+/// Splits `text` at `}` into the bytes before and after.
 pub(super) fn braced(text: &[u8]) -> Result<(&str, &[u8]), String> {
     let end = text.iter().position(|byte| *byte == b'}').ok_or("a `{` is not closed")?;
     let name = str::from_utf8(&text[..end]).map_err(|error| error.to_string())?;
@@ -412,7 +417,7 @@ fn is_name(name: &str) -> bool {
     !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// A byte that stands for itself, or the one behind a `\`.
+/// Reads a literal byte, or the byte after a `\`.
 pub(super) fn literal(byte: u8, rest: &mut &[u8]) -> Result<u8, String> {
     let byte = match byte {
         b'}' => return Err("a `}` without its `{`; written `\\}` it is a literal".into()),

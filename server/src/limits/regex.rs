@@ -1,7 +1,8 @@
-//! Regexes as patterns: `regex = '^login:(?P<ip>.+)$'`, always for the whole key.
+//! Regexes as patterns: `regex = '^login:(?P<ip>.+)$'`, always matched against the whole key.
 //!
-//! Bytes, not characters: `.` is any byte, `\w` is ASCII. The engine is that of the `regex` crate,
-//! by its lower door: there, captures are read without allocating.
+//! Here: one regex on bytes, not characters: `.` is any byte, `\w` is ASCII. The engine is
+//! `regex-automata`, which the `regex` crate uses too; its interface reads captures without
+//! allocating. Not here: many regexes in one pass (`regex_set`).
 
 use regex_automata::meta;
 use regex_automata::util::primitives::NonMaxUsize;
@@ -11,28 +12,28 @@ use regex_syntax::{Error, ParserBuilder};
 
 use super::pattern::{Captures, VARIABLES_MAX};
 
-/// Most groups, the named, the others, and the whole.
+/// Maximum number of groups: named ones, unnamed ones, and the whole match.
 const GROUPS_MAX: usize = 32;
 
-/// Most bytes of a compiled regex.
+/// Maximum size of a compiled regex.
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
-/// One regex of a limit.
+/// The regex of one limit.
 #[derive(Debug)]
 pub(super) struct Regex {
-    /// As written: two of the same text match the same keys.
+    /// The regex as written. Equal texts match the same keys.
     text: String,
     compiled: meta::Regex,
     /// The group of each capture, by slot.
     groups: Vec<usize>,
-    /// Slots of `compiled` up to the last named group; 0 when none is named.
+    /// Number of slots of `compiled` up to the last named group; 0 if there is none.
     slots: usize,
     prefix: Vec<u8>,
     least: usize,
 }
 
 impl Regex {
-    /// Compiles a regex; the names of its named groups, by slot.
+    /// Compiles a regex. Also returns the names of its named groups, by slot.
     pub(super) fn parse(text: &str) -> Result<(Self, Vec<String>), String> {
         let own = parse(text).map_err(|error| match *error {
             Error::Parse(error) => format!("bad regex: {}", error.kind()),
@@ -84,14 +85,14 @@ impl Regex {
         for (slot, group) in (0..).zip(&self.groups) {
             match (slots[2 * group], slots[2 * group + 1]) {
                 (Some(start), Some(end)) => captures.set(slot, start.get(), end.get()),
-                // A group of a branch not taken holds nothing.
+                // A group in an alternative that was not taken is empty.
                 _ => captures.set(slot, 0, 0),
             }
         }
         true
     }
 
-    /// The regex for the whole key, to be compiled with others.
+    /// The regex anchored to the whole key, for compiling it into a set.
     pub(super) fn hir(&self) -> Option<Hir> {
         parse(&self.text).map(whole).ok()
     }

@@ -1,7 +1,7 @@
-//! Many regexes asked at once: the first that matches a key, in one pass over it.
+//! A set of regexes: finds the first one that matches a key, in one pass over the key.
 //!
-//! Here: one automaton of all of them, built state by state as keys need it, within a bound. Not here:
-//! captures, and one regex alone (`regex`).
+//! Here: one automaton of all regexes, whose states are built when keys need them, within a memory
+//! bound. Not here: captures, and single regexes (`regex`).
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,20 +13,21 @@ use regex_automata::{Anchored, Input, MatchKind};
 
 use super::regex::Regex;
 
-/// Most bytes of the automaton's description: beyond it regexes are asked one by one.
+/// Maximum size of the automaton's description. A larger set is not built, and its regexes are
+/// matched one by one.
 const NFA_BYTES_MAX: usize = 16 << 20;
 
-/// So often a thread begins anew before it builds no more states: keys for which one is missing are then
-/// asked of each regex.
+/// Number of times that a thread clears its states before it stops building new ones. Keys that
+/// need a missing state are then matched against each regex.
 const CLEARS_MAX: usize = 4;
-/// After so many of those keys it builds states again.
+/// Number of such keys after which the thread clears its states and builds new ones again.
 const UNKNOWN_MAX: u32 = 100_000;
 
-/// What a thread keeps.
+/// The states of one thread.
 #[derive(Debug)]
 struct RegexCache {
     states: Cache,
-    /// Keys for which a state was missing since building ended.
+    /// Keys that needed a missing state since the thread stopped building states.
     unknown: u32,
 }
 
@@ -36,7 +37,7 @@ type MakeCache =
 /// The regexes, in file order.
 pub(super) struct RegexSet {
     automaton: Arc<DFA>,
-    /// One for each thread that asks.
+    /// One cache per thread.
     kept: Pool<RegexCache, MakeCache>,
 }
 
@@ -48,20 +49,20 @@ impl fmt::Debug for RegexSet {
     }
 }
 
-/// What one pass told.
+/// The result of one pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FirstMatch {
-    /// None matches.
+    /// No regex matches.
     None,
-    /// The number of the first that does.
+    /// The index of the first regex that matches.
     Number(usize),
-    /// The states would have taken more memory than they may.
+    /// The pass needed a state beyond the memory bound.
     Unknown,
 }
 
 impl RegexSet {
-    /// The set of these; `None` when it would be too large. A thread keeps about `cache_bytes_max` bytes
-    /// of states.
+    /// Builds the set of `regexes`. `None` if it would be too large. Each thread keeps about
+    /// `cache_bytes_max` bytes of states.
     pub(super) fn new<'r>(
         regexes: impl Iterator<Item = &'r Regex>,
         cache_bytes_max: usize,
@@ -73,7 +74,7 @@ impl RegexSet {
             .nfa_size_limit(Some(NFA_BYTES_MAX));
         let nfa = thompson::Compiler::new().configure(config).build_many_from_hir(&all).ok()?;
         let config = Config::new()
-            // All that match, not the one that a search for text prefers.
+            // Report all regexes that match, rather than the one that a leftmost search prefers.
             .match_kind(MatchKind::All)
             .minimum_cache_clear_count(Some(CLEARS_MAX))
             .cache_capacity(cache_bytes_max)
@@ -86,7 +87,8 @@ impl RegexSet {
         Some(Self { automaton, kept: Pool::new(make) })
     }
 
-    /// The first that matches the key. Memory is taken only for states that no key needed before.
+    /// Returns the first regex that matches `key`. Allocates only for states that no earlier key
+    /// needed.
     pub(super) fn first(&self, key: &[u8]) -> FirstMatch {
         let mut kept = self.kept.get();
         let told = self.walk(&mut kept.states, key).unwrap_or(FirstMatch::Unknown);
@@ -134,7 +136,7 @@ mod tests {
         texts.iter().map(|text| Regex::parse(text).expect("a good regex").0).collect()
     }
 
-    /// What each regex says by itself.
+    /// The result of matching the regexes one by one.
     fn twin(regexes: &[Regex], key: &[u8]) -> FirstMatch {
         let matches = |regex: &Regex| regex.matches(key, &mut Captures::default());
         regexes.iter().position(matches).map_or(FirstMatch::None, FirstMatch::Number)
@@ -179,7 +181,8 @@ mod tests {
 
     #[test]
     fn states_begin_anew_when_their_memory_is_used_up() {
-        // Where each of these letters was is another state: there are more than any memory has.
+        // The automaton must remember the positions of the last letters, which needs more states
+        // than the memory bound allows.
         let texts: Vec<String> =
             (0..12).map(|number| format!("^.*a.{{{}}}b$", number + 6)).collect();
         let all = regexes(&texts);
@@ -198,7 +201,7 @@ mod tests {
             }
         }
         assert!(!unknown.is_empty(), "the memory was used up");
-        // States are built again after a while.
+        // After enough unknown keys the states are built again.
         for _ in 0..UNKNOWN_MAX {
             if set.first(&unknown) != FirstMatch::Unknown {
                 break;

@@ -1,8 +1,8 @@
-//! Drafts → [`Limits`]: everything that has to hold between the parts of a file.
+//! Drafts → [`Limits`]: the rules between the fields of a limit and between limits.
 //!
-//! Each limit alone first (pattern, templates), then each against the others: is it reached, can
-//! its overrides match, do its parents exist and end. The first mistake refuses the file. Not
-//! here: which fields there are (`file`).
+//! Here: first each limit alone (pattern, templates), then each against the others: it is
+//! reachable, its overrides can match, its parents exist and have no cycle. The first mistake
+//! refuses the file. Not here: the fields (`file`).
 
 use std::cell::LazyCell;
 
@@ -20,20 +20,21 @@ use super::shape::{Bytes, Shape};
 use super::template::Template;
 use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
 
-/// Texts that captures of a class may hold, to try patterns with. Each class is in `Any`'s too.
+/// Texts of captures for sample keys. The texts of every class belong to `Any` too.
 const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
 
-/// No file has more lines: behind them are those of texts that are read one by one.
+/// Above the number of lines of any file. Lines of texts that are parsed one by one are numbered
+/// from here.
 pub(super) const LINES_MAX: usize = 1 << 32;
 
-/// Checks a draft by itself.
+/// Checks a draft without the other limits.
 pub(super) fn check_one(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
     compile_one(file, 0, draft)?;
     check_length(file, draft)
 }
 
-/// Checks that a cluster's map can keep the draft. A lone server asks for it too, so that a file that
-/// is good is good everywhere.
+/// Checks that a cluster's map has room for the draft. A server without a cluster applies the same
+/// check, so that one file is valid on every server.
 pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsError> {
     let bytes = draft.write().len();
     if bytes <= TEXT_BYTES_MAX {
@@ -46,7 +47,7 @@ pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsE
     Err(file.refuse(draft.line, reason))
 }
 
-/// Checks the drafts and compiles them.
+/// Checks and compiles all drafts.
 pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
     let mut names = HashMap::<Box<[u8]>, u32>::new();
     let mut limits = Vec::with_capacity(drafts.len());
@@ -74,7 +75,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     Ok(limits)
 }
 
-/// What can be said of a limit without the others.
+/// Compiles and checks a draft without the other limits.
 fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, LimitsError> {
     let name = &draft.name.value;
     if !(1..=KEY_BYTES_MAX).contains(&name.len()) || !name.bytes().all(|b| b.is_ascii_graphic()) {
@@ -128,7 +129,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
 
 struct Checks<'c> {
     file: &'c File<'c>,
-    /// Without overrides: none of the checks needs them.
+    /// Overrides are not set yet; no check needs them.
     limits: &'c Limits,
     drafts: &'c [Draft],
 }
@@ -137,15 +138,15 @@ impl Checks<'_> {
     fn name(&self, index: usize) -> String {
         let (name, line) = (&self.limits.limits[index].name, self.drafts[index].line);
         if line > LINES_MAX {
-            // One of several texts, of which the name says enough.
+            // One of several texts: the name identifies it.
             return format!("`{name}`");
         }
         format!("`{name}` of line {line}")
     }
 
-    /// No limit stands behind one that takes all its keys.
+    /// Refuses a limit if all of its keys match an earlier limit.
     fn reached(&self) -> Result<(), LimitsError> {
-        // Patterns that take whatever begins so: with the least length of their keys.
+        // Patterns that match every key with a prefix and a minimum length.
         let mut open = HashMap::<Vec<u8>, (usize, usize)>::new();
         let mut regexes = HashMap::<&str, usize>::new();
         for (index, limit) in self.limits.limits.iter().enumerate() {
@@ -177,9 +178,10 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// The earlier limit that takes every key of this pattern.
+    /// Finds an earlier limit that matches every key of this pattern.
     fn covered(&self, index: usize, glob: &Glob) -> Option<usize> {
-        // Whoever takes all keys takes this one; for most limits nobody else does.
+        // A limit that matches every key matches this one. Usually no other limit does, and the
+        // search ends.
         let sample = sample(glob, SAMPLES[0])?;
         let mut earlier = Vec::new();
         self.limits.index.candidates(&sample, |list| {
@@ -199,7 +201,7 @@ impl Checks<'_> {
         })
     }
 
-    /// Compiles the overrides of a limit, each of which can match.
+    /// Compiles the overrides of a limit, and refuses one that can never match.
     fn overrides(&self, index: usize) -> Result<Option<Box<Overrides>>, LimitsError> {
         if self.drafts[index].overrides.is_empty() {
             return Ok(None);
@@ -227,7 +229,8 @@ impl Checks<'_> {
         Ok(Some(Box::new(Overrides::new(overrides))))
     }
 
-    /// Every parent is bound, no limit is its own ancestor, and no key has too many of them.
+    /// Checks that every parent matches a limit, no limit is its own ancestor, and no key has too
+    /// many ancestors.
     fn parents(&self) -> Result<(), LimitsError> {
         let limits = &self.limits.limits;
         let mut edges = vec![Vec::new(); limits.len()];
@@ -263,7 +266,7 @@ impl Checks<'_> {
         Ok(())
     }
 
-    /// The limits that take a parent's key, as far as samples tell.
+    /// The limits that match a parent's keys, found with sample keys.
     fn targets(&self, limit: &Limit, parent: &Template) -> Vec<usize> {
         let mut targets: Vec<_> = SAMPLES
             .iter()
@@ -291,7 +294,7 @@ impl Checks<'_> {
         targets
     }
 
-    /// Renders the parents of sample keys as a request does.
+    /// Checks the number of ancestors by collecting the parents of sample keys as a request does.
     fn few_ancestors(&self, index: usize, line: usize) -> Result<(), LimitsError> {
         let Pattern::Glob(glob) = &self.limits.limits[index].pattern else { return Ok(()) };
         let (mut scratch, mut parents) = (Vec::new(), Parents::default());
@@ -309,7 +312,7 @@ impl Checks<'_> {
     }
 }
 
-/// Everything that `from` leads to.
+/// All nodes reachable from `from`.
 fn ancestors(edges: &[Vec<usize>], from: usize) -> HashSet<usize> {
     let mut seen = HashSet::new();
     let mut waiting = edges[from].clone();
@@ -321,10 +324,10 @@ fn ancestors(edges: &[Vec<usize>], from: usize) -> HashSet<usize> {
     seen
 }
 
-/// The keys that a limit counts under, to tell which overrides can match.
+/// The keys that a limit counts, for deciding whether an override can match.
 struct CountedKeys<'l> {
     shape: Shape,
-    /// When it is that simple; then its last capture tells where an address begins.
+    /// The counted keys as a glob, if possible; its last capture locates the address of a network.
     glob: Option<Glob>,
     regex: Option<&'l Regex>,
     prefix_len: usize,
@@ -345,7 +348,7 @@ impl<'l> CountedKeys<'l> {
         Self { shape, glob, regex, prefix_len: first }
     }
 
-    /// Reads an override's key.
+    /// Parses and checks the key of an override.
     fn keys(&self, text: &str) -> Result<OverrideKeys, String> {
         if text.is_empty() || text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err("a key is not empty and has neither blanks nor control bytes".into());
@@ -385,10 +388,11 @@ impl<'l> CountedKeys<'l> {
         if fits { Ok(OverrideKeys::Exact(key.into())) } else { Err(cannot.into()) }
     }
 
-    /// Where in an override's text a network begins, if it ends with one.
+    /// The network at the end of an override's key and the offset where it begins, if there is one.
     ///
-    /// `beef:2001:db8::/32` could begin at the start or behind `beef:`: it begins where the
-    /// pattern's last capture does, else as early as its first literal allows.
+    /// `beef:2001:db8::/32` has two candidates: the start, and the position after `beef:`. Prefer
+    /// the position of the pattern's last capture, else the first position after the pattern's
+    /// leading literal.
     fn network(&self, text: &str) -> Option<(usize, Network)> {
         let starts = (0..text.len()).filter(|at| text.is_char_boundary(*at));
         let all: Vec<_> =
@@ -408,7 +412,7 @@ impl<'l> CountedKeys<'l> {
     }
 }
 
-/// The keys of a network's addresses.
+/// The keys that end with an address of `network`.
 fn around(literal: &[u8], network: Network) -> Shape {
     let mut shape = Shape::default();
     shape.text(literal);
@@ -430,7 +434,7 @@ fn around(literal: &[u8], network: Network) -> Shape {
     shape
 }
 
-/// `text`, or what a capture of this class takes instead.
+/// `text` if a capture of this class accepts it, else another text of the class.
 fn fitting(class: CaptureClass, text: &str) -> &str {
     let whole = text.bytes().all(|byte| class.has(byte));
     match class {
@@ -445,7 +449,7 @@ fn fitting(class: CaptureClass, text: &str) -> &str {
     }
 }
 
-/// A key of the pattern, its captures filled with `text` where that fits.
+/// A sample key of the pattern. Its captures are `text`, or another text of their class.
 fn sample(glob: &Glob, text: &str) -> Option<Vec<u8>> {
     let chunk = |bytes: &[Option<u8>]| bytes.iter().map(|byte| byte.unwrap_or(b'?')).collect();
     let mut key: Vec<u8> = chunk(&glob.first.bytes);

@@ -1,14 +1,16 @@
-//! What can be said of two patterns before any key comes: whether some key matches both, whether
-//! one takes every key of the other.
+//! Comparison of two patterns when a file is checked: whether some key matches both, and whether
+//! one matches every key of the other.
 //!
-//! A shape is a pattern as a row of byte sets. It may admit more than what it stands for (an
-//! address is any row of its bytes), never less. Used when a file is checked, never for a request.
+//! Here: shapes. A shape is a pattern as a sequence of byte sets. It may accept more texts than its
+//! pattern (an address becomes any sequence of its bytes), never fewer. Not here: matching keys
+//! (`pattern`).
 
 use hashbrown::HashSet;
 
 use super::pattern::{CaptureClass, Glob, Pattern};
 
-/// Steps after which `covers` gives up: then a limit is not called unreachable.
+/// Maximum number of states that `covers` visits. Beyond it the answer is no, and no limit is
+/// called unreachable.
 const COVERS_STEPS_MAX: usize = 4096;
 
 /// A set of bytes.
@@ -42,15 +44,15 @@ impl Bytes {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Element {
     bytes: Bytes,
-    /// Any number of them, none included; otherwise exactly one.
+    /// Zero or more bytes of the set; otherwise exactly one.
     many: bool,
 }
 
-/// A row of byte sets.
+/// A sequence of byte sets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Shape {
     elements: Vec<Element>,
-    /// Whether it admits more than what it stands for.
+    /// Whether the shape accepts more texts than its pattern.
     loose: bool,
 }
 
@@ -107,7 +109,7 @@ impl Shape {
         shape
     }
 
-    /// Whether both may admit one text.
+    /// Whether some text may belong to both shapes.
     pub(super) fn meets(&self, other: &Self) -> bool {
         let (one, other) = (&self.elements, &other.elements);
         let width = other.len() + 1;
@@ -136,7 +138,7 @@ impl Shape {
         false
     }
 
-    /// Whether every text of `other` is one of this shape. When in doubt, no.
+    /// Whether every text of `other` belongs to this shape. When in doubt, no.
     pub(super) fn covers(&self, other: &Self) -> bool {
         if self.loose {
             return self == other;
@@ -168,7 +170,7 @@ impl Shape {
         true
     }
 
-    /// One byte of each kind that the two can tell apart.
+    /// One representative of each class of bytes that both shapes treat alike.
     fn letters(&self, other: &Self) -> Vec<u8> {
         let sets: HashSet<Bytes> =
             self.elements.iter().chain(&other.elements).map(|element| element.bytes).collect();
@@ -177,7 +179,7 @@ impl Shape {
         (0..=255).filter(|byte| kinds.insert(kind(*byte))).collect()
     }
 
-    /// Places reached by one byte, ascending.
+    /// The places reached from `places` by one byte, ascending.
     fn step(&self, places: &[usize], byte: u8) -> Vec<usize> {
         let stepped = places.iter().filter_map(|place| {
             let element = self.elements.get(*place)?;
@@ -186,7 +188,7 @@ impl Shape {
         self.close(stepped.collect())
     }
 
-    /// Adds what is reached without a byte.
+    /// Adds the places reached without a byte.
     fn close(&self, places: Vec<usize>) -> Vec<usize> {
         let mut all = Vec::with_capacity(places.len());
         for mut place in places {

@@ -1,6 +1,7 @@
-//! Templates: keys made from what a pattern captured.
+//! Templates: keys that are built from the captures of a pattern.
 //!
-//! `rack::attack:req/ip:{ip}`: literals and captures by name, `\` takes the next byte as it is.
+//! Here: `rack::attack:req/ip:{ip}`: literals, and captures by name; `\` makes the next byte a
+//! literal. Not here: patterns (`pattern`).
 
 use protocol::KEY_BYTES_MAX;
 
@@ -8,7 +9,7 @@ use super::LimitedKeyError;
 use super::pattern::{CaptureClass, Captures, Glob, Pattern, braced, literal};
 use super::shape::{Bytes, Shape};
 
-/// A key with holes.
+/// A key with placeholders.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Template {
     parts: Vec<TemplatePart>,
@@ -17,12 +18,12 @@ pub(super) struct Template {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum TemplatePart {
     Text(Vec<u8>),
-    /// A capture's slot.
+    /// The slot of a capture.
     Slot(u8),
 }
 
 impl Template {
-    /// Reads a template; `names` are the captures there are, by slot.
+    /// Parses a template; `names` are the captures of `pattern`, by slot.
     pub(super) fn parse(text: &str, names: &[String], pattern: &Pattern) -> Result<Self, String> {
         let mut pieces = Vec::new();
         let mut plain = Vec::new();
@@ -84,7 +85,7 @@ impl Template {
         }
     }
 
-    /// The key that these texts make, one for each slot.
+    /// The key made of `texts`, one for each slot.
     pub(super) fn fill(&self, texts: &[&[u8]]) -> Vec<u8> {
         let batch = |batch: &TemplatePart| match batch {
             TemplatePart::Text(text) => text.clone(),
@@ -93,7 +94,7 @@ impl Template {
         self.parts.iter().flat_map(batch).collect()
     }
 
-    /// The keys it can make of what `pattern` captures.
+    /// The keys that the template can make of the captures of `pattern`.
     pub(super) fn shape(&self, pattern: &Pattern) -> Shape {
         let mut shape = Shape::default();
         for batch in &self.parts {
@@ -112,7 +113,7 @@ impl Template {
         shape
     }
 
-    /// The same as a pattern, unless two captures touch or are a regex's.
+    /// The template as a pattern. `None` if two captures are adjacent, or `pattern` is a regex.
     pub(super) fn glob(&self, pattern: &Pattern) -> Option<Glob> {
         let Pattern::Glob(of) = pattern else { return None };
         let mut pieces = self.parts.iter().peekable();
@@ -141,7 +142,7 @@ impl Template {
     }
 }
 
-/// First byte and further bytes of what a capture can hold.
+/// The byte sets of a capture's first byte and of its further bytes.
 fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
     let Some(index) = glob.steps.iter().position(|sub_request| sub_request.slot == slot) else {
         return (Bytes::of(|_| true), Bytes::of(|_| true));
@@ -150,7 +151,8 @@ fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
     let first = Bytes::of(|byte| class.has(byte));
     let untyped =
         glob.steps[index + 1..].iter().all(|sub_request| sub_request.class == CaptureClass::Any);
-    // It ends at the first place of a single byte, so holds none behind its own first.
+    // The capture ends at the first place of the single byte `end`, so none of its further bytes is
+    // `end`.
     let rest = match glob.steps[index].then.bytes[..] {
         [Some(end)] if untyped && index + 1 < glob.steps.len() => {
             Bytes::of(|byte| class.has(byte) && byte != end)

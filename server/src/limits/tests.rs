@@ -1,4 +1,4 @@
-//! Tests of whole files: what is found, what is refused and where.
+//! Tests of whole files: the limit found for a key, and refusals with their lines.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn one(pattern: &str, more: &str) -> String {
     format!("[[limit]]\nname = 'one'\n{field} = '{pattern}'\npolicy = 'fixed:5/s'\n{more}\n")
 }
 
-/// The name and the counted key, or nothing.
+/// The limit's name and the counted key, if a limit matches.
 fn find(limits: &Limits, key: &str) -> Option<(String, String)> {
     let mut scratch = Vec::new();
     let found = limits.find(key.as_bytes(), &mut scratch).expect("a short key")?;
@@ -21,7 +21,7 @@ fn find(limits: &Limits, key: &str) -> Option<(String, String)> {
     Some((found.limit().name().to_owned(), counted))
 }
 
-/// Checks which keys a pattern takes, and what its captures take.
+/// Checks the keys that a pattern matches, and its captures.
 fn check(pattern: &str, template: &str, keys: &[(&str, Option<&str>)]) {
     let limits = parse(&one(pattern, &format!("key = '{template}'")));
     for (key, expected) in keys {
@@ -242,7 +242,7 @@ fn parents_bring_their_parents_each_once() {
 
 #[test]
 fn parents_without_end_are_an_error_not_a_hang() {
-    // No sample key of the check begins with the `w` that leads around.
+    // No sample key of the check begins with the `w` of the cycle.
     let up = family(&[("up", "^up:w(?<y>.*)", "'to:ww{y}'")]).replace("match", "regex");
     let limits = parse(&format!("{up}{}", family(&[("to", "to:{x}", "'up:{x}'")])));
     let (mut scratch, mut parents) = (Vec::new(), Parents::default());
@@ -251,7 +251,7 @@ fn parents_without_end_are_an_error_not_a_hang() {
     assert_eq!((endless, parents.len()), (Err(LimitedKeyError::TooManyParents), 0));
 }
 
-/// Checks that the file is refused on this line of it, for a reason that begins so.
+/// Checks that the file is refused at `line`, with a text that begins with `reason`.
 fn refused(text: &str, line: usize, reason: &str) {
     let error = Limits::parse("l.toml", text.as_bytes()).expect_err(text).to_string();
     let expected = format!("l.toml:{line}: {reason}");

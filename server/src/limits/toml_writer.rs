@@ -1,7 +1,7 @@
-//! A limit as text, written one way only: what means the same reads the same.
+//! Writes a limit in canonical form: drafts with the same meaning have the same text.
 //!
-//! Here: a draft → the TOML of one `[[limit]]`, without comments and without what is so anyway. Not
-//! here: reading it (`file`), whose texts are compared and kept (`map_text`).
+//! Here: a draft → the TOML of one `[[limit]]`, without comments and defaults. Not here: parsing it
+//! (`file`), comparing and storing the texts (`map_text`).
 
 use std::fmt::Write as _;
 
@@ -11,7 +11,7 @@ use super::companion::Companion;
 use super::file::{Draft, PatternText};
 use super::{Deny, OnUnavailable};
 
-/// Text in quotes, as TOML's basic strings are.
+/// Text in quotes, as a basic string of TOML.
 struct Quoted<'t>(&'t str);
 
 impl std::fmt::Display for Quoted<'_> {
@@ -28,13 +28,13 @@ impl std::fmt::Display for Quoted<'_> {
     }
 }
 
-/// The word for a value.
+/// The word for `wanted`.
 fn word<T: PartialEq>(all: &[(&'static str, T)], wanted: &T) -> &'static str {
     all.iter().find(|(_, meant)| meant == wanted).map_or("", |(word, _)| word)
 }
 
 impl Draft {
-    /// The limit as text, which reads as the same draft.
+    /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
         let mut text = "[[limit]]\n".to_owned();
         let mut field = |name: &str, value: &dyn std::fmt::Display| {
@@ -75,7 +75,8 @@ impl Draft {
         let mut policies =
             self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);
         if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
-            // Its own text cannot say so, and only a limit that watches as a whole has such a one.
+            // The text of such a policy cannot include `shadow`; only the limit's own `shadow` sets
+            // it.
             field("shadow", &true);
         }
         text

@@ -1,26 +1,27 @@
-//! A compressed trie: which of many byte strings a key begins with, in one pass over the key.
+//! A compressed trie: finds all strings of a set that a key begins with, in one pass over the key.
 //!
-//! A node is one cache line and holds up to fifteen bytes of its edge, so a key that begins like
-//! nothing known leaves after one or two of them, however many strings there are.
+//! Here: building and walking the trie. A node is one cache line with up to fifteen bytes of its
+//! edge, so a key that begins with no known string ends after one or two nodes, whatever the size
+//! of the set.
 
-/// Most bytes of an edge that one node holds; a longer edge is a chain of nodes.
+/// Maximum number of bytes of an edge in one node; a longer edge is a chain of nodes.
 const LABEL_BYTES_MAX: usize = 15;
 
-/// No value at this node.
+/// The value of a node without a string.
 const NONE: u32 = u32::MAX;
 
 /// A fixed set of byte strings, each with a number.
 #[derive(Debug, Default)]
 pub(super) struct Trie {
-    /// The root first; children of one node side by side, in the order of their bytes.
+    /// The root first; the children of a node are adjacent, in the order of their bytes.
     nodes: Vec<TrieNode>,
 }
 
 #[derive(Debug, Clone)]
 struct TrieNode {
-    /// Which bytes have a child, a bit each.
+    /// A bit for each byte that has a child.
     children: [u64; 4],
-    /// How many children the words before each word of `children` have.
+    /// The number of children in the words of `children` before each word.
     ranks: [u8; 4],
     first_child: u32,
     value: u32,
@@ -40,21 +41,22 @@ impl TrieNode {
 }
 
 impl Trie {
-    /// A trie of these strings and their numbers, each below `u32::MAX`. Of equal strings the last
-    /// counts.
+    /// Builds a trie of strings and their numbers, each below `u32::MAX`. Of equal strings the last
+    /// one counts.
     pub(super) fn new(mut strings: Vec<(&[u8], u32)>) -> Self {
         if strings.is_empty() {
             return Self::default();
         }
         strings.sort_by(|one, other| one.0.cmp(other.0));
         let mut nodes = vec![TrieNode::EMPTY];
-        // Which strings belong below a node, and how many of their bytes lead there.
+        // Tuples of a node, the strings below it, and the number of their bytes that lead to it.
         let mut waiting = vec![(0, strings.as_slice(), 0)];
         while let Some((index, mut below, depth)) = waiting.pop() {
             let (Some((first, _)), Some((last, _))) = (below.first(), below.last()) else {
                 continue;
             };
-            // Sorted, so what the first and the last share, all share.
+            // The strings are sorted, so all of them share the common prefix of the first and the
+            // last.
             let shared = first[depth..].iter().zip(&last[depth..]).take_while(|(a, b)| a == b);
             let label_len = shared.count().min(LABEL_BYTES_MAX);
             let end = depth + label_len;
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_string_that_a_key_begins_with_is_found_shortest_first() {
+    fn all_prefixes_of_a_key_are_found_shortest_first() {
         let long = "a-string-of-more-than-fifteen-bytes";
         let strings = ["user:", "u", "", "user:42", "users", long, "a-string-of-more-than-fifty"];
         assert_eq!(found(&strings, "user:42:x"), [2, 1, 0, 3]);

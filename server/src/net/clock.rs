@@ -1,7 +1,7 @@
 //! The only file that reads a clock.
 //!
-//! Here: the monotonic clock every deadline counts on, and Unix time beside it. Not here: what is
-//! done with a time (`engine`).
+//! Here: the monotonic clock, which every deadline uses, and Unix time. Not here: the use of a time
+//! (`engine`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,24 +11,24 @@ use engine::{Nanos, Now};
 /// The origin lies this far before the start, so that no instant of the process is 0.
 const ORIGIN_BEFORE_START_MS: u64 = 1000;
 
-/// Unix time is corrected when it is off by more than this: two readings of the system's clocks differ by
-/// chance alone, and a window of the calendar must not be left and entered again.
+/// Unix time is corrected only when it is off by more than this. Two readings of the system's
+/// clocks always differ a little, and a calendar window must not be left and entered again.
 const CORRECTION_MIN_NS: u64 = 5_000_000;
-/// One part in so many of the time that passes is how fast the calendar of a cluster is corrected.
+/// The calendar of a cluster is corrected by at most 1/100 of the elapsed time.
 const CALENDAR_SLEW: u64 = 100;
-/// Readings that lie further apart say nothing: the process did not run in between.
+/// Readings further apart than this are not used: the process was suspended between them.
 const READINGS_GAP_MAX_NS: u64 = 1_000_000;
 
 /// The process's clock.
 #[derive(Debug)]
 pub struct Clock {
     start: Instant,
-    /// What time it is instead, in a simulated world.
+    /// The simulated host's clock, used instead of the system's.
     #[cfg(feature = "simulation")]
     simulated: Option<std::sync::Arc<crate::net::world::HostClock>>,
-    /// Unix nanoseconds at the monotonic origin: renewed by [`Clock::follow_unix_time`].
+    /// Unix nanoseconds at the monotonic origin; [`Clock::follow_unix_time`] updates it.
     unix_at_origin_ns: AtomicU64,
-    /// The same as [`Clock::calendar_ns`] has it, and when that was corrected last.
+    /// The same origin for [`Clock::calendar_ns`], and the monotonic time of its last correction.
     calendar_at_origin_ns: AtomicU64,
     corrected_ns: AtomicU64,
 }
@@ -57,27 +57,27 @@ impl Clock {
         clock
     }
 
-    /// The time; read once per batch of requests.
+    /// Reads the time; called once per batch of requests.
     #[must_use]
     pub fn now(&self) -> Now {
         let mono = self.mono();
         Now { mono, unix_ms: self.unix_ns(mono) / 1_000_000 }
     }
 
-    /// Nanoseconds since 1970 at a monotonic instant.
+    /// Returns the nanoseconds since 1970 at a monotonic instant.
     #[must_use]
     pub fn unix_ns(&self, mono: Nanos) -> u64 {
         self.unix_at_origin_ns.load(Ordering::Relaxed).saturating_add(mono.0)
     }
 
-    /// Likewise, where a clock that is set anew is followed by a hundredth of the time that passes: in a
-    /// cluster no step of a wall clock opens windows of the calendar or ends dates.
+    /// Like [`Clock::unix_ns`], but corrected slowly: by at most 1/100 of the elapsed time. In a
+    /// cluster, a step of a wall clock must not open calendar windows or end dates.
     #[must_use]
     pub fn calendar_ns(&self, mono: Nanos) -> u64 {
         self.calendar_at_origin_ns.load(Ordering::Relaxed).saturating_add(mono.0)
     }
 
-    /// Takes over what the system's clock says, so that a corrected clock is noticed.
+    /// Reads the system's clock again, so that a corrected clock takes effect.
     pub fn follow_unix_time(&self) {
         let first_ns = self.mono().0;
         let unix_ns = self.unix().as_nanos() as u64;
@@ -109,7 +109,7 @@ impl Clock {
         Nanos(self.elapsed().as_nanos() as u64 + ORIGIN_BEFORE_START_MS * 1_000_000)
     }
 
-    /// Whole seconds since the start.
+    /// Returns the whole seconds since the start.
     #[must_use]
     pub fn uptime_seconds(&self) -> u64 {
         self.elapsed().as_secs()

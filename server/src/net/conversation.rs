@@ -1,17 +1,18 @@
-//! The stream of a program that waits for each answer.
+//! A blocking stream, for a program that waits for each reply.
 //!
-//! Here: lines to a server and back, over TCP or a Unix socket. Not here: what they mean (`cli`).
+//! Here: sending and receiving lines over TCP or a Unix socket. Not here: the content of the lines
+//! (`cli`).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// A conversation by lines with a server, for a program that waits for each answer.
+/// A conversation with a server by lines, for a program that waits for each reply.
 #[derive(Debug)]
 pub struct Conversation(BufReader<BlockingSocket>);
 
-/// A connected socket whose calls wait.
+/// A connected socket with blocking calls.
 #[derive(Debug)]
 enum BlockingSocket {
     Tcp(TcpStream),
@@ -41,15 +42,16 @@ impl Write for BlockingSocket {
 }
 
 impl Conversation {
-    /// Longest line of an answer, in bytes.
+    /// Maximum length of a line of a reply, in bytes.
     const LINE_BYTES_MAX: u64 = 64 << 10;
 
-    /// Connects to `host:port`, or to a Unix socket if `server` has a slash. Of a name with several
-    /// addresses the first that takes the connection does. Each wait is `patience` at most.
+    /// Connects to `host:port`, or to a Unix socket if `server` contains a slash. If a name has
+    /// several addresses, the first one that accepts is used. `patience` is the timeout of each
+    /// call.
     ///
     /// # Errors
     ///
-    /// What the system says, of the last address if there are several.
+    /// The system's error; of the last address if there are several.
     pub fn open(server: &str, patience: Duration) -> io::Result<Self> {
         if server.contains('/') {
             let stream = UnixStream::connect(server)?;
@@ -76,16 +78,16 @@ impl Conversation {
     ///
     /// # Errors
     ///
-    /// What the system says.
+    /// The system's error.
     pub fn send(&mut self, line: &str) -> io::Result<()> {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes())
     }
 
-    /// The next line, without its end.
+    /// Receives a line, without its line end.
     ///
     /// # Errors
     ///
-    /// What the system says; a line without an end is an error too.
+    /// The system's error, a timeout, or a line without line end.
     pub fn line(&mut self) -> io::Result<String> {
         let mut line = String::new();
         let read = (&mut self.0).take(Self::LINE_BYTES_MAX).read_line(&mut line);

@@ -1,14 +1,14 @@
-//! The only file that asks for randomness.
+//! The only file that requests randomness.
 //!
-//! Not here: what becomes of it. In a simulated world it comes from the world's seed.
+//! Not here: the use of it. In a simulated world it comes from the world's seed.
 
 use std::io;
 
-/// Fills `bytes` with what nobody can guess.
+/// Fills `bytes` with unpredictable values.
 ///
 /// # Errors
 ///
-/// A system that has none.
+/// The system has no source of randomness.
 pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
     #[cfg(feature = "simulation")]
     if crate::net::world::fill(bytes) {

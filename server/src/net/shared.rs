@@ -1,7 +1,7 @@
 //! A stream that one thread reads and several threads write.
 //!
-//! Here: calls that never wait, and readiness for the thread that reads. Not here: which thread may
-//! write when (`crate::node::links`).
+//! Here: calls that never block, and readiness for the reading thread. Not here: choosing the
+//! thread that writes (`crate::node::links`).
 
 use std::io;
 use std::task::{Context, Poll};
@@ -12,7 +12,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::{DetachedStream, Stream, poll_recv};
 
-/// A stream on the runtime of the thread that attached it. That thread alone waits for readiness.
+/// A stream on the runtime of the thread that attached it. Only that thread may wait for readiness.
 #[derive(Debug)]
 pub(crate) struct SharedStream(SharedSocket);
 
@@ -39,7 +39,7 @@ impl SharedStream {
         }))
     }
 
-    /// Reads into `room` by one system call. Returns 0 at the end of the stream.
+    /// Reads into `room` with one system call. Returns 0 at the end of the stream.
     ///
     /// # Errors
     ///
@@ -75,7 +75,7 @@ impl SharedStream {
         polled.map_ok(|()| buffer.filled().len())
     }
 
-    /// Returns whether there is something to read; if not, wakes the context's task when there is.
+    /// Ready when there are bytes to read, or the stream has ended. Otherwise wakes the task then.
     ///
     /// # Errors
     ///
@@ -89,12 +89,12 @@ impl SharedStream {
         }
     }
 
-    /// Writes the front of `bytes` by one system call, from any thread. Returns the number of bytes
-    /// that the socket took.
+    /// Writes the front of `bytes` with one system call, from any thread. Returns the number of
+    /// bytes that the socket accepted.
     ///
     /// # Errors
     ///
-    /// `WouldBlock` if the socket takes none now; else the system's error.
+    /// `WouldBlock` if the socket's buffer is full; else the system's error.
     pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         match &self.0 {
             SharedSocket::Tcp(stream) => {
@@ -106,7 +106,7 @@ impl SharedStream {
         }
     }
 
-    /// Returns whether the socket takes bytes; if not, wakes the context's task when it does.
+    /// Ready when the socket accepts bytes. Otherwise wakes the task then.
     ///
     /// # Errors
     ///

@@ -1,13 +1,13 @@
-//! Sockets of a simulated world: turmoil's, made to fail as TCP does.
+//! Sockets of a simulated world: turmoil's, changed to fail as TCP does.
 //!
-//! Here: streams and listeners over turmoil's. Not here: which ways are cut (`crate::simulation`),
-//! what a simulation does (`tests/sim`).
+//! Here: streams and listeners based on turmoil's. Not here: cut network paths
+//! (`crate::simulation`), the course of a simulation (`tests/sim`).
 //!
-//! turmoil drops what is sent over a cut way, and then says that the connection was refused, or lets a
-//! stream wait for ever for the bytes that are missing. TCP does neither: an attempt to connect is
-//! repeated until its caller gives up, and a stream either brings everything or ends. So here an attempt
-//! fails only where the host is in reach and no process listens, and whoever mends a way first breaks
-//! the streams that lost something on it.
+//! turmoil drops packets on a cut path, and then refuses the connection, or lets a stream wait for
+//! ever for the missing bytes. TCP does neither: an attempt to connect is repeated until its caller
+//! gives up, and a stream delivers all bytes or ends. Therefore an attempt fails here only if the
+//! host is reachable and no process listens, and the code that restores a path must first break the
+//! streams that lost packets on it.
 
 use std::collections::BTreeSet;
 use std::future::{Future as _, pending};
@@ -23,7 +23,7 @@ use turmoil::net::{TcpListener, TcpStream};
 
 use crate::net::world::with_world;
 
-/// What ends a stream from outside.
+/// Ends a stream from outside.
 #[derive(Debug, Default)]
 struct Fuse {
     is_blown: bool,
@@ -53,7 +53,7 @@ impl Sockets {
     }
 }
 
-/// A stream.
+/// A stream in a simulated world.
 #[derive(Debug)]
 pub struct SimStream {
     stream: TcpStream,
@@ -71,7 +71,7 @@ impl SimStream {
         Ok(Self { stream, fuse })
     }
 
-    /// Connects; while the host is out of reach, for ever.
+    /// Connects. Waits for ever if the host is unreachable.
     pub(super) async fn connect(address: &str) -> io::Result<Self> {
         match TcpStream::connect(address).await {
             Ok(stream) => Self::new(stream),
@@ -154,7 +154,7 @@ impl AsyncWrite for SimStream {
 /// A listener on every address of its host.
 pub struct SimListener {
     listener: TcpListener,
-    /// As others reach it.
+    /// The address that peers use.
     place: SocketAddr,
 }
 
@@ -165,7 +165,7 @@ impl std::fmt::Debug for SimListener {
 }
 
 impl SimListener {
-    /// Listens on a port of the host at `place`, which is the current one.
+    /// Listens on a port of the current host, at `place`.
     pub(crate) async fn bind(place: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind(("0.0.0.0", place.port())).await?;
         with_world(|world| world.sockets.listening.insert(place));

@@ -23,12 +23,12 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// State that the hosts of a simulation share.
+/// The state that the hosts of a simulation share.
 #[derive(Default)]
 pub(crate) struct World {
     chance: u64,
     bug: Option<Bug>,
-    /// Which host a runtime is of.
+    /// The host of each runtime, by runtime id.
     hosts: BTreeMap<String, Host>,
     cuts: BTreeSet<(IpAddr, IpAddr)>,
     pub(crate) sockets: Sockets,
@@ -55,7 +55,7 @@ impl World {
         self.hosts.get(&id.to_string())
     }
 
-    /// Whether a segment would get from the current host to another and back.
+    /// Returns whether segments pass from the current host to `to` and back.
     pub(crate) fn is_in_reach(&self, to: IpAddr) -> bool {
         self.here().is_none_or(|here| {
             let from = here.address;
@@ -64,7 +64,7 @@ impl World {
     }
 }
 
-/// Works on the world of this thread; without one, on an empty one that is forgotten.
+/// Runs `work` on the world of this thread; without a world, on an empty one that is dropped.
 pub(crate) fn with_world<T>(work: impl FnOnce(&mut World) -> T) -> T {
     WORLD.with_borrow_mut(|world| match world {
         Some(world) => work(world),
@@ -72,12 +72,12 @@ pub(crate) fn with_world<T>(work: impl FnOnce(&mut World) -> T) -> T {
     })
 }
 
-/// Whether this thread has a world.
+/// Returns whether this thread has a world.
 pub(crate) fn is_on() -> bool {
     WORLD.with_borrow(Option::is_some)
 }
 
-/// Fills `bytes` from the seed; false where there is no world.
+/// Fills `bytes` from the seed. Returns false without a world.
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     WORLD.with_borrow_mut(|world| {
         let Some(world) = world else { return false };
@@ -89,30 +89,31 @@ pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     })
 }
 
-/// Begins a world on this thread. `bug`: a rule that is left out in it.
+/// Creates a world on this thread. `bug` names a rule that is disabled in it.
 pub(crate) fn begin(seed: u64, bug: Option<Bug>) {
     WORLD.with_borrow_mut(|world| *world = Some(World { chance: seed, bug, ..World::default() }));
 }
 
-/// The rules that are in force in this world.
+/// Returns the rules in force in this world.
 pub(crate) fn rules() -> Rules {
     let bug = WORLD.with_borrow(|world| world.as_ref()?.bug);
     bug.map(Rules::without).unwrap_or_default()
 }
 
-/// Ends it.
+/// Removes the world of this thread.
 pub(crate) fn end() {
     let world = WORLD.with_borrow_mut(Option::take);
     drop(world);
 }
 
-/// Nothing that is sent over `from` → `to` arrives from now on: to be said with turmoil's own cut.
+/// Drops everything sent from `from` to `to` from now on; to be called together with turmoil's own
+/// cut.
 pub fn cut(from: IpAddr, to: IpAddr) {
     with_world(|world| world.cuts.insert((from, to)));
 }
 
-/// The ways between two hosts are open again. What lost bytes on them ends: call it before turmoil's
-/// own repair.
+/// Repairs the links between two hosts. Streams that lost bytes end: call this before turmoil's own
+/// repair.
 pub fn mend(one: IpAddr, other: IpAddr) {
     with_world(|world| {
         world.cuts.remove(&(one, other));
@@ -121,23 +122,23 @@ pub fn mend(one: IpAddr, other: IpAddr) {
     });
 }
 
-/// The streams between two hosts end, as after a silence that was too long.
+/// Ends the streams between two hosts, as after a timeout.
 pub fn break_streams(one: IpAddr, other: IpAddr) {
     with_world(|world| world.sockets.break_between(one, other));
 }
 
-/// How wrong a host's clock is. It outlives its processes.
+/// The error of a host's clock. It outlives the host's processes.
 #[derive(Debug, Default)]
 pub struct Skew {
-    /// Milliseconds that the wall clock is ahead.
+    /// Milliseconds by which the wall clock is ahead.
     pub ahead_ms: AtomicI64,
-    /// Millionths by which time goes faster.
+    /// Millionths by which time runs faster.
     pub fast_ppm: AtomicI64,
-    /// The wall clock is right whatever else is said of it.
+    /// The wall clock shows the true time, whatever the other fields contain.
     pub is_right: AtomicBool,
 }
 
-/// The clock of one life of a process.
+/// The clock of one process.
 #[derive(Debug)]
 pub(crate) struct HostClock {
     skew: Arc<Skew>,
@@ -151,7 +152,7 @@ impl HostClock {
         Self { skew, start_unix, shown: Mutex::new((Instant::now(), 0)) }
     }
 
-    /// Since the start of the process.
+    /// Returns the time since the start of the process.
     pub(crate) fn elapsed(&self) -> Duration {
         let mut told = self.shown.lock();
         let now = Instant::now();
@@ -162,7 +163,7 @@ impl HostClock {
         Duration::from_nanos(told.1)
     }
 
-    /// Since 1970.
+    /// Returns the time since 1970.
     pub(crate) fn unix(&self) -> Duration {
         if self.skew.is_right.load(Ordering::Relaxed) {
             return turmoil::since_epoch().unwrap_or_default();
@@ -174,7 +175,7 @@ impl HostClock {
     }
 }
 
-/// The clock of the current host, if it is simulated.
+/// Returns the clock of the current host, if it is simulated.
 pub(crate) fn clock() -> Option<Arc<HostClock>> {
     WORLD.with_borrow(|world| Some(Arc::clone(&world.as_ref()?.here()?.clock)))
 }

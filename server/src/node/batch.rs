@@ -1,10 +1,12 @@
-//! Operations on open headers, with the records of what they change.
+//! Operations on the keys of open partitions, with the records of their changes.
 //!
-//! Here: one operation under its shard's lock, the records of a batch, the positions that its replies need. Not here: what
-//! the operations are (`session`, `fast`), whose they are and where replies wait (`router`).
+//! Here: one operation under its shard's lock, the records of a batch, the positions that its
+//! replies need. Not here: the operations themselves (`session`, `fast`), the choice of the owner
+//! and parked replies (`router`).
 //!
-//! A batch holds its shards from its first operation until its records are appended, its positions noted and its results
-//! logged: a takeover, a piece of a copy or a resend sees all of that or nothing.
+//! A batch holds its shards from its first operation until its records are appended, its positions
+//! are noted and its results are logged. A takeover, a chunk of a copy or a resend therefore sees
+//! either all of that or nothing.
 
 use std::hint::cold_path;
 use std::sync::Arc;
@@ -23,7 +25,7 @@ use super::replicas::Replicas;
 use super::serving::{ServedOp, Serving};
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// The links of a node as a worker knows them, and those that it has appended to since it sent last.
+/// A worker's cache of the node's links, and the links it has appended to since its last flush.
 #[derive(Default)]
 pub(crate) struct LinkCache {
     generation: u64,
@@ -32,7 +34,7 @@ pub(crate) struct LinkCache {
 }
 
 impl LinkCache {
-    /// Takes note of links that came or went. Once a round.
+    /// Drops the cached links if links came or went. Called once per round.
     pub(crate) fn refresh(&mut self, links: &Links) {
         let generation = links.generation();
         if generation != self.generation {
@@ -41,7 +43,7 @@ impl LinkCache {
         }
     }
 
-    /// A link.
+    /// Returns the link with this index.
     #[inline]
     pub(crate) fn get(&mut self, links: &Links, index: LinkIndex) -> Option<&Arc<PeerLink>> {
         let place = usize::from(index.0);
@@ -60,25 +62,26 @@ impl LinkCache {
         self.links[place] = links.get(index);
     }
 
-    /// Whether the streams to all copies of a set take one more record.
+    /// Whether the streams to all copies of a set have room for one more record.
     #[inline]
     pub(crate) fn may_append(&mut self, links: &Links, set: ReplicaSet) -> bool {
         set.links().iter().all(|link| self.get(links, *link).is_some_and(|link| !link.is_full()))
     }
 
-    /// Whether a link that was used lately has so much to acknowledge that clients should not be read.
+    /// Whether a link in the cache is over half full of unacknowledged bytes, and clients should
+    /// not be read.
     pub(crate) fn is_any_over_half(&self) -> bool {
         self.links.iter().flatten().any(|link| link.is_over_half())
     }
 
-    /// Something was appended to a link: it is to be sent at the end of the round.
+    /// Marks a link as appended to: it is flushed at the end of the round.
     pub(crate) fn touch(&mut self, index: LinkIndex) {
         if !self.touched.contains(&index) {
             self.touched.push(index);
         }
     }
 
-    /// Sends what was appended.
+    /// Sends the appended bytes of all touched links.
     pub(crate) fn flush(&mut self, links: &Links, now_ns: u64) {
         while let Some(index) = self.touched.pop() {
             if let Some(link) = self.get(links, index) {
@@ -88,23 +91,24 @@ impl LinkCache {
     }
 }
 
-/// What an operation did.
+/// The change that an operation made to its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum BatchChange {
     Nothing,
-    /// The item is a bare count, of the operation's own cas unique.
+    /// The item is a bare count whose cas unique is the operation's own.
     Count(u64),
-    /// The item lies at the end of the recorder's memory.
+    /// The item's encoding is in the recorder's `state`.
     Item,
     Deleted,
 }
 
-/// Whose operation it is: what its record and its entry in the log say.
+/// Identifies an operation in its record and in the dedup log.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct OpId {
     pub(crate) stream: OpStreamId,
-    /// The number that places are added to, and what the lane is done with.
+    /// The number that `place` in a record is relative to.
     pub(crate) first: u64,
+    /// The stream is done with all numbers below this one.
     pub(crate) done: u64,
     pub(crate) number: u64,
 }
@@ -114,7 +118,7 @@ pub(crate) struct BatchOp {
     pub(crate) hash: u64,
     pub(crate) set: ReplicaSet,
     pub(crate) at: ApplyPosition,
-    /// It has made a record.
+    /// The operation has made a record.
     pub(crate) is_changed: bool,
     name: Option<OpId>,
     result: BatchOpResult,
@@ -124,19 +128,19 @@ pub(crate) struct BatchOp {
 enum BatchOpResult {
     None,
     Number(u64),
-    /// Bytes of the output.
+    /// A range of bytes in the output.
     Text(u32, u32),
 }
 
-/// The records of one batch. A worker has one, and it keeps its memory.
+/// The records of one batch. Each worker has one and reuses its memory.
 #[derive(Default)]
 pub(crate) struct Recorder {
     rows: ArrayVec<BatchOp, BATCH_SHARDS_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
-    /// Some operation's partition has other copies.
+    /// The partition of some operation has other copies.
     has_copies: bool,
-    /// What the last operation changed.
+    /// The change and the result of the last operation.
     change: Option<(BatchChange, BatchOpResult)>,
 }
 
@@ -145,18 +149,18 @@ struct LinkRecords {
     writer: RecordsWriter,
     section: Option<(OpStreamId, u64)>,
     is_used: bool,
-    /// Where the batch ends in the link's stream.
+    /// The position in the link's stream at which the batch ends.
     end: u64,
 }
 
-/// How much an operation may change.
+/// The largest change that an operation may make.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Touches {
-    /// Nothing that other copies must know.
+    /// Nothing that other copies must record.
     Nothing,
-    /// The number of its key's item.
+    /// The number in its key's item.
     Count,
-    /// Anything of its key's item.
+    /// Anything in its key's item.
     Item,
 }
 
@@ -168,7 +172,7 @@ impl Recorder {
         self.links.iter_mut().for_each(|records| records.is_used = false);
     }
 
-    /// Keeps the reply of the operation that was done last, and made no record, for whoever sends it again.
+    /// Lets [`Recorder::finish`] log the reply of the last operation, which made no record.
     #[inline]
     pub(crate) fn keep(&mut self, name: OpId) {
         if let Some(row) = self.rows.last_mut() {
@@ -176,18 +180,19 @@ impl Recorder {
         }
     }
 
-    /// Whether any of the operations has to be known elsewhere.
+    /// Whether the partition of any operation has other copies.
     pub(crate) fn has_copies(&self) -> bool {
         self.has_copies
     }
 
-    /// The operations that were done, in order.
+    /// The operations of the batch, in order.
     pub(crate) fn rows(&self) -> &[BatchOp] {
         &self.rows
     }
 
-    /// Does an operation on a key whose shard is held: `answer` does it and appends its reply to `out`; false: it is to go the long
-    /// way. If it has changed something, `name` gives its name for the record, and [`Recorder::record`] is to be called.
+    /// Performs an operation on a key whose shard is held. `answer` performs it and appends its
+    /// reply to `out`; it returns false if the operation needs the general path. If the outcome is
+    /// a change, the caller passes the operation's id to [`Recorder::record`].
     #[inline]
     pub(crate) fn run(
         &mut self,
@@ -210,7 +215,7 @@ impl Recorder {
         }
         self.has_copies = true;
         let before = match touches {
-            // A count that was done has the operation's unique number.
+            // A count that has changed has the operation's cas unique.
             Touches::Nothing | Touches::Count => None,
             Touches::Item => Some(engine.mark_before_change(hash, key)),
         };
@@ -223,7 +228,8 @@ impl Recorder {
             None => BatchChange::Nothing,
         };
         if change == BatchChange::Nothing {
-            // That nothing was to be done may not be true any more at a node without a lease: the long way asks the copies.
+            // A node without a lease may be stale, so a result without a change may be wrong. The
+            // general path asks the copies.
             if !is_answered || !serving.has_lease() {
                 out.truncate(start as usize);
                 return BatchOutcome::General;
@@ -293,8 +299,8 @@ impl Recorder {
         self.copy(engine, (key, hash))
     }
 
-    /// Writes the record of the operation that was done last, and changed something. `name`: whose it is; none: it has no
-    /// result that is to be kept.
+    /// Writes the record of the last operation, which changed its item. Without a `name` the record
+    /// has no result for the dedup log.
     #[inline]
     pub(crate) fn record(
         &mut self,
@@ -340,8 +346,8 @@ impl Recorder {
         }
     }
 
-    /// Ends a batch whose shards are still held: appends its records, notes their positions and logs the results. `out` is what
-    /// the replies were appended to.
+    /// Ends a batch whose shards are still held: appends its records, notes their positions and
+    /// logs the results. `out` holds the replies.
     pub(crate) fn finish(
         &mut self,
         serving: &Serving<'_>,
@@ -377,7 +383,8 @@ impl Recorder {
         }
     }
 
-    /// The positions that the reply of an operation needs before it is told; called after [`Recorder::finish`].
+    /// The positions that copies must hold before the reply of an operation is sent. Called after
+    /// [`Recorder::finish`].
     #[inline]
     pub(crate) fn needs(
         row: &BatchOp,
@@ -401,20 +408,21 @@ impl Recorder {
     }
 }
 
-/// How an operation of a batch ended.
+/// The outcome of an operation of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BatchOutcome {
-    /// Its reply is there, and there is nothing to record.
+    /// The reply is written, and there is nothing to record.
     Done,
-    /// Its reply is there; it is to be recorded.
+    /// The reply is written; the change is to be recorded.
     Changed,
-    /// It has changed its key, which is to be recorded, but has to go the long way.
+    /// The operation has changed its key, which is to be recorded, but needs the general path for
+    /// its reply.
     ChangedGeneral,
-    /// It has done nothing and has to go the long way.
+    /// The operation has done nothing and needs the general path.
     General,
 }
 
-/// Adds results to the log of their lane.
+/// Adds results to the log of their stream.
 fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[BatchOp], out: &[u8]) {
     for row in rows {
         let Some(name) = row.name else { continue };
@@ -425,7 +433,8 @@ fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[BatchOp], out
             term: row.at.term,
         };
         match row.result {
-            // What changed nothing is true as long as this node is primary; with other copies they may know better.
+            // A result without a change holds only while this node is primary: with other copies, a
+            // newer primary may decide otherwise.
             BatchOpResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
                 log.add_unchanged(name.number, copy, &out[from as usize..to as usize]);
             }

@@ -1,34 +1,36 @@
-//! How far the wall clocks of other nodes are ahead of this node's.
+//! The offsets of other nodes' wall clocks from this node's.
 //!
-//! Here: measurements → the best estimate for each node. Not here: when they are made (`inbound`), which
-//! clocks are off (`cluster::map::clocks`).
+//! Here: the best estimate for each node, from measurements. Not here: making the measurements
+//! (`inbound`), deciding which clocks are off (`cluster::map::clocks`).
 
 use std::collections::BTreeMap;
 
 use cluster::id::NodeId;
 
-/// An estimate is forgotten when nothing new came for this long.
+/// An estimate without a new measurement for this long is dropped.
 const KEPT_NS: u64 = 10_000_000_000;
-/// One-way estimates are compared over this long, and over as long before.
+/// The length of a window; one-way estimates are compared over the present window and the one
+/// before.
 const WINDOW_NS: u64 = 2_000_000_000;
-/// Fewer one-way estimates say nothing: each may have been under way for long.
+/// Fewer one-way estimates are not used: each message may have been delayed.
 const HEARD_MIN: u32 = 2;
 
-/// What was measured of all nodes.
+/// The measurements of all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Clocks(BTreeMap<NodeId, Measured>);
 
-/// What was measured of one.
+/// The measurements of one node.
 #[derive(Debug, Clone, Copy, Default)]
 struct Measured {
-    /// From a call and its answer, and when that was.
+    /// The estimate from a call and its answer, and its time.
     both_ways: Option<(i64, u64)>,
-    /// From what came without being asked for, in the present window and the one before.
+    /// Estimates from messages that were not asked for, in the present window and the one before.
     one_way: [ClockSample; 2],
     window: u64,
 }
 
-/// A clock is ahead by what a message says at least: it was under way for some time.
+/// A message gives a lower bound of its sender's offset, because it took some time to arrive. The
+/// largest bound is the best.
 #[derive(Debug, Clone, Copy, Default)]
 struct ClockSample {
     count: u32,
@@ -36,12 +38,12 @@ struct ClockSample {
 }
 
 impl Clocks {
-    /// A call to a node and its answer say that its clock is ahead by `ahead_ms`.
+    /// Records the estimate from a call to a node and its answer: its clock is ahead by `ahead_ms`.
     pub(super) fn measure(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
         self.0.entry(node).or_default().both_ways = Some((ahead_ms, now_ns));
     }
 
-    /// A message from a node bears a time `ahead_ms` ahead of when it came.
+    /// Records a message from a node whose timestamp is `ahead_ms` ahead of its arrival.
     pub(super) fn record(&mut self, node: NodeId, ahead_ms: i64, now_ns: u64) {
         let measured = self.0.entry(node).or_default();
         let window = now_ns / WINDOW_NS;
@@ -56,17 +58,17 @@ impl Clocks {
         *present = ClockSample { count: present.count.saturating_add(1), most_ms };
     }
 
-    /// Forgets all other nodes.
+    /// Drops all nodes for which `is_known` is false.
     pub(super) fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
         self.0.retain(|node, _| is_known(*node));
     }
 
-    /// How many milliseconds a node's clock is ahead, if that is known.
+    /// The milliseconds by which a node's clock is ahead, if known.
     pub(super) fn ahead_ms(&self, node: NodeId, now_ns: u64) -> Option<i64> {
         self.0.get(&node)?.ahead_ms(now_ns)
     }
 
-    /// Likewise for all nodes of which it is known.
+    /// `ahead_ms` of all nodes for which it is known.
     pub(super) fn all(&self, now_ns: u64) -> BTreeMap<NodeId, i64> {
         let known =
             |(node, measured): (&NodeId, &Measured)| Some((*node, measured.ahead_ms(now_ns)?));
@@ -105,7 +107,7 @@ mod tests {
         }
         clocks.record(NODE, -40, 11 * SECOND);
         assert_eq!(clocks.ahead_ms(NODE, 11 * SECOND), Some(-4));
-        // A clock that was set back is noticed when all before that is forgotten.
+        // A clock that was set back is noticed once all earlier samples are dropped.
         for at in 12..16 {
             for _ in 0..4 {
                 clocks.record(NODE, -5000, at * SECOND);

@@ -1,11 +1,11 @@
-//! What a limit's client hears while nobody who owns the key can be asked.
+//! Decisions of limits while the owner of a key is out of reach.
 //!
-//! Here: which requests have such an answer, the node's own count, and what it owes the owners for it.
-//! Not here: when an owner is out of reach (`router`), charging with the owners (`multi_owner`).
+//! Here: which requests get such a decision, the node's own counts, and its debts to the owners.
+//! Not here: when an owner is out of reach (`router`), charging by the owners (`multi_owner`).
 //!
-//! By its setting a limit then lets everything pass, or nothing, or tells an error, or goes by a count
-//! of the node's own: its part of the limit, one in so many as there are active nodes. What was let
-//! pass so is charged to the owner as soon as it can be, once, beyond the limit if need be.
+//! The setting `on_unavailable` of a limit selects the decision: allow, deny, an error, or the
+//! node's own count of its share: the limit, divided by the number of active nodes. The units that
+//! the count allows are charged to the owner as soon as possible, once, and beyond the limit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,17 +41,16 @@ use crate::commands::native::{
 use crate::limits::{LimitMatch, OnUnavailable};
 use crate::session::{ExecContext, KeyLookup, TakeMany, look_up};
 
-/// Most keys that a worker owes for; beyond that nothing passes.
+/// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;
-/// An owner that cannot be reached is told for so long what is owed.
+/// An operation that charges a debt is retried for this long.
 const DEBT_DEADLINE_NS: u64 = 3_600_000_000_000;
-/// A client that is denied is told to come again after so long.
+/// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;
-/// What the node's own counts may take of memory, as a part of all, and at least.
+/// The node's own counts take this part of the memory cap, and at least `LOCAL_BYTES_MIN`.
 const LOCAL_SHARE: usize = 64;
 const LOCAL_BYTES_MIN: usize = 1 << 20;
 
-/// The counts of the node's own.
 pub(super) struct LocalCounts {
     pub(super) engine: Engine,
     pub(super) hasher: KeyHasher,
@@ -70,7 +69,7 @@ impl LocalCounts {
     }
 }
 
-/// How a key's rule is told to its owner.
+/// The policy of a key, in the form in which its owner receives it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum DebtPolicy {
     Named(Box<[u8]>),
@@ -86,7 +85,6 @@ impl DebtPolicy {
     }
 }
 
-/// A key that a request charges.
 pub(super) struct DegradedCharge {
     pub(super) debt_policy: DebtPolicy,
     pub(super) policy: Policy,
@@ -96,33 +94,32 @@ pub(super) struct DegradedCharge {
     times: u64,
 }
 
-/// What a worker owes for one key.
+/// The debt of a worker for one key.
 #[derive(Debug, Default)]
 struct Debt {
-    /// Units that the owner is being told of.
+    /// Units in the operation that is under way to the owner.
     sent: u64,
-    /// And those that came since.
+    /// Units that were allowed since that operation was sent.
     more: u64,
     partition: Partition,
 }
 
-/// What a worker owes, by rule and key.
 #[derive(Debug, Default)]
 pub(super) struct Debts {
     open: BTreeMap<(DebtPolicy, Box<[u8]>), Debt>,
-    /// Which of them an operation is about.
+    /// The policy and key of each operation that charges a debt.
     numbers: slab::Slab<(DebtPolicy, Box<[u8]>)>,
     pub(super) holds: HoldsToTell,
 }
 
-/// What a request takes, from which keys, and who answers for it.
+/// The units that a request takes, the keys it charges, and the mode of its decision.
 struct DegradedTake {
     take: TakeParams,
     charges: Vec<DegradedCharge>,
     mode: OnUnavailable,
 }
 
-/// Whether a command has an answer while its owner cannot be asked.
+/// Whether a command is decided while its owner is out of reach.
 pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLookup<'_>) -> bool {
     let is_bound = matches!(&lookup.key_limit, Ok(Some(found)) if found.companion().is_none());
     match &command.operation {
@@ -139,12 +136,11 @@ pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLook
 }
 
 impl DegradedCharge {
-    /// Whether what is taken of it is held, and given back when that ends.
+    /// Whether the units are held, and returned when the hold ends.
     fn holds(&self, take: &TakeParams) -> bool {
         take.hold.is_some() || matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
     }
 
-    /// How long that lasts.
     fn hold_ns(&self, take: &TakeParams) -> u64 {
         match self.policy.algorithm {
             Algorithm::Concurrency { hold, .. } => take.hold.unwrap_or(hold),
@@ -154,7 +150,7 @@ impl DegradedCharge {
 }
 
 impl Node {
-    /// One part in so many is what this node may let pass by itself.
+    /// The number of shares: this node may allow one of them by itself.
     fn parts(&self) -> u64 {
         let Some(control) = self.control() else { return 1 };
         let map = control.map();
@@ -164,7 +160,7 @@ impl Node {
         (map.nodes().values().filter(is_active).count() as u64).max(1)
     }
 
-    /// Takes from the node's own counts: all or nothing.
+    /// Takes from the node's own counts: from all charges or from none.
     fn take_local(
         &self,
         now: Now,
@@ -172,7 +168,7 @@ impl Node {
         attempt: &TakeParams,
     ) -> ChargeResult {
         let parts = self.parts();
-        // A name that no other node gives: the owner takes the hold over under it.
+        // No other node gives this id to a hold: the owner later takes the hold over under it.
         let lease = charges.iter().any(|charge| charge.holds(attempt)).then(|| self.name_hold());
         let attempt = &TakeParams { lease, ..*attempt };
         let mut local = self.local.lock();
@@ -215,17 +211,15 @@ impl Node {
     }
 }
 
-/// What a look at a key finds that has no state.
+/// The decision of a peek at a key without state.
 fn fresh(policy: &Policy, now: Now) -> Decision {
     take(policy, &mut Vec::new(), now, &Attempt { cost: 0, peek: true, ..Attempt::default() })
 }
 
-/// The most units that a policy lets pass at once.
 fn whole_limit(policy: &Policy, now: Now) -> u64 {
     fresh(policy, now).limit
 }
 
-/// The same result of another limit.
 fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     match limited {
         TakeResult::Decided(facts) => TakeResult::Decided(TakeInfo {
@@ -236,7 +230,7 @@ fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     }
 }
 
-/// What everybody is told, whatever was counted.
+/// The fixed result of a mode that allows or denies, independent of any count.
 fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool) -> ChargeResult {
     let fresh = fresh(policy, now);
     let decision = Decision {
@@ -261,7 +255,7 @@ fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool
 }
 
 impl ExecContext<'_> {
-    /// What a request takes; none if it has no answer without its owner.
+    /// The take of a request; `None` if it cannot be decided without its owner.
     fn taking(
         &mut self,
         request: &Request<'_>,
@@ -332,7 +326,7 @@ impl ExecContext<'_> {
         }
     }
 
-    /// The same of the keys that are listed.
+    /// The take of the keys that `scratch.charges` lists.
     fn listed(
         &self,
         take: TakeParams,
@@ -357,7 +351,7 @@ impl ExecContext<'_> {
         Some(DegradedTake { take, charges, mode: mode.unwrap_or(default) })
     }
 
-    /// Tells a client what was decided without the owner. `policy` is the whole policy of the first key.
+    /// Writes the reply of a degraded decision. `policy` is the whole policy of the first key.
     fn write_degraded_reply(
         &mut self,
         request: &Request<'_>,
@@ -382,7 +376,7 @@ impl ExecContext<'_> {
                         degraded(verdict(charged.all, units_of(take).1))
                     }
                     Operation::Arithmetic(arithmetic) => {
-                        // A plain client compares with the whole limit, not with this node's part.
+                        // A plain client compares with the whole limit, not with this node's share.
                         let first = with_limit(charged.first, whole_limit(policy, self.now));
                         counted(first, taking(arithmetic).cost)
                     }
@@ -411,7 +405,7 @@ impl Debts {
 }
 
 impl Router {
-    /// Answers a request whose owner cannot be asked; `error` where it has no other answer.
+    /// Decides a request whose owner is out of reach; returns `error` if it cannot be decided.
     pub(super) fn answer_degraded(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -480,7 +474,7 @@ impl Router {
         Bytes::from(text)
     }
 
-    /// Units were let pass that the owner of a key does not know of.
+    /// Adds units that were allowed without the owner of their key to the debt of that key.
     pub(super) fn owe(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -495,7 +489,7 @@ impl Router {
         self.send_debt(router_ctx, name);
     }
 
-    /// Tells an owner what is owed for a key, unless it is being told already.
+    /// Sends the debt of a key to its owner, unless an earlier part of it is under way.
     fn send_debt(&mut self, router_ctx: &mut RouterContext<'_>, name: (DebtPolicy, Box<[u8]>)) {
         let Some(debt) = self.debts.open.get_mut(&name) else { return };
         if debt.sent > 0 || debt.more == 0 {
@@ -519,7 +513,7 @@ impl Router {
         );
     }
 
-    /// An owner has been told what was owed, or never will be.
+    /// Completes the charge of a debt. Its units remain owed if it was certainly not applied.
     pub(super) fn debt_ended(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -542,7 +536,7 @@ impl Router {
         }
     }
 
-    /// What could not be told is tried again now and then, where the owner may be in reach.
+    /// Sends the debts that are not under way, to owners that may be in reach again.
     pub(super) fn send_debts(&mut self, router_ctx: &mut RouterContext<'_>) {
         self.send_holds(router_ctx);
         let waiting: Vec<_> = self
@@ -558,7 +552,7 @@ impl Router {
         }
     }
 
-    /// Whoever waits for an answer that its owner did not give gets one of this node's.
+    /// Answers a request by a degraded decision after its operation failed.
     pub(super) fn answer_failed(
         &mut self,
         router_ctx: &mut RouterContext<'_>,

@@ -1,7 +1,7 @@
-//! What a clustered node makes of requests: an operation for whoever owns the key.
+//! Dispatch of a clustered node: turns requests into operations for the owners of their keys.
 //!
-//! Here: which requests become which operations. Not here: how they are done (`state_machine`), where
-//! they go (`router`).
+//! Here: which requests become which operations. Not here: performing them (`state_machine`),
+//! sending them (`router`).
 
 use std::sync::Arc;
 
@@ -22,18 +22,18 @@ use crate::session::{
     ExecContext, KeyLookup, RequestOutcome, Retrieval, Session, TakeMany, counted_key,
 };
 
-/// What is told instead when the item was too large.
+/// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 
-/// `flush_all` is tried for so long: all items of the cluster go, and on each of their copies.
+/// The deadline of `flush_all`, which drops all items of the cluster on each of their copies.
 const FLUSH_NS: u64 = 60_000_000_000;
 
-/// Told before the node has a place in a cluster.
+/// The reply before the node has a place in a cluster.
 pub(super) const STARTING: &str = "SERVER_ERROR not applied: the node is starting\r\n";
 
 impl Session {
-    /// Puts what has come for this client into its places, and tells what can be told. True: so much is
-    /// owed by other nodes that no more is to be asked of them now.
+    /// Moves completed replies into the queue and flushes the ready prefix to `out`. Returns true
+    /// while too many requests are outstanding.
     pub(crate) fn is_throttled(&mut self, ctx: &mut ExecContext<'_>, out: &mut Vec<u8>) -> bool {
         let Some(router) = &mut ctx.router else { return false };
         router.deliver_to(router.client, &mut self.replies);
@@ -41,14 +41,15 @@ impl Session {
         self.must_wait(router)
     }
 
-    /// Whether so much is owed to this client, or by other nodes, that it is not to be read on.
+    /// Whether this client, or the other nodes, owe too many replies for further requests to be
+    /// read.
     #[inline]
     pub(crate) fn must_wait(&self, router: &Router) -> bool {
         let is_behind = router.is_full() || router.is_held_back();
         self.replies.is_full() || (is_behind && !self.replies.is_empty())
     }
 
-    /// As [`Session::refuse_value`]: the old value of `key` goes at its owner.
+    /// The clustered form of [`Session::refuse_value`]: the owner of `key` drops its old value.
     pub(crate) fn refuse_clustered_value(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -73,8 +74,8 @@ impl Session {
         );
     }
 
-    /// As `answer`, on a node of a cluster: `raw_request` is the request as the client wrote it.
-    // On its own: a server by itself must not pay for what it needs.
+    /// The clustered form of `answer`. `raw_request` is the request as the client wrote it.
+    // Not inlined: a server without a cluster must not pay for its code.
     #[inline(never)]
     pub(crate) fn dispatch(
         &mut self,
@@ -132,8 +133,8 @@ impl Session {
         }
     }
 
-    /// A request that comes before the node has a place in a cluster: at the very start it waits for
-    /// that, later it is refused.
+    /// Handles a request that arrives before the node has a place in a cluster: the request waits
+    /// once, shortly after the start, and is refused later.
     fn refuse_start(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -169,7 +170,7 @@ impl Session {
         }
     }
 
-    /// As [`write_error`], in its turn.
+    /// Queues the error text of [`write_error`] as the next reply.
     fn push_error(&mut self, why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
         let mut text = Vec::new();
         write_error(why, form, &mut text);
@@ -259,7 +260,7 @@ impl Session {
         submit(ctx, hash, kind, &op, place, reply_kind);
     }
 
-    /// `takem`: each key and its parents, by their owners.
+    /// `takem`: takes from each key and its parents at their owners.
     fn dispatch_take_many(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -284,7 +285,7 @@ impl Session {
         }
     }
 
-    /// The keys that are listed, each by its owner.
+    /// Takes from the keys that `scratch.charges` lists, each at its owner.
     fn submit_multi_owner(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -300,7 +301,7 @@ impl Session {
                 && (take.hold.is_some() || charges.rows().any(|row| row.holds))
             {
                 take.lease = Some(node.name_hold());
-                // A part of a hold is not given back: all of it is held, or nothing.
+                // A hold is never returned in part: either all of it is held, or nothing.
                 take.part = false;
             }
             let place = self.replies.reserve();
@@ -320,8 +321,8 @@ impl Session {
         ctx.router = Some(router);
     }
 
-    /// One key of a retrieval.
-    // On its own, as `dispatch`.
+    /// Sends the operation of one key of a retrieval.
+    // Not inlined, for the reason given at `dispatch`.
     #[inline(never)]
     pub(crate) fn dispatch_key(
         &mut self,
@@ -330,7 +331,7 @@ impl Session {
         lookup: &KeyLookup<'_>,
         (with_cas, touch): (bool, Option<Exptime>),
     ) {
-        // A key that no limit can count under has no usage.
+        // A key that no limit can count has no usage to show.
         if lookup.key_limit.is_err() {
             return;
         }
@@ -354,7 +355,7 @@ impl Session {
         submit(ctx, hash, kind, &op.freeze(), place, ReplyKind::Part);
     }
 
-    /// `flush_all`: every partition by an operation of its own.
+    /// `flush_all`: flushes each partition by its own operation.
     fn flush(&mut self, ctx: &mut ExecContext<'_>, quiet: bool, out: &mut Vec<u8>) {
         ctx.counters.cmd_flush.add(1);
         let partitions = ctx
@@ -375,7 +376,7 @@ impl Session {
     }
 }
 
-/// Sends an operation on the key of this hash.
+/// Sends an operation on the key with this hash.
 fn submit(
     ctx: &mut ExecContext<'_>,
     hash: u64,
@@ -390,7 +391,7 @@ fn submit(
     ctx.router = Some(router);
 }
 
-/// Settles or renews a hold that this node gave by itself.
+/// Settles or renews a hold that this node granted by itself.
 fn change_own_hold(
     ctx: &mut ExecContext<'_>,
     command: &Command<'_>,
@@ -406,7 +407,7 @@ fn change_own_hold(
     text
 }
 
-/// As [`submit`], of a part of `flush_all`.
+/// Sends the operation of `flush_all` for one partition.
 fn submit_flush(ctx: &mut ExecContext<'_>, partition: Partition, op: &Bytes, place: u64) {
     let Some(router) = ctx.router.take() else { return };
     let (kind, reply_kind) = (OpAccess::Write, ReplyKind::Counted);
@@ -414,7 +415,7 @@ fn submit_flush(ctx: &mut ExecContext<'_>, partition: Partition, op: &Bytes, pla
     ctx.router = Some(router);
 }
 
-/// Whether the client wants to hear nothing: `noreply`. `q` of a meta command does not hide errors.
+/// Whether the client expects no reply: `noreply`. `q` of a meta command does not hide errors.
 pub(super) fn is_silent(request: &Request<'_>) -> bool {
     match request {
         Request::Command { form, .. } => form.is_quiet() && !matches!(form, Form::Meta { .. }),

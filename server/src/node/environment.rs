@@ -1,6 +1,6 @@
-//! What a copy needs of its node: links to other copies, sets of them, and the logs of lanes.
+//! The node as its replicas see it: links to other copies, replica sets and dedup logs.
 //!
-//! Not here: what a copy does with it (`cluster::replica`), links (`links`).
+//! Not here: the use that a replica makes of them (`cluster::replica`), links (`links`).
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use super::Node;
 use super::links::{PeerLink, TouchedLinks};
 use super::replicas::Replicas;
 
-/// The node, as one of its copies sees it during a call.
+/// The node, as one of its replicas sees it during a call.
 pub(super) struct NodeEnvironment<'a> {
     pub(super) node: &'a Node,
     pub(super) replicas: &'a Replicas,
     /// Links that the thread has to flush.
     pub(super) touched: &'a mut TouchedLinks,
-    /// The first shard of the partition: its records go over the link of that number.
+    /// The first shard of the partition: its records go over the link of that index.
     pub(super) shard: usize,
 }
 
@@ -42,7 +42,8 @@ impl Environment for NodeEnvironment<'_> {
         now: NodeTime,
         write: &mut dyn FnMut(&mut Vec<u8>),
     ) -> u64 {
-        // A link that has ended acknowledges nothing: who needs this waits until the map has removed the copy.
+        // A link that has ended acknowledges nothing: replies that need this position wait until
+        // the map has removed the copy.
         let Some(link) = self.link(link) else { return u64::MAX };
         self.touched.add(&link);
         link.append_with(now.mono_ns, write)

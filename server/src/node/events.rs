@@ -1,8 +1,8 @@
-//! What the log says of the other nodes: a line when one joins, dies, comes back or leaves, and when
-//! the control plane has no leader.
+//! Log lines about the other nodes: when one joins, dies, returns or leaves, and when the control
+//! plane has no leader.
 //!
-//! Here: comparing one map with the next. Not here: links between nodes (`transport`), this node's disk
-//! (`control`).
+//! Here: comparing one map with the next. Not here: links between nodes (`transport`), this node's
+//! disk (`control`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,22 +14,22 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::LIFE;
 
-/// How often the leader is looked at.
+/// Time between two checks of the leader.
 const PERIOD: Duration = Duration::from_secs(1);
-/// What lasts is said again once in so many periods.
+/// A lasting condition is logged again after this many periods.
 const REPORT_AGAIN: u32 = 60;
-/// Without contact for so long the control plane has no leader, as far as this node knows.
+/// Without contact for this long, the control plane has no leader as far as this node knows.
 const CONTACT_MAX: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KnownNode {
     state: NodeState,
     incarnation: Incarnation,
-    /// Name and address, for people.
+    /// Name and address, for the log.
     name: String,
 }
 
-/// Says what changes, for as long as the node runs.
+/// Logs changes for as long as the node runs.
 pub(super) async fn log_events(control: Control) {
     control.registered().await;
     let mut watch = control.watch();
@@ -59,23 +59,34 @@ pub(super) async fn log_events(control: Control) {
                 if is_lost && (!was_lost || ticks.is_multiple_of(REPORT_AGAIN)) {
                     tracing::warn!(
                         target: LIFE,
-                        "no control leader in reach: keys are served on, but no node can join, leave or \
-                         be replaced"
+                        "no control leader in reach: keys are still served, but no node can join, leave or \
+                         be replaced; check that most voters run and reach each other"
                     );
                 } else if was_lost && !is_lost {
-                    tracing::info!(target: LIFE, "a control leader is in reach again");
+                    tracing::info!(
+                        target: LIFE,
+                        "a control leader is in reach again: nodes can join, leave and be replaced"
+                    );
                 }
                 let Some(known) = &known else { continue };
                 if status.leader.is_some() && status.leader != leader {
                     leader = status.leader;
                     if let Some((id, node)) = leader.and_then(|id| known.get_key_value(&id)) {
-                        tracing::info!(target: LIFE, "node {id} ({}) leads the control plane", node.name);
+                        tracing::info!(
+                            target: LIFE,
+                            "node {id} ({}) leads the control plane",
+                            node.name
+                        );
                     }
                 }
                 let me = status.identity.membership.map(|membership| membership.node);
                 if ticks.is_multiple_of(REPORT_AGAIN) && status.leader.is_some() && status.leader == me {
                     for (id, node) in known.iter().filter(|(_, node)| node.state == NodeState::Dead) {
-                        tracing::warn!(target: LIFE, "node {id} ({}) is still dead", node.name);
+                        tracing::warn!(
+                            target: LIFE,
+                            "node {id} ({}) is still dead: restart it or forget it",
+                            node.name
+                        );
                     }
                 }
             }
@@ -93,7 +104,7 @@ fn all(map: &Map) -> BTreeMap<NodeId, KnownNode> {
     map.nodes().iter().map(one).collect()
 }
 
-/// A line for each node that is another than before. At the start only what is wrong is told.
+/// Logs one line for each node that has changed. At the start it logs only dead nodes.
 fn log_changes(before: Option<&BTreeMap<NodeId, KnownNode>>, now: &BTreeMap<NodeId, KnownNode>) {
     for (id, node) in now {
         let was = before.and_then(|before| before.get(id));
@@ -109,9 +120,9 @@ fn log_changes(before: Option<&BTreeMap<NodeId, KnownNode>>, now: &BTreeMap<Node
     }
 }
 
-/// What is to be said of a node, and whether it is bad news.
+/// The log text about a node, and whether to warn.
 fn line(is_start: bool, was: Option<&KnownNode>, now: &KnownNode) -> Option<(bool, &'static str)> {
-    const DEAD: (bool, &str) = (true, "is dead: most voters do not hear it");
+    const DEAD: (bool, &str) = (true, "is dead: most voters receive no heartbeat from it");
     let Some(was) = was else {
         return match now.state {
             NodeState::Dead => Some(DEAD),
@@ -146,7 +157,11 @@ mod tests {
             (None, known(Joining, 1), Some("joins")),
             (Some(known(Joining, 1)), known(Active, 1), Some("has all its copies")),
             (Some(known(Active, 1)), known(Active, 1), None),
-            (Some(known(Active, 1)), known(Dead, 1), Some("is dead: most voters do not hear it")),
+            (
+                Some(known(Active, 1)),
+                known(Dead, 1),
+                Some("is dead: most voters receive no heartbeat from it"),
+            ),
             (Some(known(Dead, 1)), known(Dead, 1), None),
             (Some(known(Dead, 1)), known(Joining, 2), Some("is back")),
             (Some(known(Active, 1)), known(Joining, 2), Some("has restarted")),

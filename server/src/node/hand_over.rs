@@ -1,9 +1,11 @@
-//! The first part of a node's way out: it gives away what it leads while it still serves clients.
+//! The first part of a node's way out: the node hands over the partitions that it leads while it
+//! still serves clients.
 //!
-//! Not here: giving away its copies and leaving, when no client is served any more (`lifecycle`).
+//! Not here: giving away its copies and leaving, once clients are no longer served (`lifecycle`).
 //!
-//! The cluster forgets a draining node once it holds nothing and says that it serves nobody: what a
-//! client asked of it is then answered, and nothing is forwarded by a node that the others do not know.
+//! The cluster forgets a draining node once it holds nothing and reports that it serves no client.
+//! All of its clients' requests are then answered, and no node forwards operations without being in
+//! the map.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,22 +17,22 @@ use tokio::time::{sleep, timeout};
 use super::Node;
 use crate::runtime::service::Service;
 
-/// For a command of ours.
+/// The time to live of this node's commands.
 const COMMAND_TTL: Duration = Duration::from_secs(2);
-/// How often the map is looked at.
+/// Time between two looks at the map.
 const POLL: Duration = Duration::from_millis(20);
-/// Without contact to most voters for this long nothing can be handed over.
+/// Without contact to most voters for this long, no hand-over is possible.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// Drains what this node leads; returns when that is nothing, when nobody can take it, or after
-/// `longest`.
+/// Hands over the partitions that this node leads. Returns when it leads none, when no node can
+/// take them, or after `longest`.
 pub(crate) async fn hand_over(service: &Service, longest: Duration) {
     if let Some(node) = service.node() {
         let _ = timeout(longest, until_nothing_is_led(node)).await;
     }
 }
 
-/// No client is served any more: the next beats say so.
+/// Records that clients are no longer served; the next heartbeats report it.
 pub(crate) fn stop_serving(service: &Service) {
     if let Some(node) = service.node() {
         node.has_stopped.store(true, Ordering::Relaxed);

@@ -1,7 +1,7 @@
-//! What other nodes say to this one, and the control plane's way to them.
+//! Control frames of other nodes, and the control plane's calls to them.
 //!
-//! Here: control frames from lanes to where they belong, calls and their answers. Not here: the lanes
-//! themselves (`crate::transport`), what comes over data links (`links`, `router`).
+//! Here: delivering control frames to their destination, calls and their answers. Not here: the
+//! links that carry them (`crate::transport`), frames of data links (`links`, `router`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,11 +25,11 @@ use crate::transport::{
     FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerSender, RemotePeer,
 };
 
-/// Clocks that differ by more are warned of.
+/// A larger difference between two clocks is logged.
 const CLOCK_WARN_MS: i64 = 50;
-/// A call that takes longer says nothing about clocks.
+/// A call that takes longer does not measure clocks.
 const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
-/// A link is told to be silent after this time; the default of `crate::transport`.
+/// A link is reported as silent after this time; the default of `crate::transport`.
 const SILENT_NS: u64 = 300_000_000;
 
 /// Calls that wait for their answers.
@@ -39,10 +39,10 @@ pub(super) struct PendingCalls {
     open: BTreeMap<u64, PendingCall>,
 }
 
-/// One of them.
+/// A call that waits for its answer.
 struct PendingCall {
     peer: PeerAddr,
-    /// When it was sent, on our monotonic clock.
+    /// The time of sending, on this node's monotonic clock.
     sent_ns: u64,
     answer: oneshot::Sender<Result<Bytes, Unreachable>>,
 }
@@ -61,7 +61,7 @@ impl PendingCalls {
 
     fn end(&mut self, id: u64, answer: Result<Bytes, Unreachable>) {
         if let Some(open) = self.open.remove(&id) {
-            // Who does not wait any more has given up.
+            // The receiver is gone: the caller no longer waits.
             let _ = open.answer.send(answer);
         }
     }
@@ -79,7 +79,7 @@ impl PendingCalls {
     }
 }
 
-/// Forgets a call that nobody waits for any more.
+/// Removes a call when its caller stops waiting.
 struct CallGuard {
     node: Arc<Node>,
     id: u64,
@@ -91,7 +91,7 @@ impl Drop for CallGuard {
     }
 }
 
-/// What brings calls of the control plane to other nodes.
+/// Carries the control plane's calls to other nodes.
 pub(super) struct PeerClient(pub(super) Arc<Node>, pub(super) Arc<Service>);
 
 impl ControlTransport for PeerClient {
@@ -102,7 +102,7 @@ impl ControlTransport for PeerClient {
         };
         let to = to.or_else(|| node.places.read().get(address).copied());
         if to.is_some_and(|to| to == node.me().0) {
-            // Nobody there but ourselves.
+            // The address is this node's own.
             return Box::pin(async { Err(Unreachable::Lost) });
         }
         let (peer_addr, sender) = match to {
@@ -133,19 +133,19 @@ impl ControlTransport for PeerClient {
     }
 }
 
-/// How many milliseconds one wall clock is ahead of another.
+/// The milliseconds by which one wall clock is ahead of another.
 fn ahead_ms(one_ns: u64, other_ns: u64) -> i64 {
     let ahead_ns = i128::from(one_ns) - i128::from(other_ns);
     i64::try_from(ahead_ns / 1_000_000).unwrap_or_default()
 }
 
-/// The wall clock as it is, right or not.
+/// The wall clock, uncorrected.
 fn wall_ns(service: &Service) -> u64 {
     let clock = service.clock();
     clock.unix_ns(clock.now().mono)
 }
 
-/// Takes what comes over lanes.
+/// Handles the frames and events of control links.
 pub(super) struct PeerHandler {
     service: Arc<Service>,
     node: Arc<Node>,
@@ -157,7 +157,7 @@ impl PeerHandler {
         Self { service, node, memory: Mutex::default() }
     }
 
-    /// Runs `work` with what it takes to work on copies, as none of the workers.
+    /// Runs `work` with a replica context that belongs to no worker.
     pub(super) fn with_replica_context(&self, work: impl FnOnce(&mut ReplicaContext<'_>)) {
         let index = self.service.config().threads;
         let active_limits = self.service.limits().load();
@@ -177,7 +177,8 @@ impl PeerHandler {
         buffers.touched.flush(self.now_ns());
     }
 
-    /// The answer was given about in the middle of the time that the call took.
+    /// Measures a clock by the answer to a call. The peer is taken to have read its clock in the
+    /// middle of the call.
     fn note_clock(&self, from: NodeId, answer: &ControlCall) {
         let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.sent_ns);
         let Some(sent_ns) = sent else { return };
@@ -185,7 +186,7 @@ impl PeerHandler {
         let now_ns = clock.now().mono.0;
         let took_ns = now_ns.saturating_sub(sent_ns);
         if took_ns > CLOCK_CALL_NS_MAX {
-            // What took so long tells little.
+            // The middle is too uncertain.
             return;
         }
         let middle_ns = clock.unix_ns(Nanos(sent_ns + took_ns / 2));
@@ -196,11 +197,15 @@ impl PeerHandler {
         drop(clocks);
         let is_far = |offset: i64| offset.abs() > CLOCK_WARN_MS;
         if is_far(ahead_ms) && !before.is_some_and(is_far) {
-            tracing::warn!(node = %from, ahead_ms, "the clocks of two nodes differ");
+            tracing::warn!(
+                node = %from,
+                ahead_ms,
+                "the clock of the node differs from this node's: check time synchronization on both"
+            );
         }
     }
 
-    /// A call that comes says at least how far its sender's clock is ahead.
+    /// Records the timestamp of a call: the sender's clock is at least that far ahead.
     fn record_clock(&self, from: NodeId, call: &ControlCall) {
         let now = self.service.clock().now().mono;
         let ahead_ms = ahead_ms(call.wall_ns, self.service.clock().unix_ns(now));
@@ -214,12 +219,12 @@ impl PeerHandler {
         tokio::spawn(async move {
             let rpc = control.handle(own_bytes(&call.rpc)).await;
             let wall_ns = wall_ns(&service);
-            // Who hears nothing asks again.
+            // If the answer is lost, the caller asks again.
             way.send(Frame::Answer(ControlCall { id: call.id, wall_ns, rpc }));
         });
     }
 
-    /// A frame that came over a link, or over two.
+    /// Handles a frame that came directly or through a relay.
     fn frame(&self, source: CallSource<'_>, frame: Frame) {
         let node = &*self.node;
         match frame {
@@ -233,7 +238,7 @@ impl PeerHandler {
                 }
                 node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
             }
-            // Signs of life on a link are asked for and given there.
+            // The transport sends and answers the pings of its own links.
             Frame::Ping(number) if source.is_relayed() => {
                 source.return_path(node.me().0).send(Frame::Pong(number));
             }
@@ -253,7 +258,8 @@ impl PeerHandler {
         }
     }
 
-    /// A frame on its second link is for this node; one on its first is to be passed on.
+    /// Handles a relayed frame: one on its second link is for this node, one on its first is passed
+    /// on.
     fn relayed(&self, source: CallSource<'_>, from: NodeId, to: NodeId, frame: Box<Frame>) {
         if to == self.node.me().0 {
             if from != to && self.node.paths.contains(from) {
@@ -265,21 +271,21 @@ impl PeerHandler {
     }
 }
 
-/// Who says something.
+/// The source of a frame.
 #[derive(Clone, Copy)]
 struct CallSource<'a> {
-    /// Who it is from.
+    /// The node that sent the frame.
     node: NodeId,
-    /// The other side of the link that it came over.
+    /// The peer of the link that delivered it.
     peer: &'a RemotePeer,
-    /// The map has the node that it is from.
+    /// The map contains the peer.
     is_known: bool,
 }
 
-/// The way back to who says something: over the same links.
+/// The path for answers to a source: over the same links.
 struct ReturnPath {
     sender: PeerSender,
-    /// From whom, and to whom, where another node passes it on.
+    /// The sending and receiving nodes, if a relay passes the frames on.
     relayed: Option<(NodeId, NodeId)>,
 }
 
@@ -295,7 +301,7 @@ impl CallSource<'_> {
 }
 
 impl ReturnPath {
-    /// Who hears nothing asks again.
+    /// Sends a frame. If it is lost, the peer asks again.
     fn send(&self, frame: Frame) {
         let frame = match self.relayed {
             Some((from, to)) => Frame::Relay { from, to, frame: Box::new(frame) },
@@ -312,7 +318,8 @@ impl FrameHandler for PeerHandler {
 
     fn frames(&self, from: &RemotePeer, frames: &mut Vec<Frame>) {
         let node = &*self.node;
-        // What a node says that the cluster does not know, or knows no more, is not for copies.
+        // Replicas ignore the frames of a node that the map does not contain, or no longer
+        // contains.
         let source =
             CallSource { node: from.node, peer: from, is_known: node.paths.contains(from.node) };
         for frame in frames.drain(..) {
@@ -350,7 +357,7 @@ impl FrameHandler for PeerHandler {
             return self.node.calls.lock().end_all(&peer_addr, why);
         };
         if self.node.paths.is_relayed(lost) {
-            // Nothing of it went over that link.
+            // No call to the node went over this link.
             return;
         }
         if let Some(control) = self.node.control().cloned()
@@ -364,8 +371,8 @@ impl FrameHandler for PeerHandler {
 }
 
 impl PeerHandler {
-    /// What an event says of who is in reach. What this node sends goes over links that it opens: one that
-    /// the peer opened says no more than that it lives.
+    /// Updates reachability by a link event. This node sends over links that it dialled; a link
+    /// that the peer dialled shows only that the peer is alive.
     fn note_link(&self, event: &LinkEvent) {
         let now_ns = self.now_ns();
         let known = |node: NodeId| Some(node).filter(|node| *node != NodeId::default());

@@ -1,4 +1,5 @@
-//! The way out of the cluster: what makes a node leave, what it waits for then, and what it says.
+//! The way out of the cluster: the reasons for which a node leaves, the conditions it waits for,
+//! and its log lines.
 //!
 //! Not here: handing partitions over (`cluster::map::controller`, `replicas`), signals (`server`).
 
@@ -16,26 +17,26 @@ use super::lifecycle::{COMMAND_TTL, POLL};
 use crate::LIFE;
 use crate::runtime::service::Service;
 
-/// Between two lines about what is waited for.
+/// Time between two log lines about the conditions that the node waits for.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
-/// Between two rounds of asking the other nodes whether they are there.
+/// Time between two rounds of pings to the other nodes.
 const PING_PERIOD: Duration = Duration::from_millis(500);
-/// Rounds in which no other node answered, after which nobody is there to give to.
+/// After this many rounds without an answer, the other nodes count as gone.
 const SILENT_ROUNDS: u32 = 3;
 
-/// How a node came out of its cluster.
+/// The way in which a node left its cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeaveOutcome {
-    /// It gave everything away, or holds nothing that counts.
+    /// The node handed everything over, or holds nothing of value.
     Everything,
     /// No other node could take anything.
     Alone,
-    /// The time was up. So many partitions have no copy but the one here.
+    /// The deadline passed. The number of partitions whose only copy is on this node.
     Late(usize),
 }
 
-/// Waits until this node has no place in its cluster any more, or is asked to leave it: for ever where
-/// there is no cluster.
+/// Waits until this node has lost its place in the cluster or is asked to leave it, and returns the
+/// reason. Never returns without a cluster.
 pub(crate) async fn until_removed(service: &Service) -> &'static str {
     loop {
         if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
@@ -53,7 +54,7 @@ pub(crate) async fn until_removed(service: &Service) -> &'static str {
     }
 }
 
-/// Says what a node that is told to end waits for, if it waits for anything.
+/// Logs the conditions that a leaving node waits for, if there are any.
 pub(crate) fn announce(service: &Service) {
     let Some(node) = service.node() else { return };
     let Some(control) = node.control() else { return };
@@ -67,8 +68,8 @@ pub(crate) fn announce(service: &Service) {
     }
 }
 
-/// Leaves the cluster, for as long as `deadline`. A node whose control log cannot be written goes on
-/// beyond that while it has the only copy of anything: it is told to end by a second signal.
+/// Leaves the cluster within `deadline`. A node whose control log cannot be written continues
+/// beyond the deadline while it has the only copy of any partition; a second signal ends it.
 pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
     let Some(control) = node.control() else { return LeaveOutcome::Everything };
     let (id, incarnation) = node.me();
@@ -90,7 +91,7 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
         let map = control.map();
         match control.membership_state() {
             MembershipState::Gone => return LeaveOutcome::Everything,
-            // All leave at once: there is nobody to give to.
+            // All nodes leave at once: none is left to take over.
             _ if members_but(&map, id).is_empty() => {
                 return alone(control, id, "no other node stays");
             }
@@ -108,14 +109,18 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
         if waited >= deadline {
             let only_here = only_here(&map, id);
             if only_here == 0 || control.fault().is_none() {
-                tracing::warn!(target: LIFE, "the time to leave is up: {}", waits_for(control, id));
+                tracing::warn!(
+                    target: LIFE,
+                    "the time to leave is up, the process ends now: {}",
+                    waits_for(control, id)
+                );
                 return LeaveOutcome::Late(only_here);
             }
             if !std::mem::replace(&mut is_late, true) {
                 tracing::warn!(
                     target: LIFE,
-                    "the time to leave is up, and nobody else has what is here: {}; a second signal \
-                     ends the process",
+                    "the time to leave is up, and this node has the only copy of \
+                     some partitions: {}; a second signal ends the process",
                     waits_for(control, id)
                 );
             }
@@ -129,11 +134,11 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
 
 fn alone(control: &Control, id: NodeId, why: &str) -> LeaveOutcome {
     let count = only_here(&control.map(), id);
-    tracing::warn!(target: LIFE, "{why} to take over: {count} partitions end with this node");
+    tracing::warn!(target: LIFE, "{why} to take over: {count} partitions are lost with this node");
     LeaveOutcome::Alone
 }
 
-/// The other nodes that should hold something.
+/// The other nodes that should hold partitions.
 fn members_but(map: &Map, me: NodeId) -> Vec<NodeId> {
     map.members().into_iter().map(|member| member.node).filter(|node| *node != me).collect()
 }
@@ -147,7 +152,7 @@ fn only_here(map: &Map, me: NodeId) -> usize {
     map.partitions().iter().filter(|entry| is_only_here(&entry.in_sync)).count()
 }
 
-/// What stands between this node and its end, for people.
+/// The conditions that a leaving node waits for, for the log.
 fn waits_for(control: &Control, me: NodeId) -> String {
     let map = control.map();
     let led =
@@ -168,7 +173,7 @@ async fn count_seconds(seconds: watch::Sender<u64>) {
     }
 }
 
-/// Asks the other nodes again and again whether they are there, and counts the rounds since one was.
+/// Pings the other nodes in rounds, and counts the rounds since one answered.
 async fn ping_others(control: Control, me: NodeId, rounds: watch::Sender<u32>) {
     loop {
         let mut asked = JoinSet::new();

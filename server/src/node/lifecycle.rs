@@ -1,8 +1,8 @@
 //! A node's tasks, from its start to its end.
 //!
-//! Here: starting lanes and control plane, following the map, ticks, asking the controller. Not here:
-//! what the map means to a copy (`replicas`), what the control plane decides (`control`), the way out
-//! (`leave`), what the log says of other nodes (`events`).
+//! Here: starting transport and control plane, following the map, ticks, proposing changes to the
+//! controller. Not here: the effect of the map on a replica (`replicas`), the decisions of the
+//! control plane (`control`), the way out (`leave`), log lines about other nodes (`events`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -35,58 +35,57 @@ use crate::transport::{
     FrameHandler as _, PeerAddr, PeerIdentity, SecurityError, Transport, TransportOptions,
 };
 
-/// How often those are looked after that somebody waits for.
+/// Time between ticks while an operation or a copy waits.
 const TICK: Duration = Duration::from_millis(20);
-/// The same, while nobody waits.
+/// Time between ticks at rest.
 const TICK_AT_REST: Duration = Duration::from_millis(250);
-/// How often the age of the last contact to the controller is looked at.
+/// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
-/// How often copies are looked for that a silent link keeps back, and the store is told what time it is in a part of the
-/// partitions…
+/// The period of `tick_silent`, and of `store_times` for one part of the partitions.
 const REST_PERIOD: Duration = Duration::from_millis(200);
-/// …one of so many parts: in each of them every 4 s.
+/// The number of those parts: each partition stores its time every 4 s.
 const REST_PARTS: usize = 20;
-/// How often the control plane is told of this node's state.
+/// Time between two reports of this node's state to the control plane.
 const CONDITION_PERIOD: Duration = Duration::from_millis(200);
-/// How often what is left of lives that are over is looked for.
+/// Time between two clean-ups after incarnations that are over.
 const INCARNATIONS_PERIOD: Duration = Duration::from_secs(5);
-/// Most changes of the map that copies ask for in one command.
+/// Most changes of the map that replicas propose in one command.
 const PROPOSALS_MAX: usize = cluster::map::command::CHANGES_MAX;
-/// For a command of ours.
+/// The time to live of this node's commands.
 pub(super) const COMMAND_TTL: Duration = Duration::from_secs(2);
-/// How often names of seeds are looked up.
+/// Time between two look-ups of seed names.
 const SEEDS_PERIOD: Duration = Duration::from_secs(30);
-/// A node that has heard nothing of most voters for this long is cut off.
+/// Without contact to most voters for this long, a node is cut off.
 const ALONE: Duration = Duration::from_secs(1);
-/// How often a task looks again at what nobody tells it of.
+/// Time between two looks at state that has no notification.
 pub(super) const POLL: Duration = Duration::from_millis(20);
 
 /// Why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum NodeError {
-    /// Its data directory.
+    /// The data directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The way peers are secured.
+    /// The peer key or the certificates cannot be used.
     #[error(transparent)]
     Security(#[from] SecurityError),
-    /// The system.
+    /// An error of the operating system.
     #[error("peers: {0}")]
     Io(#[from] io::Error),
 }
 
-/// The addresses at which other nodes connect, bound before there is a runtime.
+/// The listeners for other nodes, bound before there is a runtime.
 pub(crate) struct PeerListeners {
     listeners: Vec<BoundListener>,
     client_port: u16,
 }
 
 impl PeerListeners {
-    /// Binds them.
+    /// Binds the peer addresses.
     ///
     /// # Errors
     ///
-    /// As for clients' addresses.
+    /// Those of binding client addresses.
     pub(crate) fn bind(
         cluster: &ClusterConfig,
         client_port: u16,
@@ -96,7 +95,7 @@ impl PeerListeners {
         Ok(Self { listeners, client_port })
     }
 
-    /// Opens the data directory and takes the listeners over to the current runtime.
+    /// Opens the data directory and attaches the listeners to the current runtime.
     ///
     /// # Errors
     ///
@@ -118,7 +117,7 @@ impl PeerListeners {
 }
 
 impl Setup {
-    /// What a node of this configuration starts with. `ports`: those bound for clients and for nodes.
+    /// Prepares the start of a node. `ports`: the bound ports for clients and for nodes.
     ///
     /// # Errors
     ///
@@ -143,8 +142,7 @@ impl Setup {
         let mut lanes = TransportOptions::new(identity, cluster.security()?);
         lanes.insecure_confirmed = cluster.insecure;
         lanes.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
-        // A record has an item's whole state, and may have it once more as the client's answer; a piece
-        // of a copy may have several answers.
+        // A record may have an item's state twice; a chunk of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
         lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
         let control = ControlOptions {
@@ -158,7 +156,7 @@ impl Setup {
     }
 }
 
-/// The places of all seeds; a name that cannot be looked up now has none.
+/// The addresses of all seeds; a name that cannot be resolved now has none.
 fn resolve(seeds: &[Seed]) -> Vec<String> {
     let mut places = Vec::new();
     for seed in seeds {
@@ -166,18 +164,20 @@ fn resolve(seeds: &[Seed]) -> Vec<String> {
             Seed::Place(place) => places.push(place.to_string()),
             Seed::Name(name) => match (name.host.as_str(), name.port).to_socket_addrs() {
                 Ok(found) => places.extend(found.map(|address| address.to_string())),
-                Err(error) => tracing::info!(%error, %name, "seed not found"),
+                Err(error) => {
+                    tracing::info!(%error, %name, "cannot resolve the seed's name; trying again");
+                }
             },
         }
     }
     places
 }
 
-/// What a node starts with.
+/// The prerequisites of a node's start.
 pub(crate) struct Setup {
     pub(crate) store: ControlStore,
     pub(crate) control: ControlOptions,
-    /// Its identity is filled in here.
+    /// [`start`] fills in its identity.
     pub(crate) transport: TransportOptions,
     pub(crate) listeners: Vec<Listener>,
 }
@@ -226,12 +226,11 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
 }
 
 impl NodeTasks {
-    /// Gives all away that others need, and leaves the cluster.
+    /// Hands over everything that other nodes need, and leaves the cluster.
     pub(crate) async fn leave(&self, deadline: Duration) -> LeaveOutcome {
         leave::leave(&self.node, deadline).await
     }
 
-    /// Ends the tasks.
     pub(crate) async fn end(mut self) {
         self.tasks.shutdown().await;
         if let Some(control) = self.node.control() {
@@ -243,16 +242,19 @@ impl NodeTasks {
     }
 }
 
-/// Reads key or certificates of peers again; links that are up stay as they are.
+/// Reads the peer key or certificates again; existing links stay as they are.
 pub(crate) fn reload_security(service: &Service) {
     let (Some(node), Some(cluster)) = (service.node(), &service.config().cluster) else { return };
     let Some(transport) = node.transport() else { return };
     if let Err(error) = cluster.security().and_then(|security| transport.secure(security)) {
-        tracing::error!(%error, "peers are secured as they were");
+        tracing::error!(
+            %error,
+            "peer key and certificates not reloaded, the old ones stay in use: correct the files"
+        );
     }
 }
 
-/// Looks up the names among the seeds again and again.
+/// Resolves the names among the seeds periodically.
 async fn look_up(control: Control, seeds: Vec<Seed>) {
     if !seeds.iter().any(|seed| matches!(seed, Seed::Name(_))) {
         return;
@@ -266,7 +268,7 @@ async fn look_up(control: Control, seeds: Vec<Seed>) {
     }
 }
 
-/// Whoever founds the cluster gives it its settings and limits, once.
+/// Gives a new cluster its settings and limits, once, on the node that founded it.
 async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Option<Duration>) {
     control.registered().await;
     let is_founder = control.identity().membership.is_some_and(|membership| membership.is_founder);
@@ -284,7 +286,7 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
     }
 }
 
-/// Takes note of every change of the map.
+/// Applies every change of the map.
 async fn follow(
     service: Arc<Service>,
     control: Control,
@@ -293,7 +295,7 @@ async fn follow(
 ) {
     let Some(node) = service.node().cloned() else { return };
     let me = control.registered().await;
-    // No key may be counted as a plain one that is bound.
+    // Without its limits, a limited key would be counted as a plain one.
     let _ = has_limits.await;
     let _ = node.me.set(me);
     tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
@@ -354,7 +356,7 @@ async fn follow(
     }
 }
 
-/// Where the shards put keys.
+/// The partition of each key, for the layout of shards.
 struct ShardLayout(Placement);
 
 impl Partitioner for ShardLayout {
@@ -367,15 +369,15 @@ impl Partitioner for ShardLayout {
     }
 }
 
-/// Seeds of the key hash that all nodes of a cluster have and nobody outside can know: its id was drawn
-/// at random, and no client is told it.
+/// Seeds of the key hash that all nodes of a cluster share and clients cannot know: the cluster's
+/// id was drawn at random, and no client receives it.
 fn seeds_of(cluster: u128) -> [u64; 4] {
     let (low, high) = (cluster as u64, (cluster >> 64) as u64);
     [low, high, low.rotate_left(32) ^ high, low ^ high.rotate_left(32)]
 }
 
-/// Opens ways to new nodes, and closes those to nodes that are no more. Returns the data links that this node is
-/// to open: the node with the lower id opens them.
+/// Opens paths to new nodes, and closes those to nodes that left the map. Returns the data links
+/// that this node must open: the node with the lower id opens them.
 fn sync_peers(
     node: &Node,
     map: &Map,
@@ -386,7 +388,7 @@ fn sync_peers(
     let nodes = || {
         map.nodes().iter().map(|(id, node)| (id, node.incarnation, &node.description.peer_address))
     };
-    // Most changes of the map are of partitions.
+    // Most changes of the map are changes of partitions.
     if nodes().eq(known.iter().map(|(id, (incarnation, place))| (id, *incarnation, place))) {
         return Vec::new();
     }
@@ -399,7 +401,7 @@ fn sync_peers(
             let new = || DataLinks::new(*id, address, transport.timing());
             let links = node.paths.insert(*id, transport.sender(*id, address), new, address);
             to_open.extend(links.filter(|_| me < *id));
-            // Where it was a seed of which no more was known, two lanes would be in each other's way.
+            // A seed's link has no id: two links to one peer would conflict.
             transport.forget(&PeerAddr::Address(address.clone()));
         }
     }
@@ -412,12 +414,11 @@ fn sync_peers(
     to_open
 }
 
-/// Which life of each node the map has.
 fn incarnations_of(map: &Map) -> BTreeMap<NodeId, Incarnation> {
     map.nodes().iter().map(|(id, node)| (*id, node.incarnation)).collect()
 }
 
-/// Whether a life of a node is over by the map, and no copy is named that was on it.
+/// Whether an incarnation of a node is over by the map, and no copy of it is in the map.
 fn is_over(map: &Map, id: NodeId, incarnation: Incarnation) -> bool {
     let is_past = match map.nodes().get(&id) {
         Some(node) => incarnation < node.incarnation,
@@ -427,10 +428,11 @@ fn is_over(map: &Map, id: NodeId, incarnation: Incarnation) -> bool {
     is_past && !map.partitions().iter().any(is_named)
 }
 
-/// Drops what is left of lives that are over in the map, which all copies have learnt: results, and links that no set names.
+/// Drops remains of incarnations that are over in the map, which all replicas have learnt: dedup
+/// logs, and links that no replica set names.
 fn end_incarnations(node: &Node, copies: &Replicas, map: &Map, reception: &PeerHandler) {
     let Some(head) = map.head() else { return };
-    // Records that were under way may have brought some back.
+    // Records that were under way may have brought back some logs.
     copies.logs().set_incarnations(incarnations_of(map), head.last_node);
     node.links().retain_incarnations(
         |id, incarnation| is_over(map, id, incarnation),
@@ -439,7 +441,7 @@ fn end_incarnations(node: &Node, copies: &Replicas, map: &Map, reception: &PeerH
     reception.with_replica_context(|replica_ctx| copies.forget_links(replica_ctx));
 }
 
-/// Something that is done again after a while.
+/// A task that runs once per period.
 struct Periodic {
     period_ns: u64,
     next_ns: u64,
@@ -459,7 +461,7 @@ impl Periodic {
     }
 }
 
-/// Time passes for copies and workers.
+/// Advances the time of replicas and workers.
 async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
     let mut contact = Periodic::every(CONTACT_PERIOD);
     let mut rest = Periodic::every(REST_PERIOD);
@@ -476,8 +478,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
         let now_ns = reception.now_ns();
         node.partition_prefix.set_now(Nanos(now_ns));
         if let Some(keyspace) = node.keyspace() {
-            // The time was read before the lease's age is asked for: a pause between the two makes it older,
-            // never newer.
+            // `now_ns` precedes the lease's age: a pause makes the contact older, never newer.
             if contact.is_now(now_ns)
                 && let Some(age) = control.lease()
                 && node.learned_ver.load(Ordering::Acquire) >= control.map().ver()
@@ -502,7 +503,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
             let load = (all - operations).saturating_mul(1000) / elapsed_ms.max(1);
             let load = u32::try_from(load).unwrap_or(u32::MAX);
             (operations, looked_ns) = (all, now_ns);
-            // What the others know of this node besides: its state and its copies.
+            // Other nodes learn this besides the map's state of the node and its copies.
             let is_ready = node.keyspace().is_some()
                 && hears_control(control.lease())
                 && !node.has_stopped.load(Ordering::Relaxed);
@@ -531,7 +532,7 @@ async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
     }
 }
 
-/// Tells peers who this node is, if that is another than the `last`.
+/// Reports this node's identity to peers, if it differs from `last`.
 fn identify(node: &Node, control: &Control, last: &mut Option<control::NodeIdentity>) {
     let identity = control.identity();
     if *last != Some(identity)
@@ -539,8 +540,8 @@ fn identify(node: &Node, control: &Control, last: &mut Option<control::NodeIdent
     {
         let (cluster, id, incarnation) = match identity.membership {
             Some(membership) => (membership.cluster, membership.node, identity.incarnation),
-            // All that seek a cluster are node 0 in their first life: peers tell them apart by this,
-            // and a link of one must not end that of another.
+            // All nodes that seek a cluster have id 0. Their uuids, in place of incarnations,
+            // distinguish them, so that a link of one does not end that of another.
             None => (0, NodeId::default(), Incarnation(identity.node_uuid as u64)),
         };
         transport.identify(PeerIdentity { cluster, node: id, incarnation, core: 0 });
@@ -548,8 +549,7 @@ fn identify(node: &Node, control: &Control, last: &mut Option<control::NodeIdent
     }
 }
 
-/// Tells the control plane how far the clocks of other nodes are ahead, and the log when this node's own
-/// is off, or right again.
+/// Reports the offsets of clocks, and logs when this node's clock is off, or right again.
 fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) {
     let (me, _) = node.me();
     let mut clocks = node.clocks.lock().all(now_ns);
@@ -561,7 +561,10 @@ fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) 
         *was_off = is_off;
         let ahead_ms = clocks::common_ms(&clocks, leader).map_or(0, i64::saturating_neg);
         if is_off {
-            tracing::warn!(ahead_ms, "this node's clock is off: it becomes primary last");
+            tracing::warn!(
+                ahead_ms,
+                "this node's clock is off, so it becomes primary last: correct its time"
+            );
         } else {
             tracing::info!(ahead_ms, "this node's clock is right again");
         }
@@ -569,7 +572,7 @@ fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) 
     control.set_clocks(clocks);
 }
 
-/// Brings to the controller what copies ask for.
+/// Proposes to the controller the changes that replicas ask for.
 async fn propose_changes(node: Arc<Node>, control: Control) {
     let mut next = Partition::default();
     loop {
@@ -581,7 +584,7 @@ async fn propose_changes(node: Arc<Node>, control: Control) {
             let Some(last) = changes.last() else { continue };
             next = Partition(last.partition.0.wrapping_add(1));
             let map = control.map();
-            // What was decided on an older version would be refused.
+            // The controller would refuse a change that was decided on an older version.
             let is_current = |change: &MapChange| {
                 map.entry(change.partition).is_some_and(|e| e.ver <= change.ver)
             };
@@ -590,7 +593,7 @@ async fn propose_changes(node: Arc<Node>, control: Control) {
             if changes.is_empty() {
                 continue;
             }
-            // Who is refused, or not heard, asks again.
+            // A replica repeats a change that was refused or lost.
             let _ = control.propose(MapCommand::Partitions(changes), COMMAND_TTL).await;
         }
     }

@@ -1,12 +1,11 @@
-//! The limits of a cluster, which are in its map: in force here, and changed from here.
+//! The limits of a cluster, which are part of its map: putting them in force, and changing them.
 //!
-//! Here: following the map, proposing what an operator or a limits file changes, and what becomes of a
-//! file at start. Not here: what a limit's body is, and what an edit makes of bodies
-//! (`crate::limits::map_text`).
+//! Here: following the map, proposing the changes of an operator or a limits file, applying the
+//! file at start. Not here: the body of a limit, and edits of bodies (`crate::limits::map_text`).
 //!
-//! The map is what holds. A node's own file speaks when a cluster has never been told its limits, and
-//! after that only by what changes in it while the node runs: a node that comes back with an old file
-//! takes back nothing.
+//! The map is authoritative. A node's limits file applies in full only to a cluster whose limits
+//! were never set. After that only changes of the file while the node runs apply, so a node that
+//! returns with an old file reverts nothing.
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
@@ -27,22 +26,22 @@ use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimi
 use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
 
-/// Limits that do not agree for so long are a mistake; before that they may be half of a change.
+/// Limits that do not agree for this long are an error; until then a change may be half applied.
 const HALF_CHANGED: Duration = Duration::from_secs(1);
-/// For one command.
+/// The time to live of one command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
-/// Between two looks at what nobody tells.
+/// Time between two looks at state that has no notification.
 const POLL: Duration = Duration::from_millis(20);
-/// Before what failed for want of a leader is tried again.
+/// Time before the next attempt after a failure for want of a leader.
 const PAUSE: Duration = Duration::from_secs(1);
-/// So often others may come between.
+/// Most attempts at a change while concurrent changes interfere.
 const TRIES: usize = 20;
-/// Commands under way at once.
+/// Most commands under way at once.
 const COMMANDS_MAX: usize = 32;
-/// Most names in a line of the log.
+/// Most names in a log line.
 const NAMES_MAX: usize = 20;
 
-/// The limits file as this node read it last.
+/// The limits file as this node last read it.
 #[derive(Debug, Default)]
 pub(crate) struct FileTexts {
     texts: Mutex<Arc<Vec<LimitText>>>,
@@ -56,7 +55,8 @@ impl FileTexts {
         self.changed.notify_one();
     }
 
-    /// Why no limit can be put in force, where some should be: the node must not serve without them.
+    /// Why no limit can be put in force, although some are required: the node must not serve
+    /// without them.
     pub(crate) fn failure(&self) -> Option<&str> {
         self.failed.get().map(String::as_str)
     }
@@ -94,7 +94,7 @@ pub(super) enum LimitsChangeError {
 }
 
 impl LimitsChangeError {
-    /// It would be refused again.
+    /// Whether another attempt would be refused again.
     pub(super) fn is_final(&self) -> bool {
         !matches!(self, Self::NoOutcome(_) | Self::Contended | Self::Failed(_))
     }
@@ -105,13 +105,13 @@ fn entries_of(map: &Map) -> Vec<OrderedLimit> {
     map_text::entries(bodies.map(|(name, limit)| (name.as_str(), limit.body.as_slice())))
 }
 
-/// The limits as a limits file.
+/// The limits in the format of a limits file.
 pub(super) fn as_file(map: &Map) -> String {
     map_text::as_file(&entries_of(map))
 }
 
-/// Which limits a map has. A limit that is put gets a version above all others, so two maps of a
-/// cluster with the same number of limits and the same highest version have the same limits.
+/// Identifies the limits of a map. A changed limit gets a version above all others, so two maps of
+/// a cluster with equally many limits and the same highest version have the same limits.
 type LimitsMark = (usize, u64);
 
 fn mark_of(map: &Map) -> LimitsMark {
@@ -119,11 +119,11 @@ fn mark_of(map: &Map) -> LimitsMark {
     (map.limits().len(), versions.max().unwrap_or(0))
 }
 
-/// Runs `work` where it keeps no client waiting: compiling thousands of limits takes a while.
+/// Runs `work` off the runtime's threads: compiling thousands of limits would delay clients.
 async fn spawn_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, TaskFailed> {
-    // When another thread is done is nothing that a seed decides.
+    // The moment at which another thread finishes does not depend on the simulation's seed.
     #[cfg(feature = "simulation")]
     if crate::net::world::is_on() {
         return Ok(work());
@@ -131,19 +131,20 @@ async fn spawn_blocking<T: Send + 'static>(
     tokio::task::spawn_blocking(work).await.map_err(|_| TaskFailed)
 }
 
-/// What ran aside did not end.
+/// The blocking task did not finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the limits could not be compiled")]
 pub(super) struct TaskFailed;
 
-/// Puts the limits of the map in force whenever they change. Those that do not agree leave in force what
-/// was; at start, where nothing was, the ones that do agree. `first` is told when there are any.
+/// Puts the limits of the map in force whenever they change. Limits that do not agree leave the
+/// previous ones in force; at start, where there are none, those that do agree are put in force.
+/// Sends on `first` once limits are in force.
 pub(super) async fn follow(service: Arc<Service>, control: Control, first: oneshot::Sender<()>) {
     control.registered().await;
     let mut first = Some(first);
     let mut watch = control.watch();
     let mut seen: Option<LimitsMark> = None;
-    // With the time from which on it is told.
+    // With the time at which it is reported.
     let mut fault: Option<(u64, LimitsError)> = None;
     let now_ns = || service.clock().now().mono.0;
     loop {
@@ -154,7 +155,7 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
             }
             None => Some(watch.changed().await),
         };
-        // The map itself is not kept: its next change would copy it.
+        // The map itself is not kept, because its next change would then copy it.
         let changed = news.and_then(|news| {
             let mark = mark_of(&news.map);
             let is_new = news.map.head().is_some() && seen.replace(mark) != Some(mark);
@@ -168,7 +169,7 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
                         (limits.is_empty(), &refused, service.node())
                     {
                         node.limits_file.fail(error);
-                        // `first` is kept: no key may be served without its limit until the end.
+                        // `first` is not sent: no key may be served without its limit.
                         return std::future::pending().await;
                     }
                     service.limits().replace(limits);
@@ -183,13 +184,16 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
         }
         if let Some((_, error)) = fault.take_if(|(due_ns, _)| *due_ns <= now_ns()) {
             service.limits().refuse(&error);
-            tracing::error!(%error, "the cluster's limits do not agree: what agreed stays in force");
+            tracing::error!(
+                %error,
+                "the cluster's limits do not agree: the limits in force stay, correct the others"
+            );
         }
     }
 }
 
-/// Has the cluster make of its limits what `edit` makes of them, again when others come between.
-/// Answers how many limits were changed.
+/// Applies `edit` to the cluster's limits, repeatedly while concurrent changes interfere. Returns
+/// the number of changed limits.
 pub(super) async fn change(
     control: &Control,
     edit: impl Fn(&mut Vec<OrderedLimit>) -> Result<(), EditError>,
@@ -217,7 +221,7 @@ pub(super) async fn change(
         if changes.is_empty() {
             return Ok(count);
         }
-        // Who finds limits that do not agree may mend them one by one.
+        // If the limits do not agree already, an operator may correct them one by one.
         spawn_blocking(move || {
             map_text::limits(&after).or_else(|error| match map_text::limits(&before) {
                 Ok(_) => Err(error),
@@ -235,8 +239,8 @@ pub(super) async fn change(
     Err(LimitsChangeError::Contended)
 }
 
-/// Proposes them side by side. Answers how many were done, and whether that is all: others may have
-/// changed some of them meanwhile.
+/// Proposes the changes concurrently. Returns the number of applied changes, and whether all were
+/// applied: concurrent changes may have altered some limits.
 async fn propose(
     control: &Control,
     changes: Vec<LimitEdit>,
@@ -267,7 +271,7 @@ async fn propose(
     failed.map_or(Ok((done, is_whole)), Err)
 }
 
-/// Notes that the cluster was told its limits: no file decides them any more.
+/// Records in the map that the cluster's limits were set: limits files no longer decide them.
 pub(super) async fn note_limits_set(control: &Control) -> Result<(), ProposeError> {
     if control.map().settings().others.contains_key(LIMITS_SET) {
         return Ok(());
@@ -276,10 +280,10 @@ pub(super) async fn note_limits_set(control: &Control) -> Result<(), ProposeErro
     control.propose(MapCommand::Set(mark), COMMAND_TTL).await.map(drop)
 }
 
-/// Gives a cluster that was never told its limits those of this file.
+/// Gives the limits of this file to a cluster whose limits were never set.
 pub(super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
     while !texts.is_empty() && !control.map().settings().others.contains_key(LIMITS_SET) {
-        // What is there came from the same file on another node, or from another file: it stays.
+        // Existing limits came from this file on another node, or from another file: they stay.
         let add = |entries: &mut Vec<OrderedLimit>| {
             let has = |name: &str| entries.iter().any(|entry| entry.text.name == name);
             let there: Vec<LimitText> =
@@ -289,14 +293,14 @@ pub(super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
         };
         let result = match change(control, add).await {
             Ok(count) => {
-                tracing::info!(count, "the limits of the file are the cluster's");
+                tracing::info!(count, "the limits file is now in force in the cluster");
                 note_limits_set(control).await.map_err(LimitsChangeError::from)
             }
             Err(error) => Err(error),
         };
         match result {
             Err(error) if error.is_final() => {
-                tracing::error!(%error, "the limits of the file cannot be the cluster's");
+                tracing::error!(%error, "the cluster refuses the limits file: correct the file");
                 if control.map().limits().is_empty() {
                     node.limits_file.fail(&error);
                 }
@@ -308,7 +312,7 @@ pub(super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
     }
 }
 
-/// Names that stand for different limits, or for one on one side only.
+/// Names of limits that differ between file and map, or exist in one of them only.
 fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> {
     let of_file: HashMap<&str, &LimitText> =
         texts.iter().map(|text| (text.name.as_str(), text)).collect();
@@ -319,8 +323,8 @@ fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> 
     differ.map(|name| (*name).to_owned()).collect()
 }
 
-/// Brings the cluster what is changed in the limits file of this node while it runs. `last` is the file
-/// as the process read it first.
+/// Applies changes of this node's limits file to the cluster while the node runs. `last` is the
+/// file as the process first read it.
 pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc<Vec<LimitText>>) {
     control.registered().await;
     // The founder's file comes first.
@@ -335,8 +339,8 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
         tracing::warn!(
             count = differ.len(),
             names,
-            "the cluster's limits are other than those of the limits file, and stay so: what changes \
-             in the file from now on is changed, or use tollgate cluster limits put"
+            "the cluster's limits differ from the limits file, and stay in force: only later \
+             changes of the file apply; or use tollgate cluster limits put"
         );
     }
     loop {
@@ -358,16 +362,19 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
             };
             match result {
                 Ok(count) => {
-                    tracing::info!(count, "limits changed as in the limits file");
+                    tracing::info!(
+                        count,
+                        "limits changed: the change of the limits file is in force"
+                    );
                     last = now;
                 }
                 Err(error) if error.is_final() => {
-                    // It is tried again with the next change of the file.
-                    tracing::error!(%error, "limits kept as they were");
+                    // The next change of the file starts another attempt.
+                    tracing::error!(%error, "limits kept as they were: correct the limits file");
                     break;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "limits are not changed yet");
+                    tracing::warn!(%error, "limits are not changed yet: trying again");
                     sleep(PAUSE).await;
                 }
             }

@@ -1,13 +1,19 @@
 //! Data links: the connections over which workers of two nodes exchange changes and operations.
 //!
-//! Here: a connection's way to the worker that reads it, what becomes of a link for the node. In `table` all
-//! links, in `peer_link` one of them, in `writer` its bytes out and signs of life, in `stream` what carries them: a
-//! socket, or a `tunnel` through another node; in `worker` the links that a worker reads; in `dialer` opening them. Not here: the handshake (`crate::transport`), what frames
-//! are and how a link goes on after a loss (`cluster::link`), what a frame does ([`LinkHandler`]).
+//! Here: passing a connection to the worker that reads it, the node's reaction to the state of a
+//! link.
 //!
-//! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads link `k` at
-//! either end; any thread writes. The operations of a worker, and what answers them, go over the link of the
-//! worker, so that the worker that waits reads the answers; records go over the link of their partition's shard.
+//! - `table`: all links. `peer_link`: one of them. `writer`: its output and signs of life.
+//! - `stream`: the bytes of a connection: a socket, or a `tunnel` through another node.
+//! - `worker`: the links that a worker reads. `dialer`: opening them.
+//!
+//! Not here: the handshake (`crate::transport`), frames and the recovery of a link after a loss
+//! (`cluster::link`), the effect of a frame ([`LinkHandler`]).
+//!
+//! Two nodes have as many links as the greater number of their workers. Worker `k % workers` reads
+//! link `k` at either end; any thread writes. The operations of a worker, and their answers, go
+//! over the link of the worker, so that the worker that waits reads the answers; records go over
+//! the link of their partition's shard.
 
 mod dialer;
 mod peer_link;
@@ -41,17 +47,18 @@ use tunnel::Tunnel;
 pub(super) use tunnel::Tunnels;
 pub(crate) use worker::WorkerLinks;
 
-/// What a worker does with what comes over its data links. `L` is what it is lent for the time of a call.
+/// Handles the frames of a worker's data links. `L` is the context that each call borrows.
 pub(crate) trait LinkHandler<L> {
-    /// A link was read: what came was said before now, whatever the clock said when the round began.
+    /// A link was read: its frames were sent before now, even if the round's clock is older.
     fn has_read(&mut self, ctx: &mut L);
 
-    /// A frame came; the frames of a link come in order. `stream` stands before it, and it has `bytes` bytes with its header. No
-    /// [`FrameKind::Ack`], [`FrameKind::Ping`] or [`FrameKind::Pong`] comes here.
+    /// A frame arrived; the frames of a link arrive in order. `stream` is positioned before the
+    /// frame, which has `bytes` bytes with its header. [`FrameKind::Ack`], [`FrameKind::Ping`] and
+    /// [`FrameKind::Pong`] are handled elsewhere.
     ///
     /// # Errors
     ///
-    /// The connection has to end.
+    /// The connection must end.
     fn link_frame(
         &mut self,
         ctx: &mut L,
@@ -62,36 +69,38 @@ pub(crate) trait LinkHandler<L> {
         bytes: usize,
     ) -> Result<(), FrameError>;
 
-    /// A word came: its refusals are to be dealt with, and what the peer's lanes are done with. It is acknowledged after that.
+    /// An ack arrived. The handler processes its refusals and the done numbers of the peer's
+    /// streams; the acknowledgement is stored after that.
     fn ack(&mut self, ctx: &mut L, link: &Arc<PeerLink>, ack: &StreamAck<'_>);
 
-    /// The word was acknowledged.
+    /// The acknowledgement was stored.
     fn acknowledged(&mut self, ctx: &mut L, link: &Arc<PeerLink>);
 
-    /// The link is up: it has a new connection, or its peer is heard again. What was asked over it and is not answered is to be
-    /// sent again.
+    /// The link is up: it has a new connection, or its peer is no longer silent. The handler sends
+    /// the unanswered operations of this link again.
     fn link_up(&mut self, ctx: &mut L, link: &Arc<PeerLink>);
 
-    /// Something is to be sent over the link at the end of the round.
+    /// The link needs a flush at the end of the round.
     fn touched(&mut self, link: &Arc<PeerLink>);
 
-    /// Appends what the lanes of this worker are done with.
+    /// Appends the done numbers of this worker's streams.
     fn streams_done(&mut self, done: &mut Vec<StreamDone>);
 }
 
-/// How the data links to one node are opened.
+/// The state of opening the data links to one node.
 #[derive(Debug)]
 pub(crate) struct DataLinks {
     peer: NodeId,
     address: String,
     timing: Timing,
-    /// The number of links; 0 until a handshake has told the peer's number of workers.
+    /// The number of links; 0 until a handshake has shown the peer's number of workers.
     count: AtomicU16,
-    /// By `k`: the number of the connection that a worker has or is to take over, if this side opened it.
+    /// By `k`: the number of the connection that its worker has or is about to take, if this side
+    /// opened it.
     handed: Box<[AtomicU64]>,
-    /// A bit for each `k`: that connection goes through another node.
+    /// A bit for each `k`: the connection goes through another node.
     tunnelled: AtomicU16,
-    /// The map has no such node at this address any more.
+    /// The map no longer has this node at this address.
     is_forgotten: AtomicBool,
     /// Notified when a link goes down.
     down: Notify,
@@ -102,14 +111,14 @@ pub(crate) struct DataLinks {
 pub(crate) struct TouchedLinks(Vec<Arc<PeerLink>>);
 
 impl TouchedLinks {
-    /// Something was appended to a link, or said.
+    /// Records that a link has output.
     pub(crate) fn add(&mut self, link: &Arc<PeerLink>) {
         if !self.0.iter().any(|known| Arc::ptr_eq(known, link)) {
             self.0.push(Arc::clone(link));
         }
     }
 
-    /// Sends the output of these links. Called once a round, without locks.
+    /// Sends the output of these links. Called once per round, without locks.
     pub(crate) fn flush(&mut self, now_ns: u64) {
         for link in self.0.drain(..) {
             link.flush(now_ns);
@@ -129,7 +138,7 @@ pub(crate) struct LinkArrival {
     rest: BytesMut,
 }
 
-/// A connection on which both sides have said who they are.
+/// A connection whose two sides have identified themselves.
 struct Connected {
     node: NodeId,
     end: TunnelEnd,
@@ -140,7 +149,7 @@ struct Connected {
     rest: BytesMut,
 }
 
-/// A connection that is on no runtime.
+/// A connection that is not attached to a runtime.
 #[derive(Debug)]
 enum Detached {
     Socket(DetachedStream),
@@ -148,7 +157,7 @@ enum Detached {
 }
 
 impl Detached {
-    /// The connection on the current runtime.
+    /// Attaches the connection to the current runtime.
     fn attach(self) -> io::Result<LinkStream> {
         match self {
             Self::Socket(stream) => Ok(LinkStream::Socket(Arc::new(SharedStream::attach(stream)?))),
@@ -175,7 +184,7 @@ impl DataLinks {
         &self.address
     }
 
-    /// Notes the connection that a worker is to take over.
+    /// Records the connection that a worker is about to take over.
     fn hand(&self, id: DataLinkId, is_tunnel: bool) {
         let bit = 1 << id.index;
         if is_tunnel {
@@ -186,12 +195,12 @@ impl DataLinks {
         self.handed[usize::from(id.index)].store(id.number, Ordering::Release);
     }
 
-    /// Links may have to go another way from now on.
+    /// Links may have to take another path from now on.
     pub(super) fn path_changed(&self) {
         self.down.notify_one();
     }
 
-    /// No more connections are opened.
+    /// Stops opening connections.
     pub(super) fn forget(&self) {
         self.is_forgotten.store(true, Ordering::Relaxed);
         self.down.notify_one();
@@ -204,7 +213,8 @@ impl Node {
         self.paths.links()
     }
 
-    /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the map.
+    /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the
+    /// map.
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
         let NewDataLink { node, incarnation, workers, id, is_dialled, stream, tls, rest } =
             connection;
@@ -213,7 +223,8 @@ impl Node {
         self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
     }
 
-    /// As [`Node::take_data_link`], whatever the connection is made of. False: it was dropped.
+    /// Does the work of [`Node::take_data_link`] for any kind of connection. Returns false if it
+    /// dropped the connection.
     fn take_connection(&self, connected: Connected) -> bool {
         let Connected { node, end, id, is_dialled, wire, tls, rest } = connected;
         let workers = self.options.workers as u16;
@@ -221,7 +232,7 @@ impl Node {
         let is_openers = if is_dialled { me < node } else { node < me };
         let count = data_links(workers, end.workers);
         let Some(links) = self.paths.data_links(node) else { return false };
-        // Before it knows its partitions, this node can do nothing with a frame; the peer tries again.
+        // Without its partitions, this node cannot process a frame; the peer tries again.
         let is_ready = self.keyspace().is_some() && !self.has_closed_links.load(Ordering::Acquire);
         if !is_openers || id.index >= count || !is_ready {
             return false;
@@ -240,7 +251,7 @@ impl Node {
         true
     }
 
-    /// Takes what came through another node about a connection that goes through it. `sender` leads back.
+    /// Handles a tunnel frame that a relay delivered. `sender` leads back to the relay.
     pub(super) fn on_tunnel(&self, from: NodeId, sender: &PeerSender, frame: Piece) {
         let tunnels = self.paths.tunnels();
         let (me, incarnation) = self.me();
@@ -250,7 +261,7 @@ impl Node {
             (TunnelEvent::Open(end), _) => {
                 let tunnel = tunnels.begin((me, from), id, sender.clone(), None);
                 let workers = self.options.workers as u16;
-                // Said before the worker says its first word.
+                // Sent before the worker sends its first ack.
                 let said = tunnel.send(TunnelEvent::Opened(TunnelEnd { incarnation, workers }));
                 let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
                 if said.is_ok() {
@@ -263,7 +274,7 @@ impl Node {
                 tunnel.on_bytes(at, taken, &bytes);
             }
             (TunnelEvent::Bytes { .. }, None) => {
-                // Who hears nothing finds out by itself.
+                // If this is lost, the peer finds out by its own timeout.
                 let _ = sender.send(tunnel::wrap(me, from, id, TunnelEvent::End));
             }
             (TunnelEvent::End, Some(tunnel)) => tunnel.ended(),
@@ -280,17 +291,22 @@ impl Node {
         links.down.notify_one();
     }
 
-    /// Nothing is heard over a connection of a link: what was sent over it may be lost. A newer one is tried beside it.
+    /// The peer is silent on a connection of a link: frames sent over it may be lost. Starts a
+    /// newer connection beside it.
     fn data_link_silent(&self, links: &DataLinks, link: &PeerLink, number: u64, now_ns: u64) {
         let (peer, k) = (link.peer, link.k);
-        tracing::info!(node = %peer, index = k, "data link silent");
+        tracing::info!(
+            node = %peer,
+            index = k,
+            "no answer over the data link: opening another connection"
+        );
         self.update_reachability(now_ns, None, |reach| reach.data_link_silent(peer, k, now_ns));
         let handed = &links.handed[usize::from(k)];
         let _ = handed.compare_exchange(number, 0, Ordering::AcqRel, Ordering::Relaxed);
         links.path_changed();
     }
 
-    /// Asks for signs of life over all data links where that is due.
+    /// Sends pings over all data links where they are due.
     pub(super) fn tick_data_links(&self, now_ns: u64) {
         for link in self.links().all() {
             if link.transport.tick(now_ns) {

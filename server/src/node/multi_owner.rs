@@ -1,11 +1,13 @@
 //! Keys with several owners that are charged together: all of them or none.
 //!
-//! Here: what a request asks of each key, and one answer made of what their owners tell. Not here: a
-//! key's own part (`sub_request`), charging together on one node (`crate::commands::multi_key`).
+//! Here: the operation on each key of a request, and the one reply made of the owners' answers. Not
+//! here: the operation on one key (`sub_request`), charging together on one node
+//! (`crate::commands::multi_key`).
 //!
-//! Every key is charged at once, each by its owner. Where one refuses, or does not answer, what the
-//! others gave is given back; should that get lost it stays spent. So never more passes than each
-//! limit allows, and of two requests that meet both may be refused where one had fitted.
+//! All keys are charged concurrently, each by its owner. If one owner refuses or does not answer,
+//! the units of the others are refunded; a refund that is lost leaves its units spent. No limit
+//! therefore allows too much, and of two concurrent requests both may be refused where one would
+//! have fitted.
 
 use bytes::Bytes;
 use cluster::id::Partition;
@@ -26,7 +28,7 @@ use crate::commands::native::{settled, units_of, verdict};
 use crate::limits::{Limit, LimitMatch};
 use crate::session::{ExecContext, look_up};
 
-/// What a request wants of each key.
+/// The operation that a request applies to each key.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LimitOp {
     Take(TakeParams),
@@ -34,29 +36,29 @@ pub(super) enum LimitOp {
 }
 
 impl LimitOp {
-    /// Whether it asks to wait where no policy that it is charged by ever does.
+    /// Whether the operation asks to wait, but no policy of its charges ever waits.
     pub(super) fn waits_in_vain(&self, charges: &ChargeSet) -> bool {
         matches!(self, Self::Take(take) if charges.wait_in_vain(take.wait))
     }
 }
 
-/// Why a request on several keys is not under way.
+/// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NotMultiOwner {
-    /// It concerns one key only.
+    /// The command concerns one key only.
     OneKey,
-    /// It is of a sort that is not done over several owners.
+    /// Several owners cannot perform the command together.
     Unsupported(&'static str),
 }
 
-/// Longer than charging a key and giving back may take together.
+/// An upper bound of the time between a charge and its refund.
 const SOON_NS: u64 = 2_500_000_000;
 
 const NO_IDS: &str = "SERVER_ERROR id= is not kept for keys of several owners";
 const NO_LEASES: &str = "SERVER_ERROR quota of a limit with parents is not leased in a cluster";
 const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing\r\n";
 
-/// What a command on a key whose limit has parents wants of all of them.
+/// The operation that a command on a key whose limit has parents applies to all of them.
 pub(super) fn limit_op_of(
     found: &LimitMatch<'_>,
     operation: &Operation<'_>,
@@ -101,12 +103,12 @@ pub(super) fn limit_op_of(
     })
 }
 
-/// What a `takem` with this `id` is told, if it cannot be done.
+/// The reply to a `takem` with this `id`, if the node must refuse it.
 pub(super) fn refuses_id(id: Option<&[u8]>) -> Option<&'static str> {
     id.map(|_| NO_IDS)
 }
 
-/// One key.
+/// One key of a request.
 struct OwnerRow {
     limit: Box<[u8]>,
     key: Box<[u8]>,
@@ -116,7 +118,7 @@ struct OwnerRow {
     times: u64,
 }
 
-/// What became of a key's part.
+/// The state of the sub-request of a key.
 #[derive(Debug, Clone, Copy)]
 enum SubRequestState {
     Open,
@@ -124,10 +126,10 @@ enum SubRequestState {
     Failed(&'static str),
 }
 
-/// What a request on several keys came to.
+/// The result of a request over several owners.
 pub(super) enum MultiOwnerResult {
     Completed(Completion),
-    /// Not all owners have answered.
+    /// Some owner has not answered.
     Failed {
         client: Client,
         place: u64,
@@ -137,12 +139,12 @@ pub(super) enum MultiOwnerResult {
     },
 }
 
-/// A request on several keys that is under way.
+/// A request over several owners that is under way.
 pub(super) struct MultiOwnerRequest {
     client: Client,
     place: u64,
     raw_request: Bytes,
-    /// The client wants to hear of no failure.
+    /// The client expects no reply to a failure.
     quiet: bool,
     op: LimitOp,
     rows: Vec<OwnerRow>,
@@ -151,7 +153,7 @@ pub(super) struct MultiOwnerRequest {
 }
 
 impl MultiOwnerRequest {
-    /// All keys that are listed.
+    /// Makes a request over all keys that `charges` lists.
     pub(super) fn new(
         client: Client,
         place: u64,
@@ -179,7 +181,7 @@ impl MultiOwnerRequest {
         Self { client, place, raw_request, quiet, op, rows, parts, open }
     }
 
-    /// What each key is asked.
+    /// The operation on each key, with its partition.
     pub(super) fn operations(&self) -> Vec<(Partition, Bytes)> {
         let asked = |index: usize, row: &OwnerRow| match self.op {
             LimitOp::Take(take) => SubOp::Take(TakeParams {
@@ -195,7 +197,7 @@ impl MultiOwnerRequest {
         self.rows.iter().enumerate().map(of).collect()
     }
 
-    /// Notes a part; true when it was the last.
+    /// Records the outcome of a sub-request. Returns true if it was the last.
     pub(super) fn note(&mut self, row: usize, told: Result<Bytes, &'static str>) -> bool {
         let Some(part) = self.parts.get_mut(row) else { return false };
         if !matches!(part, SubRequestState::Open) {
@@ -204,7 +206,7 @@ impl MultiOwnerRequest {
         *part = match told {
             Ok(bytes) => match SubResponse::decode(&bytes) {
                 Some(response) => SubRequestState::Reported(response),
-                // The owner speaks for itself: it found no such key there.
+                // The owner found no such limit on its node.
                 None => SubRequestState::Failed(LIMITS_CHANGE),
             },
             Err(why) => SubRequestState::Failed(why),
@@ -213,7 +215,7 @@ impl MultiOwnerRequest {
         self.open == 0
     }
 
-    /// What it came to, and what is to be given back.
+    /// Returns the result, and the refunds to send.
     pub(super) fn finish(
         self,
         router_ctx: &mut RouterContext<'_>,
@@ -283,8 +285,8 @@ impl MultiOwnerRequest {
                 let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
                 let change = match held {
                     Some(name) => Adjustment::Settle { lease: name, actual: kept },
-                    // What is free again by itself that soon may be free before this arrives, and then it
-                    // would be taken off the next window.
+                    // Units that become free this soon may be free before a refund arrives, and it
+                    // would then be taken off the next window.
                     None if facts.decision.reset <= SOON_NS => continue,
                     None => Adjustment::Refund(units),
                 };
@@ -295,7 +297,7 @@ impl MultiOwnerRequest {
             (Some(why), _) => Err(why),
             (None, Some(odd)) => Ok(ChargeResult::undecided(odd)),
             (None, None) if refuses => {
-                // What a key gave, or counted though it refused, is part of its usage.
+                // Units that a key granted, or counted although it refused, are part of its usage.
                 for facts in facts.iter_mut().filter(|_| !take.peek) {
                     facts.decision.counted |= facts.decision.granted > 0;
                 }
@@ -310,7 +312,8 @@ impl MultiOwnerRequest {
         }
     }
 
-    /// Of a change that cannot be refused the first key tells that had something to change.
+    /// The result of a change, which is never refused: that of the first key with something to
+    /// change.
     fn changed(&self) -> Result<ChargeResult, &'static str> {
         let mut result = TakeResult::NotFound;
         for part in self.parts.iter().rev() {
@@ -325,7 +328,7 @@ impl MultiOwnerRequest {
         Ok(ChargeResult::undecided(result))
     }
 
-    /// Answers the client as a node by itself would.
+    /// Writes the reply that a node without a cluster would write.
     fn write_reply(
         &self,
         router_ctx: &mut RouterContext<'_>,

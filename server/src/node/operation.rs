@@ -1,6 +1,6 @@
-//! An operation at its owner: where it came from, and what became of it.
+//! An operation at its owner: its source and its outcome.
 //!
-//! Not here: how it is done (`replicas`, `state_machine`), who brings it and who tells its answer (`router`).
+//! Not here: performing it (`replicas`, `state_machine`), delivering it and its answer (`router`).
 
 use arrayvec::ArrayVec;
 use bytes::Bytes;
@@ -10,12 +10,12 @@ use cluster::replica::{Refusal, Route};
 use cluster::replica_set::LINKS_MAX;
 use cluster::{LinkIndex, OpStreamId};
 
-/// Where the answer to an operation goes.
+/// The destination of an operation's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpSource {
-    /// To the worker itself: it asked its own node.
+    /// This worker: the operation came from this node.
     Own,
-    /// Over this link.
+    /// The node at the other end of this link.
     Link(LinkIndex),
 }
 
@@ -25,25 +25,25 @@ pub(crate) struct OpRef<'a> {
     /// The worker that answers it.
     pub(crate) worker: u16,
     pub(crate) source: OpSource,
-    /// The number of the `Forward` that brought it.
+    /// The number of the `Forward` frame that delivered it.
     pub(crate) sending: u64,
-    /// Its place in the `Forward`.
+    /// Its place in the `Forward` frame.
     pub(crate) place: u16,
     pub(crate) stream: OpStreamId,
-    /// Its number in the lane.
+    /// Its number in the stream.
     pub(crate) number: u64,
     pub(crate) partition: Partition,
-    /// It may be done in this term only.
+    /// The operation may be performed in this term only.
     pub(crate) term: Term,
     /// The bits of `frames::op_flags`; the others are a [`OpKind`](super::state_machine::OpKind).
     pub(crate) op_flags: u8,
-    /// On this node's monotonic clock: later it is not done.
+    /// The deadline on this node's monotonic clock; after it the operation is not performed.
     pub(crate) deadline_ns: u64,
-    /// What its client wrote, or what stands for that.
+    /// The request as the client wrote it, or its encoding.
     pub(crate) line: &'a [u8],
 }
 
-/// An operation that is held until its partition is served: an [`OpRef`] with a line of its own.
+/// An operation that is held until its partition is served: an [`OpRef`] that owns its line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HeldOp {
     pub(crate) worker: u16,
@@ -59,21 +59,22 @@ pub(crate) struct HeldOp {
     pub(crate) line: Bytes,
 }
 
-/// What became of an operation.
+/// The outcome of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Performed {
-    /// It was done, now or before, and its reply was appended to the output.
+    /// The operation was performed, now or before, and its reply was appended to the output.
     Done {
-        /// The reply is told once these are met; at once if there are none.
+        /// The reply is sent once these are met; at once if there are none.
         needs: ArrayVec<Need, LINKS_MAX>,
-        /// The term in which it was done.
+        /// The term in which the operation was performed.
         term: Term,
     },
-    /// It is held: it comes back as `WorkerEvent::Perform`, `Refer` or `Refuse`.
+    /// The operation is held: it returns as `WorkerEvent::Perform`, `Refer` or `Refuse`.
     Held,
-    /// This node is not primary in that term; who is, as far as it knows. This sending was not done.
+    /// This node is not primary in that term; contains the primary, if known. This sending was not
+    /// performed.
     Refer(Option<Route>),
-    /// This sending was not done and will not be.
+    /// This sending was not performed and will not be.
     Refused(Refusal),
 }
 

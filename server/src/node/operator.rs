@@ -1,7 +1,7 @@
-//! What a node tells an operator, and what an operator tells the cluster through it.
+//! Statistics that a node shows to an operator, and the operator's commands to the cluster.
 //!
-//! Here: gathering the figures, and carrying a command out while the client waits. Not here: how
-//! figures are written and words are read (`cluster_stats`).
+//! Here: collecting the metrics, and executing a command while the client waits. Not here: the
+//! format of the statistics and the syntax of commands (`cluster_stats`).
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,12 +26,12 @@ use crate::limits::map_text::{self, LimitText, OrderedLimit};
 use crate::session::{ExecContext, Session};
 use crate::transport::PeerAddr;
 
-/// For a command of an operator's.
+/// The time to live of an operator's command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 
 const OK: &str = "OK\r\n";
 
-/// Answer to a command that would change the cluster, on a connection that may not.
+/// The reply to a command that would change the cluster, on a connection without permission.
 const NOT_ALLOWED: &[u8] = b"CLIENT_ERROR cluster: not allowed on this connection; \
       use the server's --admin-socket, or start it with --admin-loopback or -A\r\n";
 
@@ -82,7 +82,7 @@ impl Node {
         Some(work(&view))
     }
 
-    /// Answers `stats cluster` and its like; false if the topic is another.
+    /// Answers `stats cluster` and its variants. Returns false for any other topic.
     pub(crate) fn write_stats(&self, now: engine::Now, topic: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(topic) = Topic::of(topic) else { return false };
         if self.with_view(now, |view| write(view, topic, out)).is_none() {
@@ -98,7 +98,7 @@ impl Node {
 }
 
 impl Session {
-    /// An operator's command: proposed to the leader while the client waits.
+    /// Starts an operator's command: it is proposed to the leader while the client waits.
     pub(super) fn command_cluster(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -144,11 +144,11 @@ impl Session {
 }
 
 fn client_error(error: &impl Display) -> String {
-    // What an operator wrote may be told back.
+    // The error may quote the operator's text.
     format!("CLIENT_ERROR cluster: {}\r\n", error.to_string().replace(char::is_control, "?"))
 }
 
-/// What an operator wants, out of the client's buffer.
+/// An operator's command, copied out of the client's buffer.
 enum OperatorRequest {
     Command(MapCommand),
     Limit { text: LimitText, before: Option<String> },
@@ -168,7 +168,7 @@ impl OperatorRequest {
         })
     }
 
-    /// Does it; the answer.
+    /// Executes the command and returns the reply.
     async fn carry_out(self, control: &Control) -> String {
         let server_error = |error: &dyn Display| format!("SERVER_ERROR cluster: {error}\r\n");
         let changed = match self {

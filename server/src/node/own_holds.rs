@@ -1,10 +1,10 @@
-//! Holds that this node gave by itself while their owner was out of reach.
+//! Holds that this node granted by itself while their owner was out of reach.
 //!
-//! Here: which of them the owner does not know yet, telling it, and ending or renewing them before it
-//! knows. Not here: giving them (`degraded`).
+//! Here: the holds that an owner does not know yet, reporting them, and settling or renewing them
+//! before that. Not here: granting them (`degraded`).
 //!
-//! An owner is told of a hold by its name, so it counts it once however often it is told, for as long as
-//! the hold has left. Once it knows, the hold is like any other: it is settled where the owner is.
+//! The report of a hold contains its name and the time it has left, so the owner counts a repeated
+//! report once. A hold that the owner knows is like any other: its owner settles it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,35 +24,35 @@ use super::sub_request::{SubOp, SubRequest};
 use crate::commands::limited_keys::milliseconds;
 use crate::commands::native::settled;
 
-/// A hold on one key: the name it shares with those on other keys, and its place among them.
+/// A hold on one key: the name it shares with those on other keys, and its index among them.
 pub(super) type HoldName = (u64, usize);
 
-/// What its owner is to be told of one.
+/// A hold that this node has to report to its owner.
 #[derive(Debug)]
 struct OwnHold {
     debt_policy: DebtPolicy,
     key: Box<[u8]>,
     partition: Partition,
     units: u64,
-    /// Its limit is one of holders.
+    /// Its policy is `concurrency`, which counts holders.
     is_holder: bool,
-    /// On the monotonic clock.
+    /// The end, on the monotonic clock.
     end_ns: u64,
-    /// The owner is being told.
+    /// A report is under way.
     is_under_way: bool,
 }
 
-/// Those of which owners do not know.
+/// The holds that their owners do not know yet.
 #[derive(Debug, Default)]
 pub(super) struct OwnHolds {
     open: BTreeMap<HoldName, OwnHold>,
 }
 
-/// Those that a worker gave and has to tell of.
+/// The holds that a worker granted and has to report.
 #[derive(Debug, Default)]
 pub(super) struct HoldsToTell {
     names: Vec<HoldName>,
-    /// Which of them an operation is about.
+    /// The hold of each report that is under way.
     numbers: slab::Slab<HoldName>,
 }
 
@@ -61,7 +61,7 @@ impl OwnHolds {
         self.open.range_mut((lease, 0)..=(lease, usize::MAX))
     }
 
-    /// Whether all that is known of a hold is here.
+    /// Whether no report of this hold is under way, and the hold is here.
     fn has(&mut self, lease: u64) -> bool {
         let mut holds = self.of_lease(lease).peekable();
         holds.peek().is_some() && holds.all(|(_, hold)| !hold.is_under_way)
@@ -79,7 +79,7 @@ impl HoldsToTell {
 }
 
 impl Router {
-    /// A hold was given: its owner is to be told.
+    /// Adds a hold that was granted, to report it to its owner.
     pub(super) fn owe_hold(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -98,7 +98,7 @@ impl Router {
         self.send_holds(ctx);
     }
 
-    /// Tells owners that may be in reach of the holds that they do not know.
+    /// Reports the open holds to owners that may be in reach.
     pub(super) fn send_holds(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(self.node());
         for name in std::mem::take(&mut self.debts.holds.names) {
@@ -127,7 +127,7 @@ impl Router {
         }
     }
 
-    /// An owner knows of a hold now, or may not.
+    /// Completes the report of a hold: the owner knows it now, or the report is repeated.
     pub(super) fn on_hold_sent(&mut self, index: usize, result: &OpResult) {
         let Some(name) = self.debts.holds.numbers.try_remove(index) else { return };
         let node = Arc::clone(self.node());
@@ -142,7 +142,8 @@ impl Router {
         }
     }
 
-    /// Settles or renews a hold of which its owner does not know yet; none if it is no such command.
+    /// Settles or renews a hold that its owner does not know yet. Returns `None` for any other hold
+    /// or command.
     pub(super) fn change_own_hold(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -167,7 +168,7 @@ impl Router {
             let hash = hasher.hash(&hold.key);
             let done = if let Native::Settle { actual, .. } = native {
                 node.metrics.debt.fetch_sub(hold.units, Ordering::Relaxed);
-                // What was used stays used; a holder holds nothing any more.
+                // Used units stay used; a holder no longer holds anything.
                 if !hold.is_holder && *actual > 0 {
                     owed.push(((hold.debt_policy.clone(), hold.key.clone()), hold.partition));
                 }

@@ -1,11 +1,13 @@
-//! The ways to the other nodes of the map: over their own links, or through another node.
+//! The paths to the other nodes of the map: over their own links, or through another node.
 //!
-//! Where the link to a node is broken, frames go through the lane of another node, and so do the data links.
+//! While the link to a node is broken, control frames and data links go through another node.
 //!
-//! Here: which lane a control frame takes, what this node passes on for others, who is away. Not here: which
-//! nodes are in reach (`reachability`), data links (`links`), lanes (`crate::transport`).
+//! Here: the sender that a control frame takes, the frames that this node passes on for others, the
+//! nodes that are away. Not here: which nodes are in reach (`reachability`), data links (`links`),
+//! control links (`crate::transport`).
 //!
-//! A relay passes a frame on as it is, once, over its own lane; it keeps nothing and answers nothing.
+//! A relay passes a frame on unchanged, once, over its own link; it keeps nothing and answers
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,16 +21,16 @@ use super::links::{DataLinks, Links, Tunnels};
 use super::reachability::{Path, ReachAction, Reachability};
 use crate::transport::{PeerSender, Shed};
 
-/// The way to one node.
+/// The path to one node.
 struct PeerPath {
     sender: PeerSender,
     data_links: Arc<DataLinks>,
     path: Path,
-    /// Something was to be sent while the link was broken.
+    /// A frame was to be sent while the link was broken.
     is_wanted: AtomicBool,
 }
 
-/// The ways to all nodes of the map but this one.
+/// The paths to all nodes of the map but this one.
 #[derive(Default)]
 pub(crate) struct PeerPaths {
     paths: RwLock<BTreeMap<NodeId, PeerPath>>,
@@ -36,12 +38,13 @@ pub(crate) struct PeerPaths {
     links: Links,
     tunnels: Tunnels,
     reach: Mutex<Reachability>,
-    /// Some link is broken, or not up yet; some node is away.
+    /// Some link is broken or not yet up.
     is_unsettled: AtomicBool,
+    /// Some node is away.
     is_any_away: AtomicBool,
     /// This node has no contact to most voters.
     is_alone: AtomicBool,
-    /// Frames passed on for other nodes.
+    /// The number of frames passed on for other nodes.
     passed_on: AtomicU64,
 }
 
@@ -63,7 +66,7 @@ impl PeerPaths {
         self.paths.read().contains_key(&node)
     }
 
-    /// The map has a node, which is reached over this lane. Returns its data links if they are new.
+    /// Adds a node of the map, with its sender. Returns its data links if they are new.
     pub(super) fn insert(
         &self,
         node: NodeId,
@@ -90,7 +93,7 @@ impl PeerPaths {
         fresh
     }
 
-    /// The data links to a node of the map.
+    /// Returns the data links to a node of the map.
     pub(super) fn data_links(&self, node: NodeId) -> Option<Arc<DataLinks>> {
         self.paths.read().get(&node).map(|peer_path| Arc::clone(&peer_path.data_links))
     }
@@ -100,12 +103,12 @@ impl PeerPaths {
         &self.links
     }
 
-    /// The connections of links that go through other nodes.
+    /// The connections of data links that go through other nodes.
     pub(super) fn tunnels(&self) -> &Tunnels {
         &self.tunnels
     }
 
-    /// The lane to the node through which frames to `node` go, if there is one.
+    /// Returns the sender of the relay to `node`, if there is one.
     pub(super) fn relay_to(&self, node: NodeId) -> Option<PeerSender> {
         let paths = self.paths.read();
         match paths.get(&node)?.path {
@@ -114,7 +117,7 @@ impl PeerPaths {
         }
     }
 
-    /// Only nodes that are known stay.
+    /// Drops all nodes for which `is_known` is false.
     pub(super) fn retain(&self, is_known: impl Fn(NodeId) -> bool) {
         self.paths.write().retain(|node, peer_path| {
             let is_known = is_known(*node);
@@ -127,15 +130,15 @@ impl PeerPaths {
         self.reach.lock().retain(is_known);
     }
 
-    /// Something is to be sent to a node, and cannot be now.
+    /// Records that a frame for a node waits for its path.
     pub(super) fn want(&self, node: NodeId) {
         if let Some(peer_path) = self.paths.read().get(&node) {
             peer_path.is_wanted.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Sends a frame to a node that the map may not have yet: over `sender`, unless that is broken and
-    /// another node reaches it.
+    /// Sends a frame to a node that the map may not have yet: over `sender`, unless its link is
+    /// broken and a relay reaches the node.
     pub(super) fn send_or(
         &self,
         me: NodeId,
@@ -153,8 +156,8 @@ impl PeerPaths {
         }
     }
 
-    /// Passes a frame on that its sender could not bring to its receiver. Only over this node's own
-    /// link, and only if that is not broken: nothing goes round in circles.
+    /// Passes a frame on for its sender. It goes only over this node's own link, and only if that
+    /// is not broken, so that no frame goes in circles.
     pub(super) fn pass_on(&self, from: NodeId, to: NodeId, frame: Box<Frame>) {
         if !self.reach.lock().is_direct(to) {
             return;
@@ -166,13 +169,13 @@ impl PeerPaths {
         }
     }
 
-    /// Whether frames to a node go through another one.
+    /// Whether frames to a node go through a relay.
     pub(super) fn is_relayed(&self, node: NodeId) -> bool {
         let paths = self.paths.read();
         paths.get(&node).is_some_and(|peer_path| matches!(peer_path.path, Path::Through(_)))
     }
 
-    /// Whether a node is out of reach in every way, so that nobody should wait for it.
+    /// Whether a node is out of reach on every path, and operations should not wait for it.
     pub(super) fn is_away(&self, node: NodeId) -> bool {
         self.is_any_away.load(Ordering::Relaxed)
             && self.paths.read().get(&node).is_some_and(|peer_path| {
@@ -186,19 +189,19 @@ impl PeerPaths {
         self.is_any_away.load(Ordering::Relaxed) && self.is_alone.load(Ordering::Relaxed)
     }
 
-    /// Whether some link is broken, or not up yet: then there is something to do as time passes.
+    /// Whether some link is broken or not yet up: reachability then depends on time.
     pub(super) fn is_unsettled(&self) -> bool {
         self.is_unsettled.load(Ordering::Relaxed)
     }
 
-    /// Broken links, and frames passed on for other nodes.
+    /// The number of broken links, and of frames passed on for other nodes.
     pub(super) fn metrics(&self) -> (u64, u64) {
         let broken = self.reach.lock().broken_links() as u64;
         (broken, self.passed_on.load(Ordering::Relaxed))
     }
 
-    /// Something was heard of a link, or time passes: what is to be done now. The first of each is a
-    /// change of path that holds already.
+    /// Applies `news` and the time, and returns the resulting actions. A change of path among them
+    /// is in force already.
     pub(super) fn note(
         &self,
         now_ns: u64,
@@ -234,7 +237,7 @@ impl PeerPaths {
         steps
     }
 
-    /// Asks a peer for a sign of life through another node.
+    /// Sends a ping to a peer through a relay.
     pub(super) fn probe_through(&self, me: NodeId, peer: NodeId, relay: NodeId, number: u64) {
         if let Some(peer_path) = self.paths.read().get(&relay) {
             let _ = peer_path.sender.send(wrap(me, peer, Frame::Ping(number)));

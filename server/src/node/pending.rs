@@ -1,7 +1,7 @@
-//! What clients are told, and what for.
+//! Pending operations and their results, as replies to clients.
 //!
-//! Here: who waits for an operation, and what its ending is to them. Not here: operations under way
-//! (`router`), the order in which clients are answered (`reply_queue`).
+//! Here: the client of an operation, and the reply that its result becomes. Not here: operations
+//! under way (`router`), the order of a client's replies (`reply_queue`).
 
 use bytes::Bytes;
 use cluster::id::Partition;
@@ -14,91 +14,91 @@ const MOVING: &str = "SERVER_ERROR not applied: moving\r\n";
 const BUSY: &str = "SERVER_ERROR not applied: busy\r\n";
 const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
 
-/// Which connection of the worker's.
+/// A connection of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Client {
-    /// Its place.
+    /// Its index.
     pub(crate) index: usize,
-    /// Never used twice, as places are.
+    /// A number that is never reused, as indices are.
     pub(crate) id: u64,
 }
 
-/// What an answer is to its client.
+/// The part that an operation's result has in its client's reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ReplyKind {
-    /// The whole answer. Of a quiet request: nothing is said if it fails.
+    /// The whole reply. `quiet`: a failure has no reply.
     Whole { quiet: bool },
-    /// One of the keys of a retrieval.
+    /// The part of one key of a retrieval.
     Part,
-    /// One of several operations behind one answer.
+    /// One of several operations behind one reply.
     Counted,
-    /// Whatever it is, the client is told this; nothing, even of a failure, where this is empty.
+    /// A fixed text replaces the reply and any error; an empty text suppresses both.
     Fixed(&'static str),
-    /// The whole answer to a request of a limit's client, which has another answer if this one fails;
-    /// with what the client wrote.
+    /// The whole reply to a request on a limit. `raw_request` is the request as the client wrote
+    /// it: a failure is answered by a degraded decision.
     Limited { quiet: bool, raw_request: Bytes },
-    /// What this node owes for a key.
+    /// A debt of this node for a key.
     Debt(usize),
-    /// A hold that this node gave by itself.
+    /// A hold that this node granted by itself.
     Hold(usize),
-    /// The whole answers of consecutive requests, in consecutive places.
+    /// The whole replies of consecutive requests, in consecutive places.
     Run,
-    /// The part of one key in a request on several.
+    /// The part of one key in a request over several owners.
     SubRequest { request: usize, row: usize },
-    /// Nobody waits for it.
+    /// No client waits for it.
     Nothing,
 }
 
 /// Whether an operation may change something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpAccess {
-    /// It only looks: doing it twice is doing it once.
+    /// The operation only reads, so performing it twice is harmless.
     Read,
-    /// It may change its key.
+    /// The operation may change its key.
     Write,
 }
 
-/// How an operation ended.
+/// The result of an operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum OpResult {
-    /// It was done once; its reply.
+    /// The operation was performed exactly once; contains its reply.
     Done(Bytes),
-    /// It was certainly not done.
+    /// The operation was certainly not performed.
     NotApplied(Refusal),
-    /// It was done once or not at all.
+    /// The operation was performed once or not at all.
     Unknown,
 }
 
-/// Who waits for an operation, or for a run of them.
+/// An operation, or a run of them, whose result a client waits for.
 #[derive(Debug)]
 pub(super) struct PendingOp {
     pub(super) client: Client,
     pub(super) place: u64,
     pub(super) reply_kind: ReplyKind,
     pub(super) partition: Partition,
-    /// Operations that have not ended.
+    /// Operations without a result yet.
     pub(super) left: u32,
 }
 
 impl PendingOp {
-    /// The waiter of one operation of a run.
+    /// The pending operation of one request of a run.
     pub(super) fn for_one(&self) -> Self {
         Self { reply_kind: ReplyKind::Run, left: 1, ..*self }
     }
 }
 
-/// The answers to a run of requests, one behind the other.
+/// The replies to a run of requests, in one text.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ReplyRun {
     pub(crate) client: Client,
-    /// Of the first of them.
+    /// The place of the first reply.
     pub(crate) place: u64,
     pub(crate) count: u32,
-    /// Bytes of the front's texts.
+    /// The range of the text in the router's buffer.
     pub(crate) text: (usize, usize),
 }
 
-/// An answer on its way to a client.
+/// A result on its way to its client.
 pub(crate) struct Completion {
     pub(crate) client: Client,
     pub(super) place: u64,
@@ -107,7 +107,7 @@ pub(crate) struct Completion {
 }
 
 impl Completion {
-    /// An answer that is there.
+    /// A completion whose reply is `text`.
     pub(super) fn ready(client: Client, place: u64, text: Bytes) -> Self {
         Self {
             client,
@@ -117,7 +117,7 @@ impl Completion {
         }
     }
 
-    /// Puts the answer into its place.
+    /// Puts the reply into its place.
     pub(crate) fn complete(self, replies: &mut ReplyQueue) {
         let text = text_of(self.result);
         match (self.kind, text) {
@@ -138,7 +138,7 @@ impl Completion {
                 replies.complete(self.place, Bytes::from_static(why.as_bytes()), false);
             }
             (ReplyKind::Part | ReplyKind::Counted, Err(why)) => replies.fail(self.place, why),
-            // Whoever fails here was answered by the front.
+            // The router has answered these failures.
             (ReplyKind::Limited { .. }, Err(_))
             | (
                 ReplyKind::SubRequest { .. }
@@ -152,7 +152,7 @@ impl Completion {
     }
 }
 
-/// What is told of an operation that has ended.
+/// The reply to an operation, or its error line.
 pub(super) fn text_of(result: OpResult) -> Result<Bytes, &'static str> {
     match result {
         OpResult::Done(text) => Ok(text),

@@ -1,36 +1,36 @@
-//! Which nodes this one reaches: over a link of its own, through another node, or not at all.
+//! The nodes that this one reaches: over its own link, through another node, or not at all.
 //!
-//! Here: what follows from signs of life and from time. Not here: signs of life on a link
-//! (`crate::transport`), what is sent over which way (`paths`).
+//! Here: decisions from signs of life and from time. Not here: signs of life on a link
+//! (`crate::transport`), the path of each frame (`paths`).
 //!
-//! A peer whose link is broken is asked for a sign of life through several other nodes at once. The one
-//! that brings the first answer is the relay from then on, for as long as signs of life come through it
-//! and the link stays broken. A peer that is reached in neither way counts as away after a while, and
-//! nothing is asked of it any more but signs of life.
+//! If the link to a peer is broken, this node pings the peer through several other nodes at once.
+//! The node that delivers the first answer is the relay from then on, while answers come through it
+//! and the link stays broken. A peer that neither path reaches is away after a while, and then
+//! receives pings only.
 
 use std::collections::BTreeMap;
 
 use cluster::id::NodeId;
 
 const MS: u64 = 1_000_000;
-/// A link that takes longer to open is taken to be broken.
+/// A link that takes longer to open counts as broken.
 const OPENING_NS: u64 = 300 * MS;
-/// A relay is asked for a sign of life of the peer this long after the last one.
+/// Time from an answer through the relay to the next ping through it.
 const PROBE_NS: u64 = 100 * MS;
-/// A relay through which none comes in time is none any more.
+/// A relay that delivers no answer within this time is dropped.
 const SILENT_NS: u64 = 300 * MS;
 /// Longest pause between two searches for a relay; it doubles from [`PROBE_NS`].
 const SEARCH_NS_MAX: u64 = 1000 * MS;
-/// Nobody asks for relays to a peer that nothing was sent to for this long.
+/// Relays to a peer are searched only for this long after a frame for the peer.
 const WANTED_NS: u64 = 2000 * MS;
-/// A peer that is reached in no way is away after this time where the node is cut off from most voters…
+/// An unreachable peer is away after this time if this node is cut off from most voters…
 const AWAY_ALONE_NS: u64 = 1000 * MS;
-/// …and after this time where it is not, because then the map soon names another owner.
+/// …and after this time if it is not, because the map then soon names another owner.
 const AWAY_NS: u64 = 1800 * MS;
-/// Most nodes that are asked for a sign of life of one peer.
+/// Most nodes through which one peer is pinged.
 const RELAYS_MAX: usize = 8;
 
-/// How frames reach a node.
+/// The path of frames to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Path {
     /// Over the link to it.
@@ -38,18 +38,18 @@ pub(super) enum Path {
     Direct,
     /// Through this node.
     Through(NodeId),
-    /// In no way that is known; the link to it is tried.
+    /// No known path; this node tries to open the link.
     Broken,
-    /// As `Broken`, for so long that nobody should wait for it.
+    /// `Broken` for long enough that no operation should wait for the node.
     Away,
 }
 
-/// What is to be done.
+/// An action for the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReachAction {
     /// Frames to a node take this path from now on.
     Take(NodeId, Path),
-    /// Ask `peer` for a sign of life through `relay`.
+    /// Ping `peer` through `relay`.
     Ask { peer: NodeId, relay: NodeId, number: u64 },
     /// Try to open the link.
     Probe(NodeId),
@@ -58,13 +58,13 @@ pub(super) enum ReachAction {
 /// The link to a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum LinkState {
-    /// None is up, and none is wanted.
+    /// No link is up, and none is wanted.
     #[default]
     Idle,
-    /// It is opened since then.
+    /// The link has been opening since this time.
     Opening(u64),
     Up,
-    /// Nothing is heard over it, or none can be opened, since then.
+    /// The link has been silent, or could not be opened, since this time.
     Broken(u64),
 }
 
@@ -72,27 +72,28 @@ enum LinkState {
 struct PeerReach {
     link: LinkState,
     relay: Option<NodeId>,
-    /// The last ask through relays, when, and whether it was answered.
+    /// The last ping through relays: its number, its time, and whether it was answered.
     number: u64,
     probed_ns: u64,
     is_answered: bool,
     pause_ns: u64,
-    /// When something was last sent to it while its link was broken.
+    /// When a frame was last sent to the peer while its link was broken.
     wanted_ns: u64,
     path: Path,
-    /// Data links over which nothing is heard, a bit each, and since when.
+    /// The silent data links, one bit each, and the start of the silence.
     silent_links: u16,
     silent_ns: u64,
 }
 
-/// All peers.
+/// The reachability of all peers.
 #[derive(Debug, Default)]
 pub(super) struct Reachability {
     peers: BTreeMap<NodeId, PeerReach>,
 }
 
 impl Reachability {
-    /// The map has a node: the path to it. The control plane may have opened the link before.
+    /// Adds a node of the map and returns the path to it. The control plane may have opened its
+    /// link before.
     pub(super) fn path_to(&mut self, node: NodeId) -> Path {
         self.peers.entry(node).or_default().path
     }
@@ -105,12 +106,13 @@ impl Reachability {
         }
     }
 
-    /// The link is up, or the peer is heard on it again.
+    /// The link is up, or the peer answers on it again.
     pub(super) fn link_up(&mut self, node: NodeId) {
         self.peers.entry(node).or_default().link = LinkState::Up;
     }
 
-    /// Notes that the peer lives, whether its link is up or not. It is `Broken` again instead of `Away`.
+    /// Records that the peer is alive, whether its link is up or not. `Away` becomes `Broken`
+    /// again.
     pub(super) fn note_alive(&mut self, node: NodeId, now_ns: u64) {
         let peer = self.peers.entry(node).or_default();
         if let LinkState::Broken(_) = peer.link {
@@ -119,7 +121,7 @@ impl Reachability {
         }
     }
 
-    /// The link ended in an orderly way, or the peer's process did.
+    /// The link ended in an orderly way, or the peer's process ended.
     pub(super) fn down(&mut self, node: NodeId) {
         let peer = self.peers.entry(node).or_default();
         if !matches!(peer.link, LinkState::Broken(_)) {
@@ -127,7 +129,7 @@ impl Reachability {
         }
     }
 
-    /// Nothing is heard over the link, or none can be opened, for `for_ns` by now.
+    /// The link has been silent, or could not be opened, for `for_ns`.
     pub(super) fn broken(&mut self, node: NodeId, now_ns: u64, for_ns: u64) {
         let peer = self.peers.entry(node).or_default();
         let since_ns = now_ns.saturating_sub(for_ns);
@@ -138,7 +140,7 @@ impl Reachability {
         };
     }
 
-    /// Nothing is heard over a data link by now, though asked for [`SILENT_NS`] ago.
+    /// A data link is silent, although a ping was sent [`SILENT_NS`] ago.
     pub(super) fn data_link_silent(&mut self, node: NodeId, index: u16, now_ns: u64) {
         let peer = self.peers.entry(node).or_default();
         if peer.silent_links == 0 {
@@ -147,21 +149,21 @@ impl Reachability {
         peer.silent_links |= 1 << index;
     }
 
-    /// A data link is heard again, or ended.
+    /// A data link is no longer silent, or has ended.
     pub(super) fn data_link_up(&mut self, node: NodeId, index: u16) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.silent_links &= !(1 << index);
         }
     }
 
-    /// Something was sent to a peer, or refused because it is away.
+    /// A frame was sent to a peer, or refused because the peer is away.
     pub(super) fn wanted(&mut self, node: NodeId, now_ns: u64) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.wanted_ns = now_ns;
         }
     }
 
-    /// A sign of life of a peer came through a node.
+    /// An answer of a peer came through a relay.
     pub(super) fn answered(&mut self, node: NodeId, relay: NodeId, number: u64) {
         let Some(peer) = self.peers.get_mut(&node) else { return };
         if number == peer.number && peer.relay.is_none_or(|known| known == relay) {
@@ -171,7 +173,7 @@ impl Reachability {
         }
     }
 
-    /// Forgets nodes that are no more.
+    /// Drops all nodes for which `is_known` is false.
     pub(super) fn retain(&mut self, is_known: impl Fn(NodeId) -> bool) {
         self.peers.retain(|node, _| is_known(*node));
         for peer in self.peers.values_mut() {
@@ -179,12 +181,12 @@ impl Reachability {
         }
     }
 
-    /// Whether a peer can pass something on over its own link to `node`, as far as is known.
+    /// Whether this node can pass a frame on over its own link to `node`, as far as it knows.
     pub(super) fn is_direct(&self, node: NodeId) -> bool {
         self.peers.get(&node).is_none_or(|peer| !matches!(peer.link, LinkState::Broken(_)))
     }
 
-    /// Whether time changes something by itself.
+    /// Whether the passing of time alone may cause an action.
     pub(super) fn is_unsettled(&self) -> bool {
         self.peers.values().any(|peer| {
             peer.silent_links != 0
@@ -192,16 +194,17 @@ impl Reachability {
         })
     }
 
-    /// Peers whose link is broken.
+    /// The number of peers whose link is broken.
     pub(super) fn broken_links(&self) -> usize {
         self.peers.values().filter(|peer| matches!(peer.link, LinkState::Broken(_))).count()
     }
 
-    /// Time passes. `is_alone`: the node has no contact to most voters. To be called after each of the
-    /// others too, for what follows at once.
+    /// Advances the time and returns the resulting actions. `is_alone`: this node has no contact to
+    /// most voters. Called after each of the other methods too, for the actions that follow at
+    /// once.
     pub(super) fn tick(&mut self, now_ns: u64, is_alone: bool) -> Vec<ReachAction> {
         let mut steps = Vec::new();
-        // A link that is idle is opened by the first frame.
+        // The first frame opens an idle link.
         let relays: Vec<NodeId> = self
             .peers
             .iter()
@@ -226,7 +229,7 @@ impl Reachability {
                 }
             } else if peer.silent_links != 0 {
                 peer.look_for_relay(node, now_ns, &relays, &mut steps);
-                // The lane may still bring frames there.
+                // The control link may still deliver frames.
                 peer.relay.map_or(Path::Broken, Path::Through)
             } else {
                 peer.relay = None;
@@ -247,7 +250,7 @@ fn broken_for(silence_ns: u64, is_alone: bool) -> Path {
 }
 
 impl PeerReach {
-    /// Asks for signs of life: through the relay, or for want of one through whoever is in reach.
+    /// Pings the peer: through the relay, or without one through the nodes in reach.
     fn look_for_relay(
         &mut self,
         node: NodeId,
@@ -278,7 +281,7 @@ impl PeerReach {
             steps.push(ReachAction::Ask { peer: node, relay, number });
         } else {
             self.pause_ns = (self.pause_ns * 2).clamp(PROBE_NS, SEARCH_NS_MAX);
-            // Others begin at another place: not all go through the same node.
+            // Each peer's search begins at another node, so that one node does not relay for all.
             let from = relays.iter().position(|other| *other > node).unwrap_or(0);
             let asked = relays.iter().cycle().skip(from).take(relays.len().min(RELAYS_MAX));
             steps.extend(asked.map(|&relay| ReachAction::Ask { peer: node, relay, number }));
@@ -296,7 +299,7 @@ mod tests {
     const OTHER: NodeId = NodeId(3);
     const THIRD: NodeId = NodeId(4);
 
-    /// Two others that are in reach.
+    /// Three peers whose links are up.
     fn reach() -> Reachability {
         let mut reach = Reachability::default();
         for node in [PEER, OTHER, THIRD] {
@@ -335,7 +338,7 @@ mod tests {
         assert_eq!(path(&reach.tick(5001 * MS, false)), Some(Path::Through(THIRD)));
         reach.wanted(PEER, 5100 * MS);
         assert_eq!(asks(&reach.tick(5100 * MS, false)), [(THIRD, 2)]);
-        // The relay dies: the others are asked.
+        // The relay is silent: the others are asked.
         reach.wanted(PEER, 5400 * MS);
         let steps = reach.tick(5400 * MS, false);
         assert_eq!(asks(&steps), [(OTHER, 3), (THIRD, 3)]);
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn node_whose_link_was_up_before_the_map_had_it_is_a_relay() {
+    fn peer_linked_before_the_map_had_it_is_a_relay() {
         let mut reach = Reachability::default();
         reach.link_up(OTHER);
         reach.retain(|node| node == PEER);
@@ -383,7 +386,7 @@ mod tests {
         reach.note_alive(PEER, 8000 * MS);
         assert_eq!(path(&reach.tick(8000 * MS, false)), Some(Path::Broken));
         assert_eq!(path(&reach.tick(9800 * MS, false)), Some(Path::Away));
-        // A link that is up says more.
+        // A link that is up takes precedence.
         reach.link_up(PEER);
         reach.note_alive(PEER, 9900 * MS);
         assert_eq!(path(&reach.tick(9900 * MS, false)), Some(Path::Direct));
@@ -407,7 +410,7 @@ mod tests {
         assert_eq!(path(&reach.tick(9120 * MS, false)), None);
         reach.data_link_up(PEER, 0);
         assert_eq!(path(&reach.tick(9130 * MS, false)), Some(Path::Direct));
-        // What was silent first says since when a link is broken.
+        // The first silent link determines the start of the outage.
         reach.data_link_silent(PEER, 1, 20_300 * MS);
         reach.broken(PEER, 20_700 * MS, 300 * MS);
         assert_eq!(path(&reach.tick(21_799 * MS, false)), Some(Path::Broken));
@@ -415,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_for_a_peer_that_is_not_wanted() {
+    fn unwanted_peer_is_not_searched_for() {
         let mut reach = reach();
         reach.broken(PEER, 5000 * MS, 0);
         assert_eq!(asks(&reach.tick(5000 * MS, false)), []);

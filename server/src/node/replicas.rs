@@ -1,12 +1,14 @@
-//! The copies that this node holds, and the threads' way to them.
+//! The replicas on this node, and the access of threads to them.
 //!
-//! Here: a place for each partition behind a lock of its own, what the map says of them, carrying out what a copy asks
-//! for. In `perform` operations that no batch does, in `follow` what other copies say, in `watch` copies that wait for
-//! something, in `logs` results. Not here: what a copy does (`cluster::replica`), what its keys are (`state_machine`), what
-//! it needs of the node (`environment`), batches on open headers (`batch`).
+//! Here: a slot for each partition behind its own lock, applying the map's entries, carrying out
+//! the events of a replica. In `perform` operations outside batches, in `follow` frames from other
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs. Not here: the replica
+//! itself (`cluster::replica`), its keys (`state_machine`), its access to the node (`environment`),
+//! batches on open headers (`batch`).
 //!
-//! Who has the lock of a slot closes the partition's header before anything else, so that batches leave the partition alone,
-//! and opens it before the lock is given back. Batches never take that lock.
+//! A thread that holds the lock of a slot closes the partition's header before it changes the
+//! partition, so that batches leave the partition alone, and opens the header before it releases
+//! the lock. Batches never take that lock.
 
 mod follow;
 mod logs;
@@ -49,51 +51,52 @@ use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::runtime::service::Service;
 
-/// What a node knows of one partition.
+/// The state of one partition on this node.
 #[derive(Default)]
 struct ReplicaSlot {
-    /// None: this node never held a copy of it.
+    /// `None`: this node never held a copy of the partition.
     replica: Option<Box<Replica<HeldOp>>>,
-    /// The links in whose lists of [`LinkWatch`] it is.
+    /// The links in whose lists of [`LinkWatch`] the partition is.
     awaits: ArrayVec<LinkIndex, LINKS_MAX>,
 }
 
 /// All partitions.
 pub(crate) struct Replicas {
     slots: Box<[Mutex<ReplicaSlot>]>,
-    /// Where operations go; written while the slot is locked.
+    /// The destination of operations; written while the slot is locked.
     routes: Box<[AtomicCell<Option<Route>>]>,
     headers: Box<[PartitionHeader]>,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
-    /// Copies share those of the time when they were made: they do not ask when a partition is given up.
+    /// A replica keeps the options of its creation. That is enough, because a replica does not read
+    /// `lost_after_ns`, the only option that changes.
     options: RwLock<Arc<ReplicaOptions>>,
-    /// Never locked while another lock is waited for.
+    /// No other lock is acquired while this one is held.
     pub(super) sets: Mutex<ReplicaSets>,
     set_table: ReplicaSetTable,
     logs: SharedLogs,
     watch: LinkWatch,
-    /// What copies ask of the controller.
+    /// The changes that replicas propose to the controller.
     proposals: Mutex<BTreeMap<Partition, MapChange>>,
     pub(crate) metrics: ReplicaMetrics,
 }
 
-/// What copies did, since the start.
+/// Counters of the replicas, since the start.
 #[derive(Debug, Default)]
 pub(crate) struct ReplicaMetrics {
-    /// Operations that other nodes sent here.
+    /// Operations that other nodes sent to this one.
     pub(crate) received: AtomicU64,
 }
 
 impl ReplicaMetrics {
-    /// Other nodes sent so many operations.
+    /// Adds `count` operations of other nodes.
     pub(crate) fn note_received(&self, count: u64) {
         self.received.fetch_add(count, Ordering::Relaxed);
     }
 }
 
-/// How many copies a node holds, by their part.
+/// The number of replicas of a node, by role.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ReplicaCounts {
     pub(crate) primaries: usize,
@@ -103,7 +106,7 @@ pub(crate) struct ReplicaCounts {
     pub(crate) held: usize,
 }
 
-/// What a thread brings along to work on copies.
+/// The context in which a thread works on replicas.
 pub(crate) struct ReplicaContext<'a> {
     pub(crate) service: &'a Service,
     pub(crate) node: &'a Node,
@@ -116,7 +119,7 @@ pub(crate) struct ReplicaContext<'a> {
     pub(crate) replica_scratch: &'a mut ReplicaScratch,
 }
 
-/// Memory that a thread's work uses again and again.
+/// Memory that a thread reuses.
 #[derive(Default)]
 pub(crate) struct ReplicaScratch {
     /// For counted keys.
@@ -124,17 +127,18 @@ pub(crate) struct ReplicaScratch {
     change: StateChange,
     records: RecordsWriter,
     events: Vec<ReplicaEvent<HeldOp>>,
-    /// Links that frames were appended to.
+    /// Links with appended frames.
     pub(crate) touched: TouchedLinks,
 }
 
-/// A call on a copy.
+/// The context of a call on a replica.
 type ReplicaCall<'a, 'k, 'n> = CallContext<'a, PartitionState<'k>, NodeEnvironment<'n>, HeldOp>;
 
 impl Replicas {
-    /// Places for copies of so many partitions. `are_shared`: several shards share a partition.
+    /// Makes empty slots for `partitions` partitions. `are_shared`: several shards share a
+    /// partition.
     pub(crate) fn new(partitions: usize, options: ReplicaOptions, are_shared: bool) -> Self {
-        // Each partition has a set, and one of them has two for a moment; the first row is the empty set's.
+        // Each partition has a set, and one of them has two for a moment; row 0 is the empty set's.
         let sets = ReplicaSets::new(partitions + 2);
         Self {
             slots: (0..partitions).map(|_| Mutex::default()).collect(),
@@ -156,8 +160,8 @@ impl Replicas {
         self.slots.len()
     }
 
-    /// The headers of all partitions; `None` if no batch may be served from them: the last contact with the controller is too
-    /// old, or shards share partitions.
+    /// The headers of all partitions; `None` if no batch may be served from them: the last contact
+    /// with the controller is too old, or shards share partitions.
     pub(crate) fn headers(
         &self,
         contact: LastContact,
@@ -173,17 +177,20 @@ impl Replicas {
         self.headers.get(partition.index())
     }
 
-    /// Whether several shards share a partition, so that no header may be used under the lock of one.
+    /// Whether several shards share a partition, so that no header may be used under the lock of
+    /// one.
     pub(crate) fn are_shared(&self) -> bool {
         self.are_shared
     }
 
-    /// When the controller was last heard. A worker reads it at the beginning of each round and judges the round by that.
+    /// When this node last had contact with the controller. A worker reads it at the beginning of
+    /// each round and uses it for the whole round.
     pub(crate) fn last_contact(&self) -> LastContact {
         self.contact.last()
     }
 
-    /// Whether nothing is to be done or answered, for lack of contact with the controller.
+    /// Whether this node must not perform or answer anything, for lack of contact with the
+    /// controller.
     pub(crate) fn is_stopped(&self, contact: LastContact, now: NodeTime) -> bool {
         contact.is_stopped(now, &self.options.read())
     }
@@ -193,37 +200,39 @@ impl Replicas {
         contact.has_lease(now, &self.options.read())
     }
 
-    /// How copies behave.
+    /// The options of replicas.
     pub(crate) fn options(&self) -> ReplicaOptions {
         **self.options.read()
     }
 
-    /// The sets of links that headers name.
+    /// The sets of links that headers refer to.
     pub(crate) fn set_table(&self) -> &ReplicaSetTable {
         &self.set_table
     }
 
-    /// Whether any partition's records go over this link.
+    /// Whether the records of any partition go over this link.
     pub(crate) fn names(&self, link: LinkIndex) -> bool {
         self.sets.lock().names(link)
     }
 
-    /// The results of operations.
+    /// The dedup logs.
     pub(crate) fn logs(&self) -> &SharedLogs {
         &self.logs
     }
 
-    /// Notes a contact: the controller answered a beat sent at `sent_ns`, and all copies know its map.
+    /// Records a contact: the controller answered a heartbeat sent at `sent_ns`, and all replicas
+    /// have learnt its map.
     pub(crate) fn contact(&self, sent_ns: u64) {
         self.contact.record(sent_ns);
     }
 
-    /// Where operations for a partition go, as far as is known here.
+    /// The destination of operations for a partition, as far as this node knows.
     pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
         self.routes.get(partition.index())?.load()
     }
 
-    /// What copies ask for: the newest wish of each, of partitions from `from` on first, up to `max`.
+    /// Removes and returns up to `max` proposals: the newest of each partition, beginning with
+    /// partition `from`.
     pub(crate) fn proposals(&self, from: Partition, max: usize) -> Vec<MapChange> {
         let mut asks = self.proposals.lock();
         let later = asks.range(from..).map(|(partition, _)| *partition);
@@ -232,7 +241,7 @@ impl Replicas {
         chosen.iter().filter_map(|partition| asks.remove(partition)).collect()
     }
 
-    /// Whether there are such changes.
+    /// Whether there are such proposals.
     pub(crate) fn has_proposals(&self) -> bool {
         !self.proposals.lock().is_empty()
     }
@@ -264,12 +273,12 @@ impl Replicas {
         promoted.map(|route| route.primary.node)
     }
 
-    /// The cluster's setting: see [`ReplicaOptions::lost_after_ns`].
+    /// Applies the cluster's setting; see [`ReplicaOptions::lost_after_ns`].
     pub(crate) fn set_lost_after(&self, lost_after_ns: Option<u64>) {
         Arc::make_mut(&mut self.options.write()).lost_after_ns = lost_after_ns;
     }
 
-    /// How many copies are here.
+    /// Counts the replicas on this node.
     pub(crate) fn counts(&self) -> ReplicaCounts {
         let mut counts = ReplicaCounts::default();
         for slot in &self.slots {
@@ -286,7 +295,7 @@ impl Replicas {
         counts
     }
 
-    /// What the copies are.
+    /// The state of all replicas.
     #[cfg(feature = "simulation")]
     pub(crate) fn views(&self) -> Vec<Option<ReplicaView>> {
         let sight = |(slot, header): (&Mutex<ReplicaSlot>, &PartitionHeader)| {
@@ -302,7 +311,7 @@ impl Replicas {
         self.slots.iter().zip(&self.headers).map(sight).collect()
     }
 
-    /// Runs `work` on the copy of a partition, if there is one, and carries out what it asks for.
+    /// Runs `work` on the replica of a partition, if there is one, and carries out its events.
     fn on<T>(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -322,7 +331,7 @@ impl Replicas {
         Some((self.header(partition)?, self.slots.get(partition.index())?.lock()))
     }
 
-    /// As [`Replicas::on`], on a slot that is locked.
+    /// Does the work of [`Replicas::on`] on a locked slot.
     fn call<T>(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -368,8 +377,8 @@ impl Replicas {
         })
     }
 
-    /// Carries out what a copy asked for, while its slot is locked: openings are in all inboxes before the acknowledgement
-    /// is stored that came with them.
+    /// Carries out the events of a replica while its slot is locked: openings are in all inboxes
+    /// before the acknowledgement that came with them is stored.
     fn after(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -404,8 +413,8 @@ impl Replicas {
         self.store_time(replica_ctx, partition, (header, slot));
     }
 
-    /// Tells the store what time it is in a partition, for the sweep and evictions. It is told while the slot is
-    /// locked, so that no item of a partition that begins anew is looked at by its old time.
+    /// Sets the store's time of a partition, for the sweep and evictions. The slot is locked
+    /// meanwhile, so that no item of a partition that begins anew is judged by the old time.
     fn store_time(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -427,7 +436,7 @@ impl Replicas {
     }
 }
 
-/// Closes the header of a partition whose slot is locked, and tells what it was.
+/// Closes the header of a partition whose slot is locked, and returns its previous state.
 fn close(
     replica_ctx: &ReplicaContext<'_>,
     partition: Partition,
@@ -437,13 +446,13 @@ fn close(
     header.close(|| replica_ctx.service.shards().pass_through(range))
 }
 
-/// A copy of bytes of its own: what lies in a block that was read from a lane would keep all of it.
+/// Copies bytes, because a slice of a received block would keep the whole block in memory.
 pub(crate) fn own_bytes(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-/// Whether a primary is cut off from a copy that has to hold every change, and from most voters, who
-/// alone could remove that copy.
+/// Whether a primary is cut off from a copy that must hold every change, and from most voters,
+/// which alone could remove that copy.
 fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
     let is_away = |copy: &CopyId| node.paths.is_away(copy.node);
     node.paths.is_cut_off()

@@ -1,6 +1,6 @@
-//! The answers that a client waits for, in the order of its requests.
+//! The replies that a client waits for, in the order of its requests.
 //!
-//! Not here: who makes them (`router`), how they are written (`connection`).
+//! Not here: producing them (`router`), writing them (`connection`).
 
 use std::collections::VecDeque;
 use std::iter;
@@ -8,69 +8,70 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-/// With so many requests unanswered a client is not read from.
+/// A client with this many unanswered requests is not read.
 const WAITING_MAX: usize = 1024;
-/// With so many bytes of answers that wait for an earlier one it is not read from either.
+/// A client with this many bytes of replies behind a missing one is not read either.
 const BYTES_MAX: usize = 1 << 20;
-/// A client that is owed nothing keeps so much memory for its next answers.
+/// A client without open requests keeps this much memory for its next replies.
 const READY_BYTES_KEPT: usize = 4 << 10;
 
-/// Answers before their turn have so much memory that is used again. It is free only when none of them is left, which may
-/// never be with a client that sends without a pause: the others have memory of their own.
+/// Most reused memory for replies before their turn, in bytes. It is cleared only when it holds no
+/// reply, which may never happen for a client that sends without a pause; further replies are
+/// allocated.
 const LATER_BYTES_MAX: usize = 64 << 10;
 
-/// One answer, or its place.
+/// A reply, or the place of one.
 #[derive(Debug)]
 enum ReplySlot {
-    /// It is not there yet.
+    /// The reply has not arrived.
     Waiting,
-    /// One of the keys of a retrieval.
+    /// The part of one key of a retrieval.
     Part(Bytes),
-    /// What ends a retrieval: an error if one of its keys failed.
+    /// The end of a retrieval: replaced by an error if one of its keys failed.
     End(&'static str),
     Ready(Bytes),
-    /// Its bytes lie in `later`.
+    /// The bytes are in `later`.
     Later(Range<usize>),
-    /// The answer when so many operations are done.
+    /// One reply to several operations: `left` of them are missing.
     Counted {
         left: usize,
         done: &'static str,
         failed: Option<&'static str>,
     },
-    /// A key of a retrieval that nobody answered for.
+    /// A key of a retrieval without an answer.
     Failed(&'static str),
 }
 
-/// The answers of one connection.
+/// The replies of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyQueue {
     /// The number of the first of `slots`.
     first: u64,
     slots: VecDeque<ReplySlot>,
-    /// Answers that come before all `slots`.
+    /// Replies that precede all `slots`.
     ready: Vec<u8>,
-    /// Answers that came before their turn: memory that is used again, for some come so with every batch.
+    /// Replies before their turn. The memory is reused, because most batches have some.
     later: Vec<u8>,
-    /// How many `slots` have their bytes there.
+    /// The number of `slots` whose bytes are in `later`.
     laters: usize,
-    /// Bytes of answers in `slots` that are ready.
+    /// Bytes of ready replies in `slots`.
     bytes: usize,
-    /// Of the retrieval at the front.
+    /// The error of the retrieval at the front.
     failed: Option<&'static str>,
 }
 
 impl ReplyQueue {
-    /// Whether nothing is owed.
+    /// Whether no reply is open or unsent.
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty() && self.ready.is_empty()
     }
 
-    /// Whether no more requests are to be made before answers come.
+    /// Whether further requests must wait for replies.
     pub(crate) fn is_full(&self) -> bool {
         self.slots.len() >= WAITING_MAX || self.bytes + self.ready.len() >= BYTES_MAX
     }
 
-    /// Whether something can be told.
+    /// Whether some reply can be sent.
     pub(crate) fn is_ready(&self) -> bool {
         !self.ready.is_empty() || self.is_first_ready()
     }
@@ -88,24 +89,24 @@ impl ReplyQueue {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// A place for an answer that is to come; the number to give it by.
+    /// Reserves the place of a future reply, and returns its number.
     pub(crate) fn reserve(&mut self) -> u64 {
         self.push(ReplySlot::Waiting)
     }
 
-    /// Places for `count` answers that are to come; the number of the first.
+    /// Reserves `count` places of future replies, and returns the number of the first.
     pub(crate) fn reserve_run(&mut self, count: usize) -> u64 {
         let first = self.first + self.slots.len() as u64;
         self.slots.extend(iter::repeat_with(|| ReplySlot::Waiting).take(count));
         first
     }
 
-    /// A place for an answer that is `done` when `count` operations are.
+    /// Reserves the place of a reply that is `done` after `count` operations.
     pub(crate) fn reserve_counted(&mut self, count: usize, done: &'static str) -> u64 {
         self.push(ReplySlot::Counted { left: count, done, failed: None })
     }
 
-    /// An answer that is there already.
+    /// Adds a reply that is ready.
     pub(crate) fn push_ready(&mut self, text: &[u8], out: &mut Vec<u8>) {
         if self.is_empty() {
             out.extend_from_slice(text);
@@ -115,7 +116,7 @@ impl ReplyQueue {
         }
     }
 
-    /// As [`ReplyQueue::push_ready`], of an answer that lies at the end of `out`, from `start` on.
+    /// Adds a ready reply that is at the end of `out`, from `start` on.
     pub(crate) fn push_written(&mut self, start: usize, out: &mut Vec<u8>) {
         if !self.is_empty() && out.len() > start {
             let slot = self.later(&out[start..]);
@@ -124,7 +125,7 @@ impl ReplyQueue {
         }
     }
 
-    /// The end of a retrieval.
+    /// Adds the end of a retrieval.
     pub(crate) fn push_end(&mut self, text: &'static str, out: &mut Vec<u8>) {
         if self.is_empty() && self.failed.is_none() {
             out.extend_from_slice(text.as_bytes());
@@ -138,7 +139,7 @@ impl ReplyQueue {
         self.slots.get_mut(place)
     }
 
-    /// Gives an answer; `is_part`: of a retrieval.
+    /// Completes a reply; `is_part`: the part of a key in a retrieval.
     pub(crate) fn complete(&mut self, number: u64, text: Bytes, is_part: bool) {
         let bytes = text.len();
         let Some(slot) = self.slot(number) else { return };
@@ -151,8 +152,8 @@ impl ReplyQueue {
         }
     }
 
-    /// Gives the answers of `count` places one behind the other. Those at the front are ready at once, without memory
-    /// of their own.
+    /// Completes the replies of `count` places by one text. Those at the front are ready at once
+    /// and not allocated.
     pub(crate) fn complete_run(&mut self, number: u64, count: usize, text: &[u8]) {
         if number == self.first && count <= self.slots.len() {
             self.slots.drain(..count);
@@ -171,7 +172,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Keeps an answer until its turn comes.
+    /// Keeps a reply until its turn.
     fn later(&mut self, text: &[u8]) -> ReplySlot {
         self.bytes += text.len();
         let from = self.later.len();
@@ -183,7 +184,7 @@ impl ReplyQueue {
         ReplySlot::Later(from..from + text.len())
     }
 
-    /// A part of an answer, of a retrieval or of several operations, cannot be had.
+    /// Fails a part of a reply: of a retrieval, or of several operations.
     pub(crate) fn fail(&mut self, number: u64, why: &'static str) {
         match self.slot(number) {
             Some(ReplySlot::Counted { left, failed, .. }) => {
@@ -195,7 +196,7 @@ impl ReplyQueue {
         }
     }
 
-    /// Moves what can be told to `out`.
+    /// Moves the ready prefix to `out`.
     pub(crate) fn collect(&mut self, out: &mut Vec<u8>) {
         if !self.ready.is_empty() {
             out.extend_from_slice(&self.ready);
@@ -206,7 +207,7 @@ impl ReplyQueue {
             let Some(slot) = self.slots.pop_front() else { return };
             self.first += 1;
             match slot {
-                // Who wants to hear nothing hears of no failure.
+                // A quiet request has no reply to a failure either.
                 ReplySlot::Waiting | ReplySlot::Counted { done: "", .. } => {}
                 ReplySlot::Ready(text) | ReplySlot::Part(text) => {
                     self.bytes -= text.len();
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(told(&mut replies), "");
         replies.fail(number, "ERROR ");
         assert_eq!(told(&mut replies), "ERROR ");
-        // An answer that comes twice finds no place.
+        // A second answer to an operation finds no place.
         replies.complete(number, Bytes::new(), false);
     }
 
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_wait_for_answers_is_not_read_for_ever() {
+    fn client_with_too_many_open_requests_is_full() {
         let mut replies = ReplyQueue::default();
         for _ in 0..WAITING_MAX {
             assert!(!replies.is_full());

@@ -1,8 +1,9 @@
-//! A worker's way from its clients to whoever owns a key, and from other nodes to the copies here.
+//! A worker's way from clients to the owners of keys, and from other nodes to the replicas here.
 //!
-//! Here: who waits for which answer, the order of a round. In `data_plane` what was asked of owners and what waits for copies, in
-//! `owner` operations that are done here, in `backup` what comes over links, in `away` owners in no reach. Not here: what
-//! clients ask (`dispatch`), the order in which they are told (`reply_queue`).
+//! Here: the pending operations of the worker, the order of a round. In `data_plane` operations
+//! under way and replies that wait for copies, in `owner` operations that this node performs, in
+//! `backup` frames of links, in `away` owners out of reach. Not here: the requests of clients
+//! (`dispatch`), the order of a client's replies (`reply_queue`).
 
 mod away;
 mod backup;
@@ -42,56 +43,55 @@ use crate::net::clock::Clock;
 use crate::runtime::service::Service;
 use crate::session::ExecContext;
 
-/// An operation is tried for so long while its owner's link makes no progress. Then the client hears that it was not done, or may
-/// not have been.
+/// An operation is retried for this long while its owner's link makes no progress, and then fails.
 const DEADLINE_NS: u64 = 1_000_000_000;
-/// Most operations of a worker that are not answered.
+/// Most unanswered operations of a worker.
 const WAITING_MAX: usize = 65_536;
-/// Texts longer than this are not kept.
+/// Longer text buffers are released.
 const TEXTS_KEPT_BYTES: usize = 1 << 20;
 
 /// The operations of one worker.
 pub(crate) struct Router {
     node: Arc<Node>,
     core: u16,
-    /// What the round is judged by.
+    /// The contact by which the round is judged.
     contact: LastContact,
     plane: Option<Box<DataPlane>>,
-    /// Operations done here by batches since the last round.
+    /// Operations that batches performed here since the last round.
     at_once: u64,
     pending_ops: Slab<PendingOp>,
-    /// What ended in one call; empty between calls.
+    /// Operations that ended in one call; empty between calls.
     ended_ops: Vec<EndedOp>,
     results: Vec<(PendingOp, OpResult)>,
-    /// The answers that `runs` are bytes of.
+    /// The text of the replies in `runs`.
     texts: Vec<u8>,
     pub(crate) runs: Vec<ReplyRun>,
     scratch: ReplicaScratch,
-    /// Those of the frame that is being served.
+    /// The requests of the frame that is being served.
     requests: Vec<ForwardOp>,
-    /// Whose turn it is.
+    /// The client whose requests are being processed.
     pub(crate) client: Client,
     /// That client may change the cluster.
     pub(crate) is_operator: bool,
-    /// What clients are to be told.
+    /// Completed operations whose clients have not yet received them.
     pub(crate) completions: Vec<Completion>,
     pub(super) debts: Debts,
-    /// Until when an owner is taken to be out of reach, by partition.
+    /// By partition: until when its owner counts as out of reach.
     away_until_ns: Vec<u64>,
     is_delivering: bool,
-    /// Clients that wait for the node to have a place in a cluster, their places, and until when.
+    /// Clients that wait for the node's place in a cluster, their places, and their deadlines.
     starting: Vec<(Client, u64, u64)>,
     started_ns: Option<u64>,
     multi_owner: Slab<MultiOwnerRequest>,
-    /// Those of which all parts are there.
+    /// Those whose sub-requests have all ended.
     ended_multi_owner: Vec<usize>,
-    /// Connections to other nodes that this worker is to take over.
+    /// Connections to other nodes that this worker is about to take over.
     pub(crate) arrivals: Vec<LinkArrival>,
     generation: u64,
     ticks: u64,
 }
 
-/// What a worker lends its front for the time of a call.
+/// The context that a worker lends its router for one call.
 pub(crate) struct RouterContext<'a> {
     pub(crate) service: &'a Service,
     pub(crate) counters: &'a Counters,
@@ -102,7 +102,7 @@ pub(crate) struct RouterContext<'a> {
 }
 
 impl RouterContext<'_> {
-    /// What a worker works on copies with.
+    /// The context for work on replicas.
     fn replica_context<'h>(
         &'h mut self,
         node: &'h Node,
@@ -122,8 +122,7 @@ impl RouterContext<'_> {
         }
     }
 
-    /// A round in which a client is told something, and nothing is asked of any node. Counts that are
-    /// this node's alone run with its monotonic clock.
+    /// A context without a router, for replies and counts of this node, on its monotonic clock.
     pub(super) fn exec_context(&mut self) -> ExecContext<'_> {
         let mono = engine::Nanos(self.now.mono_ns);
         let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
@@ -139,12 +138,11 @@ impl RouterContext<'_> {
     }
 }
 
-/// The time of a round as copies take it.
+/// The time of a round, as replicas use it.
 pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> NodeTime {
     NodeTime { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
 }
 
-/// An operation of these words.
 pub(super) fn operation(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
     let mut bytes = BytesMut::with_capacity(1 + raw_request.len());
     bytes.put_u8(op_kind as u8);
@@ -152,7 +150,7 @@ pub(super) fn operation(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
     bytes.freeze()
 }
 
-/// What a front works with in a client's turn.
+/// The router's context for a client's request.
 pub(crate) fn router_context<'r>(ctx: &'r mut ExecContext<'_>) -> RouterContext<'r> {
     RouterContext {
         service: ctx.service,
@@ -164,7 +162,7 @@ pub(crate) fn router_context<'r>(ctx: &'r mut ExecContext<'_>) -> RouterContext<
     }
 }
 
-/// A common request for its owner.
+/// A fast request for its owner.
 pub(crate) struct OwnerRequest<'l> {
     pub(crate) partition: Partition,
     /// See `frames::op_flags`.
@@ -211,39 +209,39 @@ impl Router {
         self.core
     }
 
-    /// A round begins: before anything is read.
+    /// Begins a round, before anything is read.
     pub(crate) fn begin_round(&mut self) {
         self.contact = self.node.last_contact();
     }
 
-    /// When the controller was last heard before the round.
+    /// When this node last had contact with the controller, as of the beginning of the round.
     pub(crate) fn contact(&self) -> LastContact {
         self.contact
     }
 
-    /// Whether no more operations may be made for now.
+    /// Whether no further operations may be submitted for now.
     pub(crate) fn is_full(&self) -> bool {
         self.pending_ops.len() >= WAITING_MAX
     }
 
-    /// Whether a copy is so far behind that clients who wait for it are not to be read on.
+    /// Whether a copy is so far behind that clients with pending operations should not be read.
     pub(crate) fn is_held_back(&self) -> bool {
         self.plane.as_ref().is_some_and(|plane| plane.is_held_back)
     }
 
-    /// A token that a task answers by, through the worker's inbox.
+    /// Returns a token for a task's reply, which arrives through the worker's inbox.
     pub(crate) fn wait_for_task(&mut self, place: u64, reply_kind: ReplyKind) -> u64 {
         let (client, partition) = (self.client, Partition::default());
         let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
         self.pending_ops.insert(pending) as u64
     }
 
-    /// The partition of keys of this hash, once there is a cluster.
+    /// The partition of keys with this hash, once there is a cluster.
     pub(super) fn partition(&self, hash: u64) -> Option<Partition> {
         self.node.keyspace().map(|keyspace| partition_of(keyspace, hash))
     }
 
-    /// Sends an operation to whoever is primary. Its answer comes as a delivery.
+    /// Sends an operation to the primary. Its result arrives as a completion.
     pub(crate) fn submit(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -256,7 +254,7 @@ impl Router {
         self.submit_until(ctx, DEADLINE_NS, partition, kind, op, place, reply_kind);
     }
 
-    /// As [`Router::submit`], tried for `for_ns`.
+    /// Does the work of [`Router::submit`] with a deadline of `for_ns`.
     #[expect(clippy::too_many_arguments, reason = "the parts of an operation")]
     pub(super) fn submit_until(
         &mut self,
@@ -271,7 +269,7 @@ impl Router {
         let client = self.client;
         let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
         let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
-            // Nobody waits for it: this was certainly not done.
+            // Fails at once: the operation was certainly not done.
             Refusal::Unreachable
         } else if self.submit_to_owner(ctx, for_ns, partition, kind, op) {
             self.pending_ops.insert(pending);
@@ -283,7 +281,7 @@ impl Router {
         self.deliver(ctx);
     }
 
-    /// Gives an operation to the lane of its owner, for the waiter that is inserted next; false: too many are not answered.
+    /// Adds an operation for the next pending operation; false if too many are unanswered.
     fn submit_to_owner(
         &mut self,
         ctx: &RouterContext<'_>,
@@ -318,13 +316,13 @@ impl Router {
         if self.node.options.ack == AckMode::Owner { op_flags::OWNER } else { 0 }
     }
 
-    /// The node that is primary of a partition as far as is known here; this one if nothing is.
+    /// The node that is primary of a partition, as far as this node knows; this node if unknown.
     fn owner_of(&self, partition: Partition) -> cluster::id::NodeId {
         let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
         route.map_or(self.node.me().0, |route| route.primary.node)
     }
 
-    /// Asks the owners of common requests of the client whose turn it is, whose answers take places from `at` on.
+    /// Sends the client's fast requests to their owners. The replies have places from `at` on.
     pub(crate) fn submit_run<'l>(
         &mut self,
         ctx: &RouterContext<'_>,
@@ -351,7 +349,7 @@ impl Router {
         }
     }
 
-    /// Whether operations of this worker on a partition are not answered: others on it do not overtake them.
+    /// Whether the worker has unanswered operations on a partition, which others must not overtake.
     #[inline]
     pub(crate) fn is_waiting(&self, partition: Partition) -> bool {
         self.plane.as_ref().is_some_and(|plane| plane.ops.is_waiting(partition))
@@ -376,13 +374,14 @@ impl Router {
         }
     }
 
-    /// The beginning of a round, after links were read: what copies hold by now is released, what came for this worker is taken note of.
+    /// Begins a round after links were read: handles events, and releases acknowledged replies.
     pub(crate) fn on_events(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(&self.node);
         node.partition_prefix.set_now(engine::Nanos(ctx.now.mono_ns));
         let Some(inbox) = node.inbox(self.core) else { return };
         inbox.clear_woken();
-        // In this order: what a link acknowledges behind a refusal counts only once the refusal was taken out of the inbox.
+        // The positions are read first: an acknowledgement behind a refusal counts only after the
+        // opening that the refusal caused was taken out of the inbox.
         let acked = self.read_acked();
         while let Some(inbound) = inbox.pop() {
             self.on_event(ctx, inbound);
@@ -444,10 +443,10 @@ impl Router {
         self.results.push((one, OpResult::NotApplied(Refusal::Busy)));
     }
 
-    /// Tells whoever waits how operations ended.
+    /// Delivers the results of operations to their clients.
     ///
-    /// What this brings about is done by the same call, however long that goes on: one call within
-    /// another for each of many requests would go deeper than a thread's stack.
+    /// The consequences of a result are handled by the same call: nested calls for each of many
+    /// requests could exceed a thread's stack.
     fn deliver(&mut self, ctx: &mut RouterContext<'_>) {
         if self.is_delivering {
             return;
@@ -520,7 +519,7 @@ impl Router {
         }
     }
 
-    /// The end of a round: what was asked of owners leaves, this node among them.
+    /// Ends a round: sends the submitted operations to their owners, this node included.
     pub(crate) fn send_bursts(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(&self.node);
         loop {
@@ -547,7 +546,7 @@ impl Router {
         let awaits_copies = self.plane.as_ref().is_some_and(|plane| !plane.parked.is_empty());
         inbox.set_awaits_copies(awaits_copies);
         if awaits_copies && node.inboxes.len() > 1 {
-            // What another worker has heard before it could see that this one waits.
+            // Another worker may have stored an acknowledgement before it saw that this one waits.
             let acked = self.read_acked();
             let plane = self.plane.as_ref();
             if plane
@@ -566,12 +565,11 @@ impl Router {
         }
     }
 
-    /// The bytes of a run of answers.
     pub(crate) fn text_of(&self, run: &ReplyRun) -> &[u8] {
         self.texts.get(run.text.0..run.text.1).unwrap_or_default()
     }
 
-    /// All runs were given to their clients.
+    /// Clears the texts once all runs were delivered to their clients.
     pub(crate) fn forget_texts(&mut self) {
         if self.runs.is_empty() {
             self.texts.clear();
@@ -581,7 +579,7 @@ impl Router {
         }
     }
 
-    /// Gives a client what came for it while it had its turn.
+    /// Delivers the completed replies of the current client.
     pub(crate) fn deliver_to(&mut self, client: Client, replies: &mut ReplyQueue) {
         if !self.runs.is_empty() {
             for run in self.runs.extract_if(.., |run| run.client == client) {

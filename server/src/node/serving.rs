@@ -1,7 +1,7 @@
 //! Access of a batch to the headers of partitions.
 //!
-//! Here: the headers with the time of the round, the sets of copies, unique numbers. Not here: when a header is open
-//! (`cluster::replica`), the records of a batch (`batch`).
+//! Here: the headers with the time of the round, the replica sets, cas uniques. Not here: when a
+//! header is open (`cluster::replica`), the records of a batch (`batch`).
 
 use cluster::contact::LastContact;
 use cluster::id::Partition;
@@ -19,17 +19,17 @@ use crate::session::ExecContext;
 pub(crate) struct Serving<'a> {
     headers: &'a [PartitionHeader],
     sets: &'a ReplicaSetTable,
-    /// How far right a hash is shifted to give its partition.
+    /// A hash shifted right by this many bits gives its partition.
     shift: u32,
     now: NodeTime,
     has_lease: bool,
-    /// Copies may be out of reach, and nobody can remove them.
+    /// Copies may be out of reach, and no voter majority can remove them.
     is_cut_off: bool,
     ack: AckMode,
     owner_lag_ns: u64,
 }
 
-/// The place of an operation that is done by a header.
+/// The position and the replica set of an operation that a header admits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ServedOp {
     pub(crate) at: ApplyPosition,
@@ -49,7 +49,7 @@ impl<'a> Serving<'a> {
         Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
     }
 
-    /// As [`Serving::new`], for a client's batch. Returns `None` outside a cluster.
+    /// Does the work of [`Serving::new`] for a client's batch. Returns `None` outside a cluster.
     pub(crate) fn of(ctx: &ExecContext<'a>) -> Option<Self> {
         let service = ctx.service;
         let contact = ctx.router.as_ref()?.contact();
@@ -61,13 +61,13 @@ impl<'a> Serving<'a> {
         self.now
     }
 
-    /// The partition of keys of this hash.
+    /// The partition of keys with this hash.
     #[inline]
     pub(crate) fn partition(&self, hash: u64) -> Partition {
         Partition((hash >> self.shift) as u16)
     }
 
-    /// The header of keys of this hash.
+    /// The header of keys with this hash.
     #[inline]
     pub(crate) fn header(&self, hash: u64) -> &'a PartitionHeader {
         &self.headers[(hash >> self.shift) as usize]
@@ -79,14 +79,14 @@ impl<'a> Serving<'a> {
         self.header(hash).state() == HeaderState::Serves
     }
 
-    /// Fetches the header of a hash's partition.
+    /// Prefetches the header of a hash's partition.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         prefetch(self.header(hash));
     }
 
-    /// The place of the next operation on a key of this hash, whose shard is held; `None` if the header does not serve
-    /// it. A read of a copied partition needs a lease.
+    /// The position of the next operation on a key with this hash, whose shard is held; `None` if
+    /// the header does not admit it. A read of a partition with other copies needs a lease.
     #[inline]
     pub(crate) fn next(&self, hash: u64, is_read: bool) -> Option<ServedOp> {
         let header = self.header(hash);
@@ -107,12 +107,13 @@ impl<'a> Serving<'a> {
         engine::Now { mono: items_time(at.pt_ns), unix_ms: self.now.wall_ns / 1_000_000 }
     }
 
-    /// Whether nobody else can have become primary meanwhile.
+    /// Whether no other node can have become primary meanwhile.
     pub(crate) fn has_lease(&self) -> bool {
         self.has_lease
     }
 
-    /// Replies that need not wait for copies do so while the oldest byte that a copy lacks is this old, nanoseconds.
+    /// Replies that need not wait for copies wait once the oldest byte that a copy lacks is this
+    /// old, in nanoseconds.
     pub(crate) fn early_lag_ns(&self) -> u64 {
         self.owner_lag_ns
     }
@@ -124,7 +125,7 @@ impl<'a> Serving<'a> {
 }
 
 impl ServedOp {
-    /// The unique number of the operation.
+    /// The cas unique of the operation.
     #[inline]
     pub(crate) fn unique(&self) -> u64 {
         unique(self.at)

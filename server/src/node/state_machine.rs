@@ -1,11 +1,11 @@
-//! The keys of a partition as its copies keep them equal.
+//! The keys of a partition as a replicated state machine.
 //!
-//! Here: what an operation is, how the primary does it, how a copy takes over what it did. Not here:
-//! when that happens (`cluster::replica`), how an item lies in bytes (`engine`).
+//! Here: the kinds of operations, performing them on the primary, installing their changes on a
+//! copy. Not here: the order of both (`cluster::replica`), the encoding of an item (`engine`).
 //!
-//! An operation is what the client wrote, and its result is what the client is told. So whoever is primary
-//! decodes, decides and answers as a server by itself does, and the node that the client talks to only
-//! looks for the key.
+//! An operation is the client's request, and its result is the client's reply. The primary
+//! therefore decodes, decides and answers as a server without a cluster does, and the client's node
+//! only looks up the key.
 
 use std::mem::take;
 
@@ -27,49 +27,51 @@ use crate::runtime::service::Service;
 use crate::session::{ExecContext, counted_key, look_up_in};
 use crate::shards::Shards;
 
-/// 2025-01-01T00:00:00Z in nanoseconds since 1970: where the times in items count from, on all nodes.
+/// 2025-01-01T00:00:00Z in nanoseconds since 1970: the origin of the times in items, on all nodes.
 /// Deadlines have forty bits of milliseconds, thirty-four years.
 pub(super) const ORIGIN_NS: u64 = 1_735_689_600_000_000_000;
-/// 2055-01-01T00:00:00Z, likewise: no partition begins later, so that deadlines of four years and more
-/// are left to it.
+/// 2055-01-01T00:00:00Z in nanoseconds since 1970: no partition begins later, which leaves at least
+/// four years for its deadlines.
 pub(super) const LATEST_NS: u64 = 2_682_374_400_000_000_000;
 
-/// The unique numbers of a term begin with it: the record's number has the lower bits.
+/// A cas unique has the term in its upper bits and the record's lsn in this many lower bits.
 const LSN_BITS: u32 = 40;
 
-/// How the line of an operation is to be read: the low bits of its `frames::op_flags`.
+/// The meaning of an operation's line: the low bits of its `frames::op_flags`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OpKind {
-    /// As a client asked.
+    /// A client's request.
     Plain = 0,
-    /// Everything goes; no words follow.
+    /// Deletes all keys; the line is empty.
     Flush = 1,
-    /// One key's part in a request that charges several.
+    /// The part of one key in a request that charges several.
     SubRequest = 2,
-    /// A value for this key was too large: the old one goes, for nobody must go on reading it.
+    /// A value for this key was too large: the old one is dropped, so that no client reads it
+    /// further.
     Drop = 3,
-    /// A client's retrieval of one key, whose reply has its end: `Plain` asks for the item alone.
+    /// A client's retrieval of one key, with its `END`: `Plain` returns the item alone.
     Retrieval = 4,
 }
 
-/// A bit beside a [`OpKind`]: the key of the line is counted under another one, by a limit of the node in front.
+/// A bit beside [`OpKind`]: a limit of the sending node counts the key of the line under another
+/// key.
 pub(crate) const COUNTED_ELSEWHERE: u8 = 0x10;
 
-/// The bits of `frames::op_flags` that are a [`OpKind`].
+/// The bits of `frames::op_flags` that hold an [`OpKind`].
 const OP_KIND_BITS: u8 = 0x0f;
 
 impl OpKind {
-    /// The sort of one of the commonest requests, as a client asked.
+    /// The kind of a fast request.
     pub(crate) fn of_fast(fast: &FastRequest<'_>) -> Self {
         if matches!(fast, FastRequest::Get { .. }) { Self::Retrieval } else { Self::Plain }
     }
 
-    /// Whether its line is a client's, which tells its own length.
+    /// Whether the line is a client's, which determines its own length.
     pub(crate) fn is_of_client(self) -> bool {
         matches!(self, Self::Plain | Self::Retrieval)
     }
 
-    /// The sort among these bits; `None` if this version does not know it.
+    /// The kind in these bits; `None` if this version does not know it.
     pub(crate) fn of_bits(bits: u8) -> Option<Self> {
         Some(match bits & OP_KIND_BITS {
             0 => Self::Plain,
@@ -82,37 +84,37 @@ impl OpKind {
     }
 }
 
-/// A partition's time as the engine counts it.
+/// A partition's time on the engine's clock.
 pub(crate) fn items_time(pt_ns: u64) -> Nanos {
     Nanos(pt_ns.saturating_sub(ORIGIN_NS))
 }
 
-/// What an operation made of a key, for the other copies. It keeps its memory.
+/// The change of a key by an operation, for the other copies. Its memory is reused.
 #[derive(Debug, Default)]
 pub(crate) struct StateChange {
     pub(crate) kind: StateChangeKind,
     /// The key. Empty: all keys of the partition, which are deleted.
     pub(crate) key: Vec<u8>,
-    /// The item, where it is one.
+    /// The encoded item, if `kind` is `Item`.
     pub(crate) state: Vec<u8>,
 }
 
-/// What became of the key of a [`StateChange`].
+/// The kind of a [`StateChange`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum StateChangeKind {
-    /// Nothing.
+    /// No change.
     #[default]
     Nothing,
     /// A bare count with the cas unique of the operation.
     Counter(u64),
     /// Another item.
     Item,
-    /// It is gone.
+    /// The key is deleted.
     Deleted,
 }
 
 impl StateChange {
-    /// Nothing has changed yet.
+    /// Resets the change, and releases large buffers.
     pub(crate) fn clear(&mut self) {
         self.kind = StateChangeKind::Nothing;
         for bytes in [&mut self.key, &mut self.state] {
@@ -128,7 +130,7 @@ impl StateChange {
         self.key.extend_from_slice(key);
     }
 
-    /// The state of the key for a record; `None` if it is as it was.
+    /// The state of the key for a record; `None` if it is unchanged.
     pub(crate) fn state(&self) -> Option<KeyState<'_>> {
         match self.kind {
             StateChangeKind::Nothing => None,
@@ -139,7 +141,7 @@ impl StateChange {
     }
 }
 
-/// The keys of one copy, with what it takes to work on them.
+/// The keys of one replica, with the context for operations on them.
 pub(crate) struct PartitionState<'a> {
     pub(crate) service: &'a Service,
     pub(crate) counters: &'a Counters,
@@ -150,19 +152,19 @@ pub(crate) struct PartitionState<'a> {
     pub(crate) counted: &'a mut Vec<u8>,
     pub(crate) partition: Partition,
     pub(crate) bits: u32,
-    /// The node's wall clock, for windows of the calendar and exptimes that are dates.
+    /// The node's wall clock, for windows of the calendar and for absolute exptimes.
     pub(crate) unix_ms: u64,
 }
 
-/// Told where the nodes do not agree on what a key is counted under: their limits change right now.
+/// The reply if two nodes count a key under different keys, because their limits are changing.
 const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing";
-/// Told for words that the node in front should not have sent.
+/// The reply to an operation that the sending node should not have sent.
 const NO_OPERATION: &str = "SERVER_ERROR not applied: no operation on a key";
 
-/// What ids are copied under: longer than a key.
+/// The key under which ids are copied: longer than any client's key.
 const IDS_KEY: &[u8] = &[b'i'; protocol::KEY_BYTES_MAX + 1];
 
-/// The unique number of an item that is made now.
+/// The cas unique of an item that is made at this position.
 pub(super) fn unique(at: ApplyPosition) -> u64 {
     u64::from(at.term.0) << LSN_BITS | at.lsn
 }
@@ -172,8 +174,8 @@ impl PartitionState<'_> {
         range_of(self.partition, self.bits)
     }
 
-    /// Does what `raw_request` ask, appends what the client is told to `out`, and notes in `change`, which is clear, what became
-    /// of the key.
+    /// Performs `raw_request`, appends the client's reply to `out`, and stores the change of the
+    /// key in `change`, which must be clear.
     pub(crate) fn perform(
         &mut self,
         at: ApplyPosition,
@@ -185,7 +187,7 @@ impl PartitionState<'_> {
         match op_kind {
             OpKind::Flush => {
                 self.service.shards().remove_range(self.range());
-                // No key is empty: a copy that is told this one is gone drops all.
+                // A key is never empty: a copy that installs this deletion drops all keys.
                 change.delete(b"");
             }
             OpKind::SubRequest => match SubRequest::decode(raw_request) {
@@ -223,7 +225,7 @@ impl PartitionState<'_> {
         )
     }
 
-    /// Runs `work` on a key and notes what became of it.
+    /// Runs `work` on a key and stores the key's change in `change`.
     fn noting(
         &mut self,
         at: ApplyPosition,
@@ -234,7 +236,7 @@ impl PartitionState<'_> {
     ) {
         let shards = self.service.shards();
         let unique = unique(at);
-        // Another partition of the shard must not name what this one makes.
+        // Another partition of the shard must not give its cas unique to this change.
         let _turn = shards.turn(hash);
         let before = shards.begin_change(hash, key, unique);
         self.scratch.kept_id.set(None);
@@ -246,7 +248,8 @@ impl PartitionState<'_> {
         }
         change.key.extend_from_slice(key);
         change.kind = if let Some(id) = kept_id {
-            // What the id was answered belongs to what became of the key: no copy has one alone.
+            // The reply that is kept for an id and the key's state form one record: no copy has
+            // only one of them.
             let state = &mut change.state;
             id.encode_with(state, is_unchanged, |state| shards.copy_of(hash, key, state));
             StateChangeKind::Item
@@ -296,7 +299,7 @@ impl PartitionState<'_> {
         });
     }
 
-    /// Answers a request on one key; false: only with an error.
+    /// Answers a request on one key. Returns false if the answer is an error of this node.
     fn answer(
         &mut self,
         at: ApplyPosition,
@@ -344,7 +347,7 @@ impl PartitionState<'_> {
         let hash = shards.hash_in(self.partition.0, key);
         let state = match IdCopy::split(state) {
             None => Some(state),
-            // Not of this version: without the state the key begins anew, as one that was evicted.
+            // Written by another version: without the state the key begins anew, as if evicted.
             Some(Err(())) => None,
             Some(Ok((id, change))) => {
                 shards.put_id(now, self.partition.0, &id);
@@ -362,16 +365,20 @@ impl PartitionState<'_> {
         self.note_stored(hash, key, done);
     }
 
-    /// What does not fit is as if it had been evicted here right after.
+    /// Drops an item that did not fit, as if it had been evicted at once.
     fn note_stored(&self, hash: u64, key: &[u8], done: Result<(), PutError>) {
         if let Err(error) = done {
-            tracing::debug!(?error, partition = %self.partition, "item not kept in a copy");
+            tracing::debug!(
+                ?error,
+                partition = %self.partition,
+                "the item does not fit into this copy and is dropped"
+            );
             self.service.shards().remove_copy(hash, key);
         }
     }
 }
 
-/// One large value must not cost a thread its size for ever.
+/// Longer buffers are released: one large value must not occupy a thread's memory for ever.
 const BUFFER_BYTES_MAX: usize = 1 << 20;
 
 impl StateMachine for PartitionState<'_> {
@@ -430,12 +437,12 @@ pub(super) fn range_of(partition: Partition, bits: u32) -> HashRange {
     HashRange { prefix: u64::from(partition.0), bits }
 }
 
-/// The partition that a key of this hash is in.
+/// The partition of a key with this hash.
 pub(crate) fn partition_of(keyspace: &Keyspace, hash: u64) -> Partition {
     Partition((hash >> (u64::BITS - keyspace.bits)) as u16)
 }
 
-/// Whether the copy of an item brings nothing along but the item.
+/// Whether the copy of an item contains nothing but the item.
 pub(crate) fn is_bare(key: &[u8], state: &[u8]) -> bool {
     key != IDS_KEY && IdCopy::split(state).is_none()
 }

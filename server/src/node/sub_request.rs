@@ -1,9 +1,11 @@
-//! One key's part in a request that charges several: what its owner is asked, and what it tells.
+//! The part of one key in a request that charges several: the sub-request to its owner, and the
+//! response.
 //!
-//! Here: both in bytes, and how the owner does it. Not here: what is made of the parts (`multi_owner`).
+//! Here: both as bytes, and performing a sub-request. Not here: combining the responses
+//! (`multi_owner`).
 //!
-//! Between two versions of the server these bytes must not change: a step is an operation like any
-//! other, resent and kept as the client's own words are.
+//! These bytes must not change between two versions of the server: a sub-request is an operation
+//! like any other, and is resent and logged as a client's request is.
 
 use engine::algorithms::{Decision, Verdict};
 use engine::{Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
@@ -12,19 +14,19 @@ use protocol::Policy;
 use crate::commands::multi_key::Adjustment;
 use crate::session::ExecContext;
 
-/// What is asked of one key.
+/// An operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SubRequest<'a> {
     pub(super) policy: SubPolicy<'a>,
-    /// The key to count under.
+    /// The counted key.
     pub(super) key: &'a [u8],
     pub(super) op: SubOp,
 }
 
-/// Under which rule.
+/// The policy of a sub-request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubPolicy<'a> {
-    /// That of the limit of this name.
+    /// The policy of the limit with this name.
     Named(&'a [u8]),
     /// This policy.
     Written(&'a [u8]),
@@ -34,17 +36,17 @@ pub(super) enum SubPolicy<'a> {
 pub(super) enum SubOp {
     Take(TakeParams),
     Adjust(Adjustment),
-    /// So many units were let pass without the owner.
+    /// Charges units that another node allowed without the owner.
     Debt(u64),
-    /// This hold was given without the owner.
+    /// Adds a hold that another node granted without the owner.
     Hold(ForeignHold),
 }
 
-/// What the owner tells.
+/// The owner's response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubResponse {
     Result(TakeResult),
-    /// There is no limit of that name where the key is: the limits are changing.
+    /// The owner has no limit of that name: the limits are changing.
     NoLimit,
 }
 
@@ -67,7 +69,7 @@ fn put_option(out: &mut Vec<u8>, number: Option<u64>) {
     put(out, number.unwrap_or(0));
 }
 
-/// Reads what `put` and its like wrote.
+/// Reads the encoding of `put` and the other writers.
 struct SubRequestReader<'a>(&'a [u8]);
 
 impl<'a> SubRequestReader<'a> {
@@ -99,7 +101,7 @@ impl<'a> SubRequestReader<'a> {
 }
 
 impl<'a> SubRequest<'a> {
-    /// Appends it. Names of limits, policies and keys have 250 bytes at most.
+    /// Appends the encoding. Names of limits, policies and keys have at most 250 bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let (kind, word) = match self.policy {
             SubPolicy::Named(name) => (NAMED, name),
@@ -295,7 +297,7 @@ impl SubOp {
 }
 
 impl ExecContext<'_> {
-    /// Does a step; `hash` is that of its key.
+    /// Performs a sub-request; `hash` is the hash of its key.
     pub(super) fn sub_request(&self, sub_request: &SubRequest<'_>, hash: u64) -> SubResponse {
         let written;
         let (policy_ref, limit) = match sub_request.policy {
@@ -408,7 +410,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_asked_and_told_arrives(
+        fn request_and_response_survive_encoding(
             op in asked(),
             response in told(),
             is_named in any::<bool>(),
@@ -433,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn nothing_else_is_a_step(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = SubRequest::decode(&bytes);
             let _ = SubResponse::decode(&bytes);
         }

@@ -1,9 +1,8 @@
-//! The `-Y` file: who may authenticate over the text protocol.
+//! The auth file (`-Y`): the users that may log in over the text protocol.
 //!
-//! Here: reading `user:pass` lines, reading them again, checking what a client sent. Not here: the
-//! exchange (`set` with `user pass` as its value) and what an unauthenticated client may do
-//! (`connection`).
-//! Source: memcached 1.6, `authfile.c`; where we are stricter, the doc says so.
+//! Here: parsing `user:pass` lines, reading the file again, checking a login. Not here: the
+//! exchange (`set` with `user pass` as its value), and the restrictions of an unauthenticated
+//! client (`connection`). Source: memcached 1.6, `authfile.c`; stricter rules are marked as such.
 
 use std::fmt;
 use std::fs::File;
@@ -14,77 +13,79 @@ use std::path::{Path, PathBuf};
 use crate::config::LINE_BYTES_MAX;
 use crate::files;
 
-/// Most users in a file. memcached reads 8 and silently forgets the rest; here one more is refused.
+/// Maximum number of users in a file. memcached reads 8 and silently ignores the others; here a
+/// file with more users is refused.
 pub const USERS_MAX: usize = 64;
-/// Most bytes of a file: full lines with `\r\n`.
+/// Maximum size of a file: lines of maximum length with `\r\n`.
 const FILE_BYTES_MAX: usize = USERS_MAX * (LINE_BYTES_MAX + 2);
 
-/// The users of a `-Y` file.
+/// The users of an auth file.
 pub struct AuthFile {
     path: PathBuf,
     /// Never empty: a file without users is refused.
     users: Vec<Secret>,
 }
 
-/// Why a `-Y` file was refused. No variant repeats what the file says.
+/// The reason why an auth file was refused. No variant repeats the content of the file.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("cannot read auth file {}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// A line is not `user:pass`.
     #[error("{}:{line}: {reason}", path.display())]
     Malformed {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong with it.
+        /// The defect of the line.
         reason: &'static str,
     },
-    /// More than [`USERS_MAX`] users, or more bytes than those can need.
+    /// More than [`USERS_MAX`] users, or more bytes than that number of users can need.
     #[error("{}: more than {USERS_MAX} users", path.display())]
     TooMany {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// No user at all: nobody could log in.
+    /// No user, so that no client could log in.
     #[error("{}: no user:pass line", path.display())]
     Empty {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
 }
 
 impl AuthFile {
-    /// Reads the file. Empty lines are skipped; several passwords of one user all count.
+    /// Reads the file. Empty lines are skipped; if a user has several passwords, each is valid.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, has a line that is not `user:pass`, or has none or too many.
+    /// The file cannot be read, has a line that is not `user:pass`, or has no users or too many.
     pub fn load(path: &Path) -> Result<Self, AuthError> {
         Ok(Self { path: path.to_owned(), users: read(path)? })
     }
 
-    /// Reads the file again. After an error the users are what they were before.
+    /// Reads the file again. After an error the users stay as they were.
     ///
     /// # Errors
     ///
-    /// As [`AuthFile::load`].
+    /// The errors of [`AuthFile::load`].
     pub fn reload(&mut self) -> Result<(), AuthError> {
         self.users = read(&self.path)?;
         Ok(())
     }
 
-    /// Whether `attempt`, the value of the client's `set` without its `\r\n`, is `user pass`.
+    /// Whether `attempt`, the value of the client's `set` without its `\r\n`, is `user pass` of a
+    /// user.
     ///
-    /// It takes the same time for every attempt: all users are compared, each to the last byte, so
-    /// nothing is learnt from waiting.
+    /// Takes constant time: `attempt` is compared with all users, each to the last byte, so that
+    /// its duration reveals nothing.
     #[must_use]
     pub fn check(&self, attempt: &[u8]) -> bool {
         let fits = attempt.len() <= LINE_BYTES_MAX;
@@ -92,7 +93,7 @@ impl AuthFile {
         let matches = self.users.iter().fold(0_u32, |matches, user| {
             matches | u32::from(black_box(user.difference(&attempt)) == 0)
         });
-        // How long the attempt is, only its sender knows, so this one may stop early.
+        // The sender knows the length of its attempt, so the short-circuit reveals nothing.
         fits && matches != 0
     }
 }
@@ -105,23 +106,23 @@ impl fmt::Debug for AuthFile {
     }
 }
 
-/// `user pass`, padded so that comparing it takes as long whatever it holds.
+/// `user pass`, padded so that a comparison takes constant time.
 ///
-/// One string does for the pair, since a user holds no blank: the first one ends it.
+/// One string suffices for the pair: a user contains no blank, so the first blank ends it.
 struct Secret {
     bytes: [u8; LINE_BYTES_MAX],
     len: usize,
 }
 
 impl Secret {
-    /// `text` is at most [`LINE_BYTES_MAX`] long.
+    /// `text` has at most [`LINE_BYTES_MAX`] bytes.
     fn new(text: &[u8]) -> Self {
         let mut bytes = [0; LINE_BYTES_MAX];
         bytes[..text.len()].copy_from_slice(text);
         Self { bytes, len: text.len() }
     }
 
-    /// Zero when equal. It never stops early.
+    /// Zero if both are equal. Runs in constant time.
     fn difference(&self, other: &Self) -> usize {
         let pairs = self.bytes.iter().zip(&other.bytes);
         pairs.fold(self.len ^ other.len, |seen, (a, b)| black_box(seen | usize::from(a ^ b)))
@@ -155,8 +156,8 @@ fn read(path: &Path) -> Result<Vec<Secret>, AuthError> {
     if users.is_empty() { Err(AuthError::Empty { path: path.to_owned() }) } else { Ok(users) }
 }
 
-/// Reads `user:pass`. Stricter than memcached, which takes an empty user or password, and a user
-/// with a blank, who could never log in.
+/// Parses `user:pass`. Stricter than memcached, which accepts an empty user, an empty password, and
+/// a user with a blank, which can never log in.
 fn parse(line: &[u8]) -> Result<Secret, &'static str> {
     if line.len() > LINE_BYTES_MAX {
         return Err("the line is longer than 254 bytes");
@@ -177,7 +178,7 @@ fn parse(line: &[u8]) -> Result<Secret, &'static str> {
 mod tests {
     use super::*;
 
-    /// The users of a file that says `text`, and the directory that must outlive them.
+    /// Loads a file with this text. The returned directory must outlive the users.
     fn load(text: impl AsRef<[u8]>) -> (tempfile::TempDir, Result<AuthFile, AuthError>) {
         let dir = tempfile::tempdir().expect("a directory for one file");
         let path = dir.path().join("users");
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_file_is_refused_with_its_line_and_without_its_content() {
+    fn a_bad_file_is_refused_without_its_content() {
         let long = format!("u:{}", "p".repeat(LINE_BYTES_MAX - 1));
         for (text, reason) in [
             ("", "no user:pass line"),
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_takes_the_new_users_and_a_bad_one_keeps_the_old() {
+    fn a_reload_of_a_bad_file_keeps_the_old_users() {
         let (dir, loaded) = load("foo:bar\n");
         let mut users = loaded.expect("a good file");
         let path = dir.path().join("users");

@@ -1,36 +1,40 @@
-//! Memory that the buffers of connections take beyond the little that each has for nothing.
+//! Budgets for the memory of connection buffers beyond each connection's free part.
 //!
-//! Two budgets: values that are half read, and answers that clients have not read yet. A client that
-//! makes no progress holds its part only while nobody else needs it: whoever finds a budget
-//! used up takes the part of the one that has stood still for longest, and that one is hung up on. So a
-//! client that moves is served, however many others announce values and do not send them, or ask
-//! and do not read. Not here: the buffers (`connection`), who is connected (`connections`).
+//! There are two budgets: partly read values, and replies that clients have not read. A client that
+//! makes no progress keeps its memory only while no other client needs it: when a budget is used
+//! up, the client that has been stalled for longest loses its part and is disconnected. A client
+//! that makes progress is therefore served even if many others announce values and do not send
+//! them, or send requests and do not read.
+//!
+//! Here: the budgets, and the bytes that each connection holds. Not here: the buffers
+//! (`connection`), the open connections (`connections`).
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes of a worker's buffer for the input of one round.
+/// Size of the buffer that a round reads its connections into.
 pub(crate) const INPUT_BYTES: usize = 256 << 10;
 
-/// A buffer moves while at least so many bytes go through it in each [`STALL_MS`].
+/// A buffer makes progress while at least this many bytes pass through it in each [`STALL_MS`].
 pub(crate) const PROGRESS_BYTES: usize = 16 << 10;
-/// After so many milliseconds without [`PROGRESS_BYTES`] a buffer may be taken away.
+/// After this many milliseconds with less than [`PROGRESS_BYTES`] of progress, a buffer may be
+/// taken away.
 const STALL_MS: u64 = 1_000;
 
 /// A kind of buffer, with a budget of its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Buffer {
-    /// Of a request that is half read.
+    /// Holds a partly read request.
     Reading,
-    /// Of answers that the client has not read.
+    /// Holds replies that the client has not read.
     Unwritten,
 }
 
-/// A budget: what the connections hold of it in all.
+/// One budget: the bytes that all connections hold of it.
 #[derive(Debug, Default)]
 pub(crate) struct BufferBudget(AtomicUsize);
 
 impl BufferBudget {
-    /// Takes `bytes`; false, and nothing is taken, when it would be more than `max` in all.
+    /// Takes `bytes`. Returns false, and takes nothing, if the total would exceed `max`.
     pub(crate) fn take(&self, bytes: usize, max: usize) -> bool {
         let granted = self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= max;
         if !granted {
@@ -44,7 +48,8 @@ impl BufferBudget {
     }
 }
 
-/// What one connection holds of the budgets. Its worker changes it, and any other may take it away.
+/// The bytes that one connection holds of each budget. Its worker changes them; any thread may
+/// clear them.
 #[derive(Debug, Default)]
 pub(crate) struct Holding {
     reading: AtomicUsize,
@@ -61,22 +66,23 @@ impl Holding {
         }
     }
 
-    /// Notes how much it holds, and that it moves.
+    /// Records that the buffer holds `bytes`.
     pub(crate) fn set(&self, buffer: Buffer, bytes: usize) {
         self.of(buffer).store(bytes, Ordering::Release);
     }
 
-    /// Takes all it holds away from it, and tells how much that was.
+    /// Sets the held bytes to zero and returns the former value.
     pub(crate) fn clear(&self, buffer: Buffer) -> usize {
         self.of(buffer).swap(0, Ordering::AcqRel)
     }
 
-    /// Notes that a buffer moved at this time.
+    /// Records that a buffer moved at `now_ms`.
     pub(crate) fn note_moved(&self, now_ms: u64) {
         self.moved_ms.store(now_ms, Ordering::Relaxed);
     }
 
-    /// For how long no buffer has moved, if it holds any of this kind and may lose it.
+    /// Returns the milliseconds since a buffer last moved, if `buffer` holds bytes and may be taken
+    /// away.
     pub(crate) fn stalled_ms(&self, buffer: Buffer, now_ms: u64) -> Option<u64> {
         let stalled_ms = now_ms.saturating_sub(self.moved_ms.load(Ordering::Relaxed));
         let holds = self.of(buffer).load(Ordering::Acquire) > 0;

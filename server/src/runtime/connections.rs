@@ -1,6 +1,6 @@
-//! Who is connected: for `stats conns`, the connection limit, idle timeouts and the drain.
+//! The open connections, for `stats conns`, the connection limit, idle timeouts and the drain.
 //!
-//! Not here: what a connection does (`connection`).
+//! Not here: the work of one connection (`connection`).
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -16,34 +16,34 @@ use crate::net::{ListenerInfo, UNIX_PEER};
 use crate::runtime::buffers::{Buffer, Holding};
 use crate::runtime::service::Service;
 
-/// When a client is to be hung up on.
+/// When to disconnect a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HangUp {
-    /// Not that anybody knew.
+    /// The client stays connected.
     Never,
-    /// When all that has come from it is answered.
+    /// Disconnect when all received requests are answered.
     Quiet,
-    /// In the worker's next round.
+    /// Disconnect in the worker's next round.
     Now,
 }
 
-/// What a connection is in the middle of, in memcached's words for its states.
+/// The state of a connection, named as in memcached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// It waits for a request, or for the rest of a line.
+    /// Waits for a request, or for the rest of a line.
     Waiting,
-    /// It reads a value.
+    /// Reads a value.
     ReadingValue,
-    /// It drops the rest of a value that was refused.
+    /// Drops the rest of a refused value.
     Swallowing,
-    /// It waits for the client to read.
+    /// Waits for the client to read.
     Writing,
 }
 
 impl Activity {
     const ALL: [Self; 4] = [Self::Waiting, Self::ReadingValue, Self::Swallowing, Self::Writing];
 
-    /// memcached's word.
+    /// Returns memcached's name for the state.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Waiting => "conn_read",
@@ -54,30 +54,30 @@ impl Activity {
     }
 }
 
-/// One client, as others may see it.
+/// One client, as other threads see it.
 #[derive(Debug)]
 pub struct ConnectionInfo {
     /// File descriptor.
     pub fd: i32,
     /// The client's address.
     pub peer: String,
-    /// The address of ours that it came to.
+    /// The local address that the client connected to.
     pub local: Arc<str>,
-    /// It came over the admin socket.
+    /// True if the client connected to the admin socket.
     pub is_admin: bool,
-    /// It may change the cluster.
+    /// True if the client may change the cluster.
     pub is_operator: bool,
-    /// What its buffers take.
+    /// The bytes that its buffers hold.
     pub(crate) holding: Holding,
-    /// Milliseconds on the monotonic clock when it last sent something.
+    /// Milliseconds on the monotonic clock when the client last sent data.
     last_active_ms: AtomicU64,
-    /// A request is half read or an answer half written.
+    /// True while a request is partly read or a reply partly written.
     busy: AtomicBool,
-    /// What `stats conns` says of it: an [`Activity`].
+    /// The [`Activity`] for `stats conns`.
     activity: AtomicU8,
-    /// It is to be hung up on, at once or when it has nothing more to say: an [`HangUp`].
+    /// The pending [`HangUp`].
     ending: AtomicU8,
-    /// Gets the worker to look at it.
+    /// Wakes the worker for this connection.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -93,7 +93,7 @@ impl ConnectionInfo {
         Activity::ALL.get(usize::from(number)).copied().unwrap_or(Activity::Waiting)
     }
 
-    /// Where it comes from, if that is an address.
+    /// Returns the client's IP address, or `None` on a unix socket.
     pub(crate) fn address(&self) -> Option<IpAddr> {
         address(&self.peer)
     }
@@ -106,19 +106,19 @@ impl ConnectionInfo {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Whole seconds since the client last sent something.
+    /// Returns the whole seconds since the client last sent data.
     #[must_use]
     pub fn idle_seconds(&self, now_ms: u64) -> u64 {
         now_ms.saturating_sub(self.last_active_ms.load(Ordering::Relaxed)) / 1000
     }
 
-    /// Hangs up on it. What was decided stays, unless this is sooner.
+    /// Requests disconnection. The earlier of this and a previous request applies.
     pub(crate) fn end(&self, result: HangUp) {
         self.ending.fetch_max(result as u8, Ordering::AcqRel);
         self.wake();
     }
 
-    /// Gets the worker to look at it.
+    /// Makes the worker look at the connection.
     pub(crate) fn wake(&self) {
         if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
@@ -143,14 +143,14 @@ pub struct Connections {
     total: AtomicU64,
     rejected: AtomicU64,
     idle_kicks: AtomicU64,
-    /// Told whenever one closes.
+    /// Notified when a connection closes.
     closed: Notify,
     listeners: Mutex<Vec<ListenerInfo>>,
-    /// Where the last client came to.
+    /// The local address of the last client.
     last_local: Mutex<Arc<str>>,
 }
 
-/// A place among the open connections, given up when dropped.
+/// An entry in the open connections; dropping it removes the entry.
 pub(crate) struct Registration {
     service: Arc<Service>,
     index: u64,
@@ -166,24 +166,24 @@ impl Drop for Registration {
     }
 }
 
-/// The address of a client, if it has one.
+/// Parses the IP address of a client; `None` on a unix socket.
 fn address(peer: &str) -> Option<IpAddr> {
     let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"))?;
     Some(address.parse::<SocketAddr>().ok()?.ip().to_canonical())
 }
 
-/// Clients that are to be looked at again at some time, such as one whose password is checked later.
+/// Clients to look at again at a given time, for example to check a password later.
 #[derive(Debug, Default)]
 pub(crate) struct Delays(Mutex<Vec<(u64, Arc<ConnectionInfo>)>>);
 
 impl Delays {
-    /// Has the worker look at `client` at this time, in milliseconds on the monotonic clock, or
+    /// Makes the worker look at `client` at `at_ms`, in milliseconds on the monotonic clock, or
     /// somewhat later.
     pub(crate) fn add(&self, at_ms: u64, client: Arc<ConnectionInfo>) {
         self.0.lock().push((at_ms, client));
     }
 
-    /// Wakes those whose time has come.
+    /// Wakes the clients whose time has come.
     pub(crate) fn wake(&self, now_ms: u64) {
         self.0.lock().retain(|(at_ms, client)| {
             let is_due = *at_ms <= now_ms;
@@ -196,7 +196,7 @@ impl Delays {
 }
 
 impl Connections {
-    /// Notes a new connection; `is_admin` if it came over the admin socket.
+    /// Registers a new connection; `is_admin` if it came through the admin socket.
     pub(crate) fn register(
         service: &Arc<Service>,
         stream: &DetachedStream,
@@ -227,7 +227,8 @@ impl Connections {
         Registration { service: Arc::clone(service), index: number, info }
     }
 
-    /// An address that most clients come to, without a copy for each.
+    /// Returns `local` without a copy if it equals the address of the last client, as for most
+    /// clients.
     fn shared(&self, local: String) -> Arc<str> {
         let mut last = self.last_local.lock();
         if **last != *local {
@@ -236,25 +237,25 @@ impl Connections {
         Arc::clone(&last)
     }
 
-    /// How many are open.
+    /// Returns the number of open connections.
     #[must_use]
     pub fn current(&self) -> usize {
         self.current.load(Ordering::Relaxed)
     }
 
-    /// How many were opened since the start or the last `stats reset`.
+    /// Returns the number of connections opened since the start or the last `stats reset`.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many were turned away at the connection limit.
+    /// Returns the number of connections refused at the connection limit.
     #[must_use]
     pub fn rejected(&self) -> u64 {
         self.rejected.load(Ordering::Relaxed)
     }
 
-    /// How many were closed for idleness.
+    /// Returns the number of connections closed by the idle timeout.
     #[must_use]
     pub fn idle_kicks(&self) -> u64 {
         self.idle_kicks.load(Ordering::Relaxed)
@@ -268,7 +269,7 @@ impl Connections {
         self.rejected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Waits until one closes.
+    /// Waits until a connection closes.
     pub(crate) async fn one_closed(&self) {
         self.closed.notified().await;
     }
@@ -279,8 +280,9 @@ impl Connections {
         self.idle_kicks.store(0, Ordering::Relaxed);
     }
 
-    /// Hangs up on the client, other than `but`, whose buffer of this kind has stood still for
-    /// longest. What it held is the caller's; `None` if all move.
+    /// Disconnects the client whose buffer of this kind has been stalled for longest, except `but`.
+    /// Returns the bytes that it held, which the caller must give back; `None` if no client is
+    /// stalled.
     pub(crate) fn end_stalled(
         &self,
         but: &ConnectionInfo,
@@ -299,17 +301,17 @@ impl Connections {
         Some(freed)
     }
 
-    /// Names the sockets that clients come to.
+    /// Sets the listening sockets.
     pub(crate) fn set_listeners(&self, listeners: Vec<ListenerInfo>) {
         *self.listeners.lock() = listeners;
     }
 
-    /// The sockets that clients come to.
+    /// Returns the listening sockets.
     pub(crate) fn listeners(&self) -> Vec<ListenerInfo> {
         self.listeners.lock().clone()
     }
 
-    /// The open connections, oldest first.
+    /// Returns the open connections, oldest first.
     #[must_use]
     pub fn list(&self) -> Vec<Arc<ConnectionInfo>> {
         self.open.lock().values().cloned().collect()

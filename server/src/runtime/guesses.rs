@@ -1,9 +1,9 @@
-//! The brake on guessing passwords: how often an address may try one.
+//! The limit on guessing passwords: the rate at which an address may try them.
 //!
-//! Each address has [`BURST`] tries at once and one more each [`INTERVAL_MS`]; a right password gives
-//! its try back. A try beyond them waits for its turn and is not even looked at before: to hang up
-//! and come back gains nothing, and a right password waits too, so an answer that is late tells
-//! nothing. Addresses do not wait for each other. Not here: checking a password (`auth`), waiting
+//! Here: each address has [`BURST`] tries at once, and one more every [`INTERVAL_MS`]; a correct
+//! password returns its try. A further try is not checked until it is due. So reconnecting gains
+//! nothing; and because a correct password is delayed too, a delay reveals nothing. Addresses do
+//! not wait for each other. Not here: checking a password (`auth`), delaying the connection
 //! (`connection`).
 
 use std::net::IpAddr;
@@ -11,16 +11,17 @@ use std::net::IpAddr;
 use engine::KeyHasher;
 use parking_lot::Mutex;
 
-/// Tries that an address has at once.
+/// Number of tries that an address has at once.
 const BURST: u64 = 10;
 /// Milliseconds from one further try to the next.
 const INTERVAL_MS: u64 = 500;
-/// Wrong passwords after which a connection ends.
+/// Number of wrong passwords after which a connection is closed.
 pub(crate) const FAILURES_MAX: u32 = 10;
 
-/// Addresses are spread over so many sets of [`WAYS`].
+/// Number of sets over which addresses are spread, each with [`WAYS`] places.
 const SETS: usize = 1024;
-/// Of a set that is full, the address that is forgiven soonest is forgotten for another.
+/// Number of addresses in a set. In a full set the address with the earliest
+/// `full_ms` is replaced.
 const WAYS: usize = 4;
 
 /// The tries of one address: GCRA on one instant.
@@ -28,28 +29,29 @@ const WAYS: usize = 4;
 struct Tries {
     /// The hash of the address.
     address: u64,
-    /// When all its tries are back; 0 for an empty place.
+    /// Time at which all tries are available again; 0 for an empty place.
     full_ms: u64,
 }
 
-/// Who has tried passwords lately. Its size never changes.
+/// The addresses that have tried passwords recently. Its size is fixed.
 pub(crate) struct Guesses {
     hasher: KeyHasher,
     sets: Mutex<Box<[[Tries; WAYS]]>>,
 }
 
 impl Guesses {
-    /// Nobody has. `seeds` keep a client from choosing addresses that share a set.
+    /// A value without addresses. `seeds` prevent a client from choosing addresses that share a
+    /// set.
     pub(crate) fn new(seeds: [u64; 4]) -> Self {
         let hasher = KeyHasher::new(seeds);
         Self { hasher, sets: Mutex::new(vec![[Tries::default(); WAYS]; SETS].into()) }
     }
 
-    /// Takes a try of `address`, if it has one.
+    /// Takes one try of `address`.
     ///
     /// # Errors
     ///
-    /// When it has none, the time, in milliseconds, at which it has.
+    /// If no try is available, the time in milliseconds at which one is.
     pub(crate) fn take(&self, address: Option<IpAddr>, now_ms: u64) -> Result<(), u64> {
         let address = self.hash(address);
         let mut sets = self.sets.lock();
@@ -63,7 +65,7 @@ impl Guesses {
         Ok(())
     }
 
-    /// Gives a try back: the password was right.
+    /// Returns a try, after a correct password.
     pub(crate) fn give_back(&self, address: Option<IpAddr>) {
         let address = self.hash(address);
         let mut sets = self.sets.lock();
@@ -71,7 +73,8 @@ impl Guesses {
         tries.full_ms = tries.full_ms.saturating_sub(INTERVAL_MS);
     }
 
-    /// Of IPv6 the network, which one host has to itself; all clients of unix sockets are one.
+    /// The hash of an address. Of an IPv6 address, the hash of its /64 network, which one host may
+    /// have to itself. All clients of Unix sockets share one hash.
     fn hash(&self, address: Option<IpAddr>) -> u64 {
         match address {
             None => self.hasher.hash(b""),
@@ -81,7 +84,7 @@ impl Guesses {
     }
 }
 
-/// The tries of an address, in place of those of another if need be.
+/// Returns the tries of an address. If the address is new, it replaces another one of its set.
 fn find(sets: &mut [[Tries; WAYS]], address: u64) -> &mut Tries {
     let set = &mut sets[address as usize % SETS];
     let known = set.iter().position(|tries| tries.address == address);
@@ -117,7 +120,7 @@ mod tests {
         assert_eq!(guesses.take(None, 10_000), Ok(()));
         assert_eq!(guesses.take(v4(1), 10_500), Ok(()));
         assert_eq!(guesses.take(v4(1), 10_500), Err(11_000));
-        // However hard it tries for an hour, it has two a second.
+        // At any rate of tries for an hour, two per second are allowed.
         let tried = (10_501..3_610_501).filter(|now_ms| guesses.take(v4(1), *now_ms).is_ok());
         assert_eq!(tried.count(), 7_200);
     }

@@ -1,18 +1,21 @@
-//! The limits file while the server runs: it is read again when it has changed.
+//! Watches the limits file while the server runs, and reads it again after a change.
 //!
-//! Not here: what is in it (`limits`), what becomes of it (`service`, and in a cluster `node::limits`).
+//! Here: detecting a change. Not here: parsing (`limits`), putting limits in force (`service`, and
+//! in a cluster `node::limits`).
 
 use std::os::unix::fs::MetadataExt as _;
 
 use crate::config::Config;
 use crate::runtime::service::Service;
 
-/// The limits file as it was read last. It is looked at by its figures once a second: that sees an
-/// editor's write and a container's changed link alike, and needs nothing of the system.
+/// Detects changes of the limits file by comparing its metadata once a second. This detects an
+/// editor's write and a container's replaced symbolic link alike, and needs no notifications of the
+/// operating system.
 pub(crate) struct LimitsFile {
-    /// Of the file that was read. Taken before it was: what is written meanwhile is a change.
+    /// Mark of the version that was read. Taken before reading, so that a write in between counts
+    /// as a change.
     read: Option<FileMark>,
-    /// At the last look.
+    /// Mark at the last check.
     seen: Option<FileMark>,
 }
 
@@ -20,7 +23,7 @@ pub(crate) struct LimitsFile {
 type FileMark = (u64, u64, u64, i64, i64);
 
 impl LimitsFile {
-    /// The file as it stands, about to be read.
+    /// Marks the current version as the one that is about to be read.
     pub(crate) fn now(config: &Config) -> Self {
         let mark = Self::mark(config);
         Self { read: mark, seen: mark }
@@ -31,8 +34,9 @@ impl LimitsFile {
         Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
     }
 
-    /// Reads the limits again if the file has changed and is not being written: a file cut off in the
-    /// middle of it may have fewer limits and no mistake. One that is gone for the moment is as it was.
+    /// Reads the limits again if the file has changed and then stayed the same for one check: a
+    /// file that is still being written may have fewer limits and yet no mistake. A missing file
+    /// counts as unchanged.
     pub(crate) fn follow(&mut self, service: &Service) {
         let mark = Self::mark(service.config());
         let settled = std::mem::replace(&mut self.seen, mark) == mark;

@@ -1,6 +1,6 @@
-//! `stats detail`: what happens to keys, by the part of the key before the delimiter.
+//! `stats detail`: counts commands by the part of the key before the delimiter.
 //!
-//! Off unless asked for (`-D`, `stats detail on`), because it takes one lock a command.
+//! Off by default, because each counted command takes a lock; `-D` and `stats detail on` enable it.
 
 use std::io::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,7 +9,8 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use protocol::{Command, Operation, write_escaped_key};
 
-/// Most prefixes kept; keys of further ones are not counted, so that hostile keys cost no memory.
+/// Most prefixes counted. Keys of further ones are not counted, so that hostile keys cost no
+/// memory.
 const PREFIXES_MAX: usize = 10_000;
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -20,7 +21,7 @@ struct Uses {
     deletes: u64,
 }
 
-/// Uses by prefix.
+/// Counts of commands by prefix.
 #[derive(Debug)]
 pub struct Prefixes {
     delimiter: u8,
@@ -29,36 +30,36 @@ pub struct Prefixes {
 }
 
 impl Prefixes {
-    /// Nothing counted yet.
+    /// Creates an empty set of counts.
     #[must_use]
     pub fn new(delimiter: u8, enabled: bool) -> Self {
         let uses = Mutex::new(HashMap::new());
         Self { delimiter, enabled: AtomicBool::new(enabled), uses }
     }
 
-    /// Whether commands are counted.
+    /// Returns whether commands are counted.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.enabled.load(Ordering::Relaxed)
     }
 
-    /// Begins or ends counting; what was counted stays.
+    /// Starts or stops counting; existing counts stay.
     pub fn enable(&self, on: bool) {
         self.enabled.store(on, Ordering::Relaxed);
     }
 
-    /// What stands before a key's prefix ends.
+    /// Returns the byte that ends a key's prefix.
     #[must_use]
     pub fn delimiter(&self) -> u8 {
         self.delimiter
     }
 
-    /// Forgets all counts.
+    /// Removes all counts.
     pub fn reset(&self) {
         self.uses.lock().clear();
     }
 
-    /// Counts a command; keys without delimiter have no prefix.
+    /// Counts a command; a key without the delimiter is not counted.
     pub(crate) fn note(&self, command: &Command<'_>, hit: bool) {
         let key = command.key.as_bytes();
         let Some(end) = key.iter().position(|byte| *byte == self.delimiter) else { return };
@@ -81,7 +82,7 @@ impl Prefixes {
         }
     }
 
-    /// Appends the answer of `stats detail dump`.
+    /// Writes the reply to `stats detail dump`.
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         let mut rows: Vec<(Vec<u8>, Uses)> =
             self.uses.lock().iter().map(|(prefix, uses)| (prefix.clone(), *uses)).collect();

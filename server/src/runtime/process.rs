@@ -1,8 +1,8 @@
-//! What is done to the process itself, before the runtime starts.
+//! Changes to the process itself, before the runtime starts.
 //!
-//! Here: background, process id file, limits on descriptors and core files, locked memory, another
-//! user; all through the safe calls of `nix`. Not here: when each is due (`main` knows: the first
-//! four before binding, the user after it), binding, signals.
+//! Here: background, pidfile, limits on descriptors and core files, locked memory, change of user;
+//! all through the safe calls of `nix`. Not here: the order of these steps (`main`: the change of
+//! user after binding, the others before it), binding, signals.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -18,82 +18,82 @@ use nix::unistd::{Gid, Pid, Uid, User, daemon, geteuid, getpid, setgid, setgroup
 use crate::config::{Config, LogLevel};
 use crate::files;
 
-/// Descriptors beside those of clients: listeners, epoll, log, snapshot, files being read.
+/// Descriptors besides those of clients: listeners, epoll, log, snapshot, files being read.
 const SPARE_DESCRIPTORS: u64 = 64;
 
-/// Why the process cannot be what the configuration asks for. The process exits with 1.
+/// The reason why the process cannot apply the configuration. The process exits with 1.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
     /// `-d` failed.
     #[error("cannot run in the background: {0}")]
     Daemon(Errno),
-    /// The process id cannot be written.
+    /// The pidfile cannot be written.
     #[error("cannot write pidfile {}: {source}", path.display())]
     Pidfile {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The hard limit leaves too few descriptors for `-c`, and may not be raised.
+    /// The hard limit is below `-c` and cannot be raised.
     #[error(
         "-c {wanted} needs as many open files and the limit is {allowed}: \
          start as root, raise the limit, or lower -c"
     )]
     Descriptors {
-        /// What `-c` asks for.
+        /// The value of `-c`.
         wanted: u64,
         /// The hard limit.
         allowed: u64,
     },
-    /// A limit cannot be read or set.
+    /// A resource limit cannot be read or set.
     #[error("cannot change the limit on {what}: {source}")]
     Limit {
-        /// Which one.
+        /// The name of the limit.
         what: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: Errno,
     },
-    /// `-u` names nobody.
+    /// There is no user with the name of `-u`.
     #[error("can't find the user {0} to switch to")]
     UnknownUser(String),
-    /// The system does not let us become the user of `-u`.
+    /// The system refuses the change to the user of `-u`.
     #[error("cannot become the user {user}: {step}: {source}")]
     Privileges {
-        /// As `-u` names it.
+        /// The user as written in `-u`.
         user: String,
         /// The call that failed.
         step: &'static str,
-        /// What the system said.
+        /// The error of the operating system.
         source: Errno,
     },
 }
 
-/// From now on memory that is free for some ten seconds goes back to the system, even where nothing is
-/// allocated any more: threads of the allocator see to it.
+/// Starts threads of the allocator that return free memory to the system after about ten seconds,
+/// even if no further allocation happens.
 ///
-/// Call it after [`daemonize`]: they do not survive a fork.
+/// Call it after [`daemonize`]: the threads do not survive a fork.
 pub fn configure_allocator() {
     if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
-        tracing::warn!("memory that is free is kept: {error}");
+        tracing::warn!("free memory is not returned to the system: {error}");
     }
 }
 
-/// Goes to the background: fork, new session, standard streams to `/dev/null`.
+/// Moves the process to the background: fork, new session, standard streams to `/dev/null`.
 ///
-/// Call it while the process has one thread: others do not survive the fork. As in memcached, `-v`
-/// keeps the streams, and `-r` keeps the working directory, where the core file goes; otherwise it
-/// becomes `/`.
+/// Call it while the process has one thread: other threads do not survive the fork. As in
+/// memcached, `-v` keeps the streams, and `-r` keeps the working directory, because core files are
+/// written there; otherwise it becomes `/`.
 ///
 /// # Errors
 ///
-/// When the system cannot fork or open `/dev/null`.
+/// The system cannot fork or open `/dev/null`.
 pub fn daemonize(config: &Config) -> Result<(), ProcessError> {
     let keep_streams = config.log_level > LogLevel::Warn;
     daemon(config.coredumps, keep_streams).map_err(ProcessError::Daemon)
 }
 
-/// A file with our process id, removed on drop.
+/// A file with the process id, removed on drop.
 #[derive(Debug)]
 pub struct Pidfile {
     path: PathBuf,
@@ -101,30 +101,35 @@ pub struct Pidfile {
 }
 
 impl Pidfile {
-    /// Writes the file beside its place and moves it there, so that no reader finds it half done.
+    /// Writes a temporary file and renames it to `path`, so that no reader finds a partial file.
     ///
     /// Call it after [`daemonize`], which changes the process id, and after [`drop_privileges`], so
-    /// that whoever wrote the file may also remove it.
+    /// that the user that wrote the file may remove it.
     ///
     /// # Errors
     ///
-    /// When the directory is missing or may not be written.
+    /// The directory is missing or not writable.
     pub fn create(path: &Path) -> Result<Self, ProcessError> {
         let pid = getpid();
-        // Neither is a pipe read nor a device replaced.
+        // Do not read a pipe or replace a device.
         files::must_be_replaceable(path)
             .map_err(|source| ProcessError::Pidfile { path: path.to_owned(), source })?;
         if let Some(other) = read_pid(path)
             && other != pid
             && kill(other, None).is_ok()
         {
-            tracing::warn!(path = %path.display(), pid = %other, "pidfile names a running process");
+            tracing::warn!(
+                path = %path.display(),
+                pid = %other,
+                "the pidfile names another running process: replacing it"
+            );
         }
         let write = || {
             let mut name = path.as_os_str().to_owned();
             name.push(".tmp");
             let beside = Path::new(&name);
-            // What a crash left behind goes; then `create_new` follows nobody's link.
+            // Remove the file of a crashed process, so that `create_new` succeeds and follows no
+            // symbolic link.
             match fs::remove_file(beside) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 _ => {}
@@ -139,7 +144,7 @@ impl Pidfile {
     }
 }
 
-/// Removes the file while it is still ours: a successor may have written its own by now.
+/// Removes the file if it still has this process's id: a successor may have replaced it.
 impl Drop for Pidfile {
     fn drop(&mut self) {
         if read_pid(&self.path) == Some(self.pid)
@@ -150,19 +155,20 @@ impl Drop for Pidfile {
     }
 }
 
-/// The process id in a file, if there is a file with one. Zero and less address whole groups.
+/// The process id in a file. `None` if there is no valid one; zero and negative numbers address
+/// process groups.
 fn read_pid(path: &Path) -> Option<Pid> {
     let pid: i32 = fs::read_to_string(path).ok()?.trim().parse().ok()?;
     (pid > 0).then(|| Pid::from_raw(pid))
 }
 
-/// Raises `RLIMIT_NOFILE` for `connections_max` clients and what the server opens beside them.
-/// Returns the limit that holds now. A higher one is left alone.
+/// Raises `RLIMIT_NOFILE` to `connections_max` clients and spare descriptors. Returns the
+/// resulting limit. A higher limit is not lowered.
 ///
 /// # Errors
 ///
-/// When the hard limit is below `connections_max` and may not be raised: clients within `-c` would
-/// be turned away. The few descriptors beside them are wished for, not insisted on.
+/// The hard limit is below `connections_max` and cannot be raised, so that clients within `-c`
+/// would be refused. A hard limit without room for the spare descriptors is no error.
 pub fn raise_descriptor_limit(connections_max: usize) -> Result<u64, ProcessError> {
     let failed = |source| ProcessError::Limit { what: "open files", source };
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).map_err(failed)?;
@@ -182,11 +188,11 @@ pub fn raise_descriptor_limit(connections_max: usize) -> Result<u64, ProcessErro
     Ok(max)
 }
 
-/// Raises the limit on core files as far as it goes (`-r`).
+/// Raises the limit on core files as far as possible (`-r`).
 ///
 /// # Errors
 ///
-/// When no core file may be written at all.
+/// The hard limit forbids core files.
 pub fn raise_core_limit() -> Result<(), ProcessError> {
     let failed = |source| ProcessError::Limit { what: "core files", source };
     if setrlimit(Resource::RLIMIT_CORE, RLIM_INFINITY, RLIM_INFINITY).is_ok() {
@@ -199,57 +205,60 @@ pub fn raise_core_limit() -> Result<(), ProcessError> {
     setrlimit(Resource::RLIMIT_CORE, hard, hard).map_err(failed)
 }
 
-/// Locks the memory of the process (`-k`): what it has and, where the limit on locked memory is
-/// lifted, what it will have. A refusal is only warned of, as in memcached. Returns whether all of
-/// it is locked.
+/// Locks the memory of the process (`-k`): the current memory and, if the limit on locked memory is
+/// unlimited, all future memory. As in memcached, a failure is only logged. Returns whether all
+/// memory is locked.
 ///
-/// Pages are locked as they come into use: the allocator sets aside far more addresses than it uses, and
-/// all of them would become memory at once.
+/// Pages are locked when they are first used: the allocator reserves far more addresses than it
+/// uses, and locking them at once would allocate all of them.
 ///
-/// Call it after [`daemonize`]: a fork inherits no lock.
+/// Call it after [`daemonize`]: locks are not inherited across a fork.
 pub fn lock_memory() -> bool {
-    // Only root may raise it; what came of it is asked next.
+    // Only root may raise the limit; the next call reads the result.
     let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
     let unlimited =
         matches!(getrlimit(Resource::RLIMIT_MEMLOCK), Ok((soft, _)) if soft == RLIM_INFINITY);
-    // Under a limit, root is still let through; but once it is another user, every allocation
-    // beyond the limit would fail, and the process with it.
+    // With a limit in place `MCL_FUTURE` would succeed as root, but after the change of user every
+    // allocation beyond the limit would fail and end the process.
     let flags = if unlimited {
         MlockAllFlags::MCL_CURRENT | MlockAllFlags::MCL_FUTURE
     } else {
         MlockAllFlags::MCL_CURRENT
     };
-    // nix has no name for it.
+    // nix has no constant for this flag.
     let flags = flags | MlockAllFlags::from_bits_retain(nix::libc::MCL_ONFAULT);
     match mlockall(flags) {
         Ok(()) if unlimited => true,
         Ok(()) => {
-            tracing::warn!("-k locks no later memory: the limit on locked memory is not unlimited");
+            tracing::warn!(
+                "-k locks no memory allocated later: set the limit on locked memory to unlimited"
+            );
             false
         }
         Err(error) => {
-            tracing::warn!(%error, "-k has no effect: memory cannot be locked");
+            tracing::warn!(%error, "-k has no effect: the system refuses to lock memory");
             false
         }
     }
 }
 
-/// What became of `-u`.
+/// The result of `-u`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Privileges {
-    /// The process is the user of `-u` now.
+    /// The process now runs as the user of `-u`.
     Dropped,
-    /// The process was not root, so `-u` says nothing, as in memcached.
+    /// The process was not root, so `-u` is ignored, as in memcached.
     NotRoot,
     /// The process stays root: no `-u`, or `-u root`.
     Root,
 }
 
-/// Becomes `config.user` for good, if the process is root. Call it once everything is bound.
+/// Changes to `config.user` permanently, if the process is root. Call it after all sockets are
+/// bound.
 ///
 /// # Errors
 ///
-/// When the process is root and the user is unknown or cannot be assumed.
+/// The process is root, and the user is unknown or the change fails.
 pub fn drop_privileges(config: &Config) -> Result<Privileges, ProcessError> {
     if !geteuid().is_root() {
         return Ok(Privileges::NotRoot);
@@ -260,26 +269,26 @@ pub fn drop_privileges(config: &Config) -> Result<Privileges, ProcessError> {
         return Ok(Privileges::Root);
     }
     let failed = |step| move |source| ProcessError::Privileges { user: name.clone(), step, source };
-    // In this order: without the user's rights the groups could not be left any more.
+    // The user comes last: without root's rights the groups cannot be changed.
     setgroups(&[]).map_err(failed("setgroups"))?;
     setgid(gid).map_err(failed("setgid"))?;
     setuid(uid).map_err(failed("setuid"))?;
     if config.coredumps {
-        // The kernel writes no core file of a process that changed its user, unless told to.
+        // The kernel writes no core file for a process that changed its user, unless this is set.
         prctl::set_dumpable(true).map_err(failed("set_dumpable"))?;
     }
     Ok(Privileges::Dropped)
 }
 
-/// User and group of `name`. A number that no user has stands for itself, so that `-u 11211` works
-/// in an image without `/etc/passwd`.
+/// User and group of `name`. A number without a user stands for itself, so that `-u 11211` works in
+/// an image without `/etc/passwd`.
 fn find_user(name: &str) -> Result<(Uid, Gid), ProcessError> {
     let failed =
         |step| move |source| ProcessError::Privileges { user: name.to_owned(), step, source };
     if let Some(user) = User::from_name(name).map_err(failed("getpwnam"))? {
         return Ok((user.uid, user.gid));
     }
-    // The highest number is what the system calls "leave it is".
+    // The highest number means "leave unchanged" to the system.
     let number: u32 = name
         .parse()
         .ok()

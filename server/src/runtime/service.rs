@@ -1,6 +1,6 @@
-//! What all clients share: the store, the figures, the configuration, the way to stop.
+//! The state that all clients share: the store, the counters, the configuration, the stop signal.
 //!
-//! Not here: one client's conversation (`session`), threads (`worker`).
+//! Not here: one client's requests (`session`), threads (`worker`).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
@@ -24,7 +24,7 @@ use crate::runtime::prefixes::Prefixes;
 use crate::runtime::snapshot::SnapshotMetrics;
 use crate::shards::{Shards, ShardsOptions};
 
-/// Lowest cap that `cache_memlimit` accepts, in megabytes: memcached's.
+/// Lowest cap that `cache_memlimit` accepts, in megabytes, as in memcached.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
 
 /// The state all clients share.
@@ -32,7 +32,7 @@ pub struct Service {
     config: Config,
     clock: Clock,
     shards: Shards,
-    /// One set per worker.
+    /// One set per worker, and one for requests of other nodes.
     counters: Box<[CachePadded<Counters>]>,
     connections: Connections,
     prefixes: Prefixes,
@@ -46,18 +46,17 @@ pub struct Service {
     delays: Delays,
     stop: Notify,
     snapshots: SnapshotMetrics,
-    /// Turns away from accepting for want of connections, and how long in all.
+    /// Times that accepting paused for lack of connections, and the total pause.
     pub(crate) listen_disabled: AtomicU64,
     pub(crate) listen_disabled_us: AtomicU64,
     pub(crate) accepting: AtomicBool,
-    /// The TCP port in fact bound; 0 for none.
+    /// The bound TCP port; 0 for none.
     pub(crate) port: AtomicUsize,
 }
 
 impl Service {
-    /// The shared state of a server of this configuration. `limits` are those of
-    /// its limits file, `seeds` those of the key hash;
-    /// `verbosity` is told what clients ask with the `verbosity` command.
+    /// Creates the shared state. `limits` come from the limits file; `seeds` are those of the key
+    /// hash; `verbosity` receives the level of each `verbosity` command.
     #[must_use]
     pub fn new(
         config: Config,
@@ -78,7 +77,7 @@ impl Service {
             seeds,
             partition_prefix: node.as_ref().map(|node| node.partition_prefix()),
         });
-        // One more than workers: what other nodes ask is counted apart.
+        // One more than workers: requests of other nodes are counted separately.
         let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
         let prefixes = Prefixes::new(config.prefix_delimiter, config.detail_enabled);
         Self {
@@ -105,60 +104,60 @@ impl Service {
         }
     }
 
-    /// The configuration in force.
+    /// Returns the active configuration.
     #[must_use]
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// What this process is in a cluster, if it is in one.
+    /// Returns this process's node, in a cluster.
     pub(crate) fn node(&self) -> Option<&Arc<Node>> {
         self.node.as_ref()
     }
 
-    /// The clock.
+    /// Returns the clock.
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// All items.
+    /// Returns all items.
     #[must_use]
     pub fn shards(&self) -> &Shards {
         &self.shards
     }
 
-    /// The clients that are connected.
+    /// Returns the open connections.
     #[must_use]
     pub fn connections(&self) -> &Connections {
         &self.connections
     }
 
-    /// Figures by key prefix.
+    /// Returns the counts by key prefix.
     #[must_use]
     pub fn prefixes(&self) -> &Prefixes {
         &self.prefixes
     }
 
-    /// The limits bound to keys.
+    /// Returns the limits in force.
     #[must_use]
     pub fn limits(&self) -> &LimitsHandle {
         &self.limits
     }
 
-    /// What became of snapshots while the server runs.
+    /// Returns the metrics of snapshots taken while the server runs.
     #[must_use]
     pub fn snapshots(&self) -> &SnapshotMetrics {
         &self.snapshots
     }
 
-    /// The figures of worker number `worker`, which alone may add to them.
+    /// Returns the counters of worker number `worker`, which alone may add to them.
     #[must_use]
     pub fn counters(&self, worker: usize) -> &Counters {
         &self.counters[worker]
     }
 
-    /// The figures of all workers.
+    /// Returns the sums of all workers' counters.
     #[must_use]
     pub fn sums(&self) -> CounterSums {
         let mut sums = CounterSums::default();
@@ -168,7 +167,7 @@ impl Service {
         sums
     }
 
-    /// Zeroes what `stats reset` zeroes.
+    /// Zeroes the counters that `stats reset` zeroes.
     pub fn reset_counters(&self) {
         for counters in &self.counters {
             counters.reset();
@@ -179,7 +178,7 @@ impl Service {
         self.limits.reset_metrics();
     }
 
-    /// Whether commands are counted by the prefix of their key (`stats detail`).
+    /// Returns whether commands are counted by key prefix (`stats detail`).
     pub(crate) fn notes_prefixes(&self) -> bool {
         self.prefixes.is_enabled()
     }
@@ -190,29 +189,33 @@ impl Service {
         }
     }
 
-    /// Whether clients must give a password first.
+    /// Returns whether clients must log in first.
     #[must_use]
     pub fn asks_password(&self) -> bool {
         self.config.auth_file.is_some()
     }
 
-    /// Whether `credentials`, "user password", are in the authentication file.
+    /// Returns whether `credentials`, "user password", match the authentication file.
     #[must_use]
     pub fn knows_password(&self, credentials: &[u8]) -> bool {
         self.users.read().as_ref().is_some_and(|users| users.check(credentials))
     }
 
-    /// Reads the authentication file again; the last good one stays when it is bad.
+    /// Reads the authentication file again; a faulty file leaves the previous users in force.
     pub fn reload_users(&self) {
         let Some(path) = &self.config.auth_file else { return };
         match AuthFile::load(path) {
             Ok(users) => *self.users.write() = Some(users),
-            Err(error) => tracing::error!(%error, "authentication file kept as it was"),
+            Err(error) => tracing::error!(
+                %error,
+                "authentication file refused, user list kept as it was: correct the file, then \
+                 send SIGHUP"
+            ),
         }
     }
 
-    /// Reads the limits file again; the last good one stays when it is bad. In a cluster what it
-    /// changed is proposed to all nodes.
+    /// Reads the limits file again; a faulty file leaves the previous limits in force. In a
+    /// cluster, its changes are proposed to all nodes.
     pub fn reload_limits(&self) {
         let Some(path) = &self.config.limits_file else { return };
         if let Some(node) = &self.node {
@@ -229,7 +232,10 @@ impl Service {
                 }
                 Err(error) => {
                     self.limits.refuse(&error);
-                    tracing::error!(%error, "limits kept as they were");
+                    tracing::error!(
+                        %error,
+                        "limits file refused, limits kept as they were: correct the file"
+                    );
                 }
             }
             return;
@@ -237,9 +243,17 @@ impl Service {
         match self.limits.reload(path) {
             Ok(_) => {
                 let count = self.limits.load().limits().len();
-                tracing::info!(target: crate::LIFE, count, path = %path.display(), "limits read");
+                tracing::info!(
+                    target: crate::LIFE,
+                    count,
+                    path = %path.display(),
+                    "limits in force"
+                );
             }
-            Err(error) => tracing::error!(%error, "limits kept as they were"),
+            Err(error) => tracing::error!(
+                %error,
+                "limits file refused, limits kept as they were: correct the file"
+            ),
         }
     }
 
@@ -247,7 +261,7 @@ impl Service {
         (self.verbosity)(level);
     }
 
-    /// Changes the memory cap; false below memcached's minimum.
+    /// Changes the memory cap. Returns false below memcached's minimum.
     pub(crate) fn set_memory_limit(&self, megabytes: u64) -> bool {
         let enough = megabytes >= MEMORY_LIMIT_MEGABYTES_MIN;
         if enough {
@@ -264,9 +278,9 @@ impl Service {
         }
     }
 
-    /// Reserves `bytes` for a buffer of a client in place of what it holds; 0 gives all back. Where
-    /// the budget is used up, clients that stand still lose their part and are hung up on. False, and
-    /// the client holds nothing, if that does not suffice.
+    /// Reserves `bytes` for a client's buffer, replacing its former reservation; 0 releases it.
+    /// When the budget is used up, stalled clients lose their part and are disconnected. Returns
+    /// false, with nothing reserved, if that does not suffice.
     pub(crate) fn reserve(&self, client: &ConnectionInfo, buffer: Buffer, bytes: usize) -> bool {
         let (memory_cap, max) = (self.buffers(buffer), self.buffered_max());
         memory_cap.give_back(client.holding.clear(buffer));
@@ -284,17 +298,17 @@ impl Service {
         true
     }
 
-    /// Most bytes that the buffers of each kind may take.
+    /// Returns the most bytes that the buffers of one kind may hold in total.
     fn buffered_max(&self) -> usize {
         self.shards.memory_cap().limit_bytes().max(2 * self.config.item_bytes_max)
     }
 
-    /// Who tried wrong passwords.
+    /// Returns the record of wrong passwords.
     pub(crate) fn guesses(&self) -> &Guesses {
         &self.guesses
     }
 
-    /// The clients that are to be looked at later.
+    /// Returns the clients to look at again later.
     pub(crate) fn delays(&self) -> &Delays {
         &self.delays
     }

@@ -1,4 +1,4 @@
-//! The snapshot file (`-e`): all items written and read again.
+//! The snapshot file (`-e`): writing and reading all items.
 //!
 //! ```text
 //! "TOLLGATE SNAPSHOT 2\n" | saved at: Unix ms u64, monotonic ns u64 | record …
@@ -8,8 +8,9 @@
 //! value of a limit's state: policy length u8 | policy token | the state
 //! ```
 //!
-//! All integers little-endian; the sum is over everything before it. Not here: when to save
-//! (`keeper`).
+//! All integers are little-endian; the CRC covers everything before it.
+//!
+//! Here: the format, and renaming the file. Not here: when to save (`keeper`).
 
 pub(crate) mod keeper;
 
@@ -26,7 +27,7 @@ use crate::shards::{SaveCursor, Shards};
 
 const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";
 const END: u8 = 0xFF;
-/// What the name of a file ends with that is being written.
+/// Suffix of a file that is being written.
 const PART: &str = ".part";
 const STALE: u8 = 1;
 const WON: u8 = 2;
@@ -35,36 +36,36 @@ const NUMBER: u8 = 8;
 const LIMIT: u8 = 16;
 const NEVER: u64 = u64::MAX;
 
-/// Why a snapshot could not be read.
+/// The reason why a snapshot was not read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The system refused, or the file ends too early.
     #[error("{path}: {source}")]
     Io {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// Nothing can be saved there.
+    /// No snapshot can be written to the path.
     #[error("-e {path}: no snapshot can be written there: {source}")]
     Unusable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said, or what is there.
+        /// The error of the operating system, or the kind of file at the path.
         source: io::Error,
     },
-    /// It is not a snapshot, or not one of this version, or its sum is wrong.
+    /// The file is no snapshot of this version, or its content or checksum is wrong.
     #[error("{path}: {why}")]
     Damaged {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         why: &'static str,
     },
 }
 
-/// A writer or reader that sums what passes.
+/// A writer or reader that computes the checksum of all bytes.
 struct Checksummed<T> {
     inner: T,
     sum: crc32fast::Hasher,
@@ -92,7 +93,7 @@ impl<T: Read> Checksummed<T> {
     }
 
     fn take_into(&mut self, bytes: &mut Vec<u8>, count: usize) -> io::Result<()> {
-        // Memory grows with what is there, not with what a damaged file promises.
+        // Memory grows with the bytes read, not with the count in a damaged file.
         bytes.clear();
         if self.inner.by_ref().take(count as u64).read_to_end(bytes)? < count {
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -102,21 +103,22 @@ impl<T: Read> Checksummed<T> {
     }
 }
 
-/// `path` with `ending` behind it.
+/// Appends `ending` to the file name of `path`.
 fn beside(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
 }
 
-/// Where the file is kept once it was read: a later start must not find it at its place again.
+/// The name of a snapshot that was read. It is renamed so that a later start does not read it
+/// again.
 #[must_use]
 pub fn loaded(path: &Path) -> PathBuf {
     beside(path, ".loaded")
 }
 
-/// Refuses a place where no snapshot can be written: at `path` is something that is no regular file, or
-/// nothing can be made beside it.
+/// Checks that a snapshot can be written to `path`: a file at `path` is a regular file, and files
+/// can be created beside it.
 ///
 /// # Errors
 ///
@@ -125,21 +127,21 @@ pub fn check(path: &Path) -> Result<(), SnapshotError> {
     let refuse = |source| SnapshotError::Unusable { path: path.to_owned(), source };
     files::must_be_replaceable(path).map_err(refuse)?;
     files::must_be_replaceable(&beside(path, PART)).map_err(refuse)?;
-    // Another name: a server that runs already may be writing the other.
+    // A different name than `PART`, which a running server may be writing.
     let probe = beside(path, ".probe");
     File::options().write(true).create(true).truncate(true).open(&probe).map_err(refuse)?;
     fs::remove_file(&probe).map_err(refuse)
 }
 
-/// Writes all items to `path`, through a file beside it that takes its place once it is whole and on
-/// the disk. The answer is how many there were. Each item is as it was at some moment of the call.
+/// Writes all items to a temporary file beside `path`, syncs it and renames it to `path`. Returns
+/// the number of items. Each item is saved as of some moment during the call.
 ///
-/// `pause` is called between two locks of a shard, a few hundred items apart; when it answers false the
-/// writing is given up.
+/// `pause` is called between two locks of a shard, a few hundred items apart. When it returns
+/// false, the call is cancelled.
 ///
 /// # Errors
 ///
-/// What the system says; the file at `path` is then as it was.
+/// The system's error. The file at `path` is then unchanged.
 pub fn save(
     shards: &Shards,
     now: Now,
@@ -153,13 +155,13 @@ pub fn save(
         Ok(count)
     });
     written.map_err(|source| {
-        // Best effort: the error that matters is told.
+        // Best effort: the first error is the one to report.
         let _ = fs::remove_file(&part);
         SnapshotError::Io { path: path.to_owned(), source }
     })
 }
 
-/// A renamed file is found after a crash of the machine only when its folder is on the disk too.
+/// Syncs the folder, without which a renamed file may be missing after a crash of the machine.
 fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
@@ -180,7 +182,7 @@ fn write_file(
     let mut next = Some(SaveCursor::default());
     while let Some(place) = next {
         slice.clear();
-        // No byte goes to the disk while clients wait for the shard.
+        // The disk is not written while the shard is locked.
         let mut result = Ok(());
         next = shards.save_slice(now, place, |record| {
             let written = match record {
@@ -214,7 +216,7 @@ fn write_limit(
 ) -> io::Result<()> {
     let policy = record.policy.to_string();
     value.clear();
-    // A policy token is at most 250 bytes.
+    // A policy token has at most 250 bytes.
     value.push(policy.len() as u8);
     value.extend_from_slice(policy.as_bytes());
     value.extend_from_slice(record.body);
@@ -253,26 +255,26 @@ fn write_record(file: &mut impl Write, kind: u8, record: &ItemRecord<'_>) -> io:
     }
 }
 
-/// What a snapshot brought back.
+/// The result of reading a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Restored {
-    /// Items that are there again.
+    /// Items that were stored.
     pub items: u64,
-    /// Items whose time ran out in between.
+    /// Items that expired since the snapshot.
     pub expired: u64,
-    /// Items there was no room for.
+    /// Items that were refused, for want of memory or because their policy is unknown.
     pub refused: u64,
-    /// How long ago the snapshot was begun, in milliseconds of Unix time.
+    /// Time since the start of the snapshot, in milliseconds of Unix time.
     pub age_ms: u64,
 }
 
-/// Reads `path` into `shards`; `None`: there is no such file.
+/// Reads `path` into `shards`. `None`: there is no such file.
 ///
-/// The sum is checked first, so that a damaged file changes nothing.
+/// The checksum is verified first, so that a damaged file changes nothing.
 ///
 /// # Errors
 ///
-/// A file that cannot be read or is damaged.
+/// The file cannot be read or is damaged.
 pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, SnapshotError> {
     let error_of = |source| SnapshotError::Io { path: path.to_owned(), source };
     if !path.try_exists().map_err(error_of)? {
@@ -281,18 +283,20 @@ pub fn load(shards: &Shards, now: Now, path: &Path) -> Result<Option<Restored>, 
     read_file(shards, now, path).map(Some)
 }
 
-/// Renames `path`, which cannot be read, so that the next snapshot does not replace it; its new name.
+/// Renames the unreadable file at `path`, so that the next snapshot does not replace it. Returns
+/// its new name.
 ///
 /// # Errors
 ///
-/// What the system says; the file is then where it was.
+/// The system's error. The file then keeps its name.
 pub fn rename_damaged(path: &Path) -> io::Result<PathBuf> {
     let aside = beside(path, ".damaged");
     fs::rename(path, &aside)?;
     Ok(aside)
 }
 
-/// Renames `path`, which was read, to [`loaded`]: whoever reads it once more undoes what changed since.
+/// Renames the file at `path`, which was read, to [`loaded`]: reading it again would undo later
+/// changes.
 ///
 /// # Errors
 ///
@@ -317,7 +321,7 @@ fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapsho
         let saved_mono = u64::from_le_bytes(file.take().map_err(error_of)?);
         let away_ms = now.unix_ms.saturating_sub(saved_ms);
         restored.age_ms = away_ms;
-        // Instants of a state are of the clock of the process that is gone.
+        // Instants in a limit state are on the clock of the process that saved it.
         let shift =
             i128::from(now.mono.0) - i128::from(saved_mono) - i128::from(away_ms) * 1_000_000;
         let elsewhen = TimeShift { now, away_ms, shift };
@@ -345,17 +349,17 @@ fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapsho
     Ok(restored)
 }
 
-/// How the times of another process become ours.
+/// Conversion of times from the process that saved the snapshot to this one.
 #[derive(Clone, Copy)]
 struct TimeShift {
     now: Now,
-    /// How long nobody served.
+    /// Time between the start of the snapshot and now, in milliseconds.
     away_ms: u64,
-    /// How much later an instant is on our clock, in nanoseconds.
+    /// Difference that an instant of the saved clock needs on this clock, in nanoseconds.
     shift: i128,
 }
 
-/// A record as it was read, and whether it is the state of a limit.
+/// A record of the file, and whether it is a limit state.
 #[derive(Clone, Copy)]
 struct SnapshotEntry<'a> {
     record: ItemRecord<'a>,
@@ -389,7 +393,7 @@ fn restore(
     }
 }
 
-/// The state in a record; `None` when its policy is none that this version knows.
+/// The limit state in a record; `None` if this version does not support its policy.
 fn limit_of<'a>(record: &ItemRecord<'a>) -> Option<LimitRecord<'a>> {
     let Value::Bytes(value) = record.value else { return None };
     let (length, rest) = value.split_first()?;

@@ -1,7 +1,8 @@
-//! A batch of nothing but the commonest requests in a cluster: on open headers it is done here, else it is asked of the
-//! owners of its keys.
+//! A batch of fast-path requests in a cluster: executes those whose partition header is open, and
+//! forwards the others to the owners of their keys.
 //!
-//! Not here: the same of a server by itself (`fast_batch`), batches of anything else (`session`), which answer the same.
+//! Not here: the same without a cluster (`fast_batch`), batches with other requests (`session`),
+//! which give the same replies.
 
 use arrayvec::ArrayVec;
 use cluster::frames::op_flags;
@@ -18,23 +19,23 @@ use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// Batches that skip this path after one that had to go the long way.
+/// Batches that skip this path after one that needed the general path.
 const GENERAL_BATCHES: u8 = 1;
 
-/// How many requests of a batch were answered or asked of others, and why no more were.
+/// The number of requests that were executed or forwarded, and why the batch stopped.
 #[derive(Default)]
 struct BatchProgress {
     count: usize,
     pause: Option<Pause>,
-    /// The next one has to go the long way.
+    /// The next request needs the general path.
     needs_general: bool,
 }
 
-/// A batch, and what was found out about its keys.
+/// A batch with the hashes and limits of its keys.
 struct ClusterBatch<'b> {
     requests: &'b [FastBatchEntry<'b>],
     hashes: &'b [u64],
-    /// The limits of the keys; empty where there are no limits at all.
+    /// The limits of the keys; empty if there are no limits at all.
     lookups: &'b [KeyLookup<'b>],
     input: &'b [u8],
 }
@@ -47,12 +48,12 @@ impl<'b> ClusterBatch<'b> {
         FastOp { fast, hash: self.hashes[position], lookup: lookups.get(position) }
     }
 
-    /// Where the line of a request begins.
+    /// Returns the start of a request's line in `input`.
     fn start(&self, position: usize) -> usize {
         position.checked_sub(1).map_or(0, |before| self.requests[before].end)
     }
 
-    /// What the owner of a request's key is asked.
+    /// Returns the operation that the owner of a request's key has to execute.
     fn owner_request(&self, position: usize, serving: &Serving<'_>) -> OwnerRequest<'_> {
         let from = self.start(position);
         let fast_op = self.common(position);
@@ -65,20 +66,20 @@ impl<'b> ClusterBatch<'b> {
     }
 }
 
-/// The bits that tell what a request is.
+/// Returns the operation flags of a request.
 fn op_flags_of(fast: &FastRequest<'_>) -> u8 {
     let read = if matches!(fast, FastRequest::Get { .. }) { op_flags::READ } else { 0 };
     OpKind::of_fast(fast) as u8 | read
 }
 
-/// As [`may_run_locked`], where there are limits.
+/// [`may_run_locked`], with limits.
 fn may_run_limited(fast: &FastRequest<'_>) -> bool {
     may_run_locked(fast) || matches!(fast, FastRequest::Take { policy: CONFIGURED_POLICY, .. })
 }
 
 impl Session {
-    /// As [`Session::run_fast_batch`], in a cluster.
-    // On its own: a server by itself must not pay for what it needs.
+    /// [`Session::run_fast_batch`] in a cluster.
+    // Not inlined: outside a cluster its stack and code must cost nothing.
     #[inline(never)]
     pub(super) fn run_cluster_batch(
         &mut self,
@@ -110,7 +111,7 @@ impl Session {
         self.run_read(ctx, &serving, &batch, out)
     }
 
-    /// As [`Session::run_cluster_batch`], where there are limits.
+    /// [`Session::run_cluster_batch`] with limits.
     fn run_limited(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -149,7 +150,7 @@ impl Session {
         }
         let router = ctx.router.take()?;
         let (mut count, mut pause) = (0, None);
-        // Requests of others among one's own are no reason to read the batch again.
+        // Own and remote requests alternate within one decoded batch, without decoding it again.
         while count < batch.requests.len() && pause.is_none() && !self.replies.is_full() {
             let stretch = if serving.may_serve(batch.hashes[count]) {
                 self.run_here(router, ctx, serving, (batch, count), out)
@@ -173,7 +174,7 @@ impl Session {
         (done > 0 || pause.is_some()).then_some((done, pause))
     }
 
-    /// Does the requests from a place of the batch on whose headers are open; how many, and why it paused.
+    /// Executes requests from `from` on while their partition headers are open.
     fn run_here(
         &mut self,
         router: &mut Router,
@@ -204,7 +205,7 @@ impl Session {
             let (fast_op, end) =
                 (batch.common(position), batch.requests[position].end - input_from);
             let is_read = matches!(fast_op.fast, FastRequest::Get { .. });
-            // The header is looked at while the shard is held.
+            // Read the header only while the shard is locked.
             let Some(engine) = locked.engine_beside(place, *hash) else { break };
             let Some(placed) = serving.next(*hash, is_read) else { break };
             let Some(stream) = direct.stream_for(placed.set, is_read) else { break };
@@ -245,7 +246,7 @@ impl Session {
         BatchProgress { count: done, pause, needs_general: is_apart }
     }
 
-    /// Asks other nodes to do the requests from a place of the batch on; how many.
+    /// Forwards requests from `from` on to the owners of their keys.
     fn forward_to_owners(
         &mut self,
         router: &mut Router,
@@ -260,7 +261,8 @@ impl Session {
         let mut run: ArrayVec<OwnerRequest<'_>, BATCH_SHARDS_MAX> = ArrayVec::new();
         let mut is_apart = false;
         for (position, hash) in batch.hashes.iter().enumerate().skip(from) {
-            // What a limit answers without an owner is told at once there.
+            // A key whose owner is out of reach takes the general path, which may decide by a limit
+            // at once.
             is_apart = !batch.common(position).is_fast()
                 || router.is_resting(now, serving.partition(*hash));
             if is_apart || serving.may_serve(*hash) {
@@ -277,15 +279,16 @@ impl Session {
         BatchProgress { count, pause: None, needs_general: is_apart }
     }
 
-    /// The headers to serve requests from; `None` if they may not be used.
+    /// Returns the headers to serve requests from; `None` if they may not be used.
     pub(super) fn serving<'a>(&self, ctx: &ExecContext<'a>) -> Option<Serving<'a>> {
         let may = self.authenticated && ctx.router.is_some() && !ctx.service.notes_prefixes();
         if may { Serving::of(ctx) } else { None }
     }
 }
 
-/// As [`answer_with`], in a cluster, on a key that has no other copy; false: it is not served here.
-// On its own: a server by itself must not pay for what it needs.
+/// [`answer_with`] in a cluster, for a key whose partition has no other copy. Returns false,
+/// without a reply, if the request is not served here.
+// Not inlined: outside a cluster its stack and code must cost nothing.
 #[inline(never)]
 pub(super) fn answer_served(
     ctx: &mut ExecContext<'_>,

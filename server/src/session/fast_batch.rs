@@ -1,6 +1,8 @@
-//! A batch of nothing but the commonest requests, of a server without limits: most batches there are such.
+//! A batch of fast-path requests outside a cluster and without limits, which are most batches
+//! there.
 //!
-//! Not here: what is done for each (`fast`), batches of anything else (`session`), which answer the same.
+//! Not here: the execution of each (`fast`), batches with other requests (`session`), which give
+//! the same replies.
 
 use std::hint::cold_path;
 
@@ -11,18 +13,18 @@ use super::{ExecContext, KeyLookup, Pause, RequestOutcome, Session, pause_before
 use crate::commands::fast::may_run_locked;
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// With fewer requests in front of another it is not worth a batch of its own.
+/// With fewer fast-path requests before another one, a batch of their own does not pay.
 const FAST_BATCH_MIN: usize = 8;
 
 /// A request of a batch.
 pub(super) struct FastBatchEntry<'a> {
     pub(super) fast: FastRequest<'a>,
-    /// Where it ends in the input.
+    /// The end of the request in the input.
     pub(super) end: usize,
 }
 
-/// Reads the requests in front of `input` that may be answered here, and passes the key of each to `note`; `None` if
-/// they are better answered elsewhere.
+/// Decodes the fast-path requests at the front of `input` and passes the key of each to `note`.
+/// Returns `None` if the general path suits them better.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as a call it moves the batch")]
 pub(super) fn read_batch<'a>(
@@ -48,8 +50,8 @@ pub(super) fn read_batch<'a>(
 }
 
 impl Session {
-    /// Answers the requests in front of `input`, as [`Session::run_batch`] does; `None` if there is nothing that
-    /// is better answered here.
+    /// Executes the fast-path requests at the front of `input`, with the same replies as
+    /// [`Session::run_batch`]. Returns `None` if the general path suits them better.
     pub(super) fn run_fast_batch(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -80,7 +82,7 @@ impl Session {
             locked.done(position);
             if !is_answered {
                 cold_path();
-                // It may wait for other locks.
+                // The general path may wait for other locks.
                 locked.release();
                 let lookup = KeyLookup { hash: *hash, key_limit: Ok(None) };
                 let raw_request = &input[done..*end];

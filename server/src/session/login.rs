@@ -1,6 +1,6 @@
-//! What a client hears before it has given a password (`-Y`).
+//! The login of a client that must give a password (`-Y`).
 //!
-//! Not here: the file with the passwords (`auth`), how often one may be tried (`guesses`).
+//! Not here: the password file (`auth`), the limit on attempts (`guesses`).
 
 use protocol::{Form, Operation, Request, SetMode};
 
@@ -8,16 +8,17 @@ use super::{ExecContext, RequestOutcome, Session};
 use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::guesses::FAILURES_MAX;
 
-/// A client that has not logged in is heard up to so many bytes: a user and a password are less.
+/// Most bytes of a request before login: a user name and a password need less.
 const LOGIN_BYTES_MAX: usize = 4096;
 
 impl Session {
-    /// Whether it may be waited for a request of so many bytes.
+    /// Returns whether the session may wait for a request of this many bytes.
     pub(crate) fn may_ask_for(&self, bytes: usize) -> bool {
         self.authenticated || bytes <= LOGIN_BYTES_MAX
     }
 
-    /// Before the password only `set <any key> … <length>` with "user password" is heard.
+    /// Handles a request before login. Only `set <any key> … <length>` with the data "user
+    /// password" is accepted.
     pub(crate) fn authenticate(
         &mut self,
         ctx: &ExecContext<'_>,

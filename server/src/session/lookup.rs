@@ -1,6 +1,6 @@
-//! What is found out about a key before it is used: its hash, and the limit it is bound to.
+//! The lookup of a key before its use: its hash and its limit.
 //!
-//! Not here: which limits there are (`limits`), batches of keys (`session`).
+//! Not here: the limits themselves (`limits`), batches of keys (`session`).
 
 use protocol::Operation;
 
@@ -9,35 +9,36 @@ use crate::commands::limited_keys::KeyLimit;
 use crate::limits::{ActiveLimits, LimitMatch};
 use crate::shards::Shards;
 
-/// What was found out about a key before it is used.
+/// The result of a key's lookup.
 pub(crate) struct KeyLookup<'a> {
-    /// Of the key as it is counted.
+    /// The hash of the counted key.
     pub(crate) hash: u64,
-    /// What it is bound to.
+    /// The limit that matches the key.
     pub(crate) key_limit: KeyLimit<'a>,
 }
 
 impl KeyLookup<'_> {
-    /// No limit is bound to the key.
+    /// Returns whether no limit matches the key.
     #[inline]
     pub(crate) fn has_no_limit(&self) -> bool {
         matches!(self.key_limit, Ok(None))
     }
 
-    /// The key that is counted; `own` is the key as the client wrote it.
+    /// Returns the counted key; `own` is the key as the client wrote it.
     #[inline]
     pub(crate) fn counted<'k>(&'k self, own: &'k [u8]) -> &'k [u8] {
         self.key_limit.as_ref().ok().and_then(Option::as_ref).map_or(own, LimitMatch::key)
     }
 
-    /// A limit is bound to the key, and nothing else is charged with it.
+    /// Returns whether a limit matches the key and charges no other key.
     pub(crate) fn has_limit_alone(&self) -> bool {
         let found = self.key_limit.as_ref().ok().and_then(Option::as_ref);
         found.is_some_and(|found| found.companion().is_none() && !found.has_parents())
     }
 }
 
-/// Looks a key up and asks for its shard; `counted` holds the key that is counted where a limit makes one.
+/// Looks up a key and prefetches its shard; `counted` receives the counted key if a limit derives
+/// one.
 #[inline]
 pub(crate) fn look_up<'a>(
     ctx: &ExecContext<'a>,
@@ -47,7 +48,7 @@ pub(crate) fn look_up<'a>(
     look_up_in(ctx.service.shards(), ctx.active_limits, key, counted)
 }
 
-/// As [`look_up`], without a round.
+/// [`look_up`] without an [`ExecContext`].
 #[inline]
 pub(crate) fn look_up_in<'a>(
     shards: &Shards,
@@ -67,8 +68,8 @@ pub(crate) fn look_up_in<'a>(
     KeyLookup { hash, key_limit }
 }
 
-/// The key that an operation is on, and its hash: `own` is as the client wrote it, `operation` none for
-/// a retrieval. To native verbs a companion is a key of its own.
+/// Returns the key that an operation applies to, and its hash. `own` is the key as the client wrote
+/// it; `operation` is `None` for a retrieval. Native verbs treat a companion as a key of its own.
 pub(crate) fn counted_key<'k>(
     shards: &Shards,
     own: &'k [u8],

@@ -1,6 +1,6 @@
-//! Requests that are refused before they are one: faulty lines, and values without memory to read them.
+//! Refuses requests that cannot be decoded: faulty lines, and values without memory to read them.
 //!
-//! Not here: which lines are faulty (`protocol`).
+//! Not here: the syntax (`protocol`).
 
 use protocol::{
     Bounds, Command, DecodeError, Decoded, Key, Operation, ProtocolError, Request, decode,
@@ -11,9 +11,9 @@ use crate::commands::admin::SHUTDOWN_NOT_ENABLED;
 use crate::commands::items::line;
 
 impl Session {
-    /// Refuses the storage command of `needed` bytes whose `front` has come: the rest of its data is
-    /// not read into memory but dropped as it comes. The caller drops what it has of it. False for a
-    /// line that goes on: nobody knows what follows it, so the caller has to hang up.
+    /// Refuses a storage command of `needed` bytes, of which `front` has arrived. The rest of its
+    /// data is dropped as it arrives; the caller drops `front`. Returns false if `front` holds no
+    /// line end: the length of the data is then unknown, so the caller must close the connection.
     pub fn refuse_value(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -67,10 +67,10 @@ impl Session {
     }
 }
 
-/// The key whose value the storage command on `line` was to replace. As after any store that failed,
-/// nobody must go on reading the old one.
+/// Returns the key whose value the storage command on `line` would have replaced. As after every
+/// failed store, the old value must not be readable any more.
 fn replaced_key(line: &[u8]) -> Option<Key<'_>> {
-    // No value is too long for a bound of zero bytes.
+    // With a bound of zero bytes, every value is too large.
     let Ok(Decoded::Request { request: Request::Command { command, .. }, .. }) =
         decode(line, 0, Bounds { item_bytes_max: 0 })
     else {

@@ -1,4 +1,4 @@
-//! Answering a `get` of one key or many.
+//! Executes a `get` of one key or several.
 //!
 //! Not here: one key of it (`items`, `limited_keys`, `fast`).
 
@@ -9,7 +9,7 @@ use super::{
     BATCH_REQUESTS, ExecContext, KeyLookup, REPLY_BYTES_HIGH, RequestOutcome, Session, look_up,
 };
 
-/// A `get` of one key or many.
+/// A `get` of one key or several.
 #[derive(Clone, Copy)]
 pub(crate) struct Retrieval<'a> {
     pub(crate) keys: Keys<'a>,
@@ -18,8 +18,8 @@ pub(crate) struct Retrieval<'a> {
 }
 
 impl Session {
-    /// Each key that is there, then `END`. A long answer is given in parts. The `first` key is looked
-    /// up already.
+    /// Writes each found item, then `END`. A long reply is given in parts. `first` is the lookup of
+    /// the first key.
     pub(crate) fn retrieve(
         &mut self,
         ctx: &mut ExecContext<'_>,
@@ -39,7 +39,7 @@ impl Session {
         answer
     }
 
-    // On its own: its batches need much of the stack, for which a request of one key must not pay.
+    // Not inlined: its batches need much stack, which a request for one key must not pay for.
     #[inline(never)]
     fn retrieve_with(
         &mut self,
@@ -74,12 +74,12 @@ impl Session {
                 if ctx.large_left == 0
                     && let Some(locked) = &mut locked
                 {
-                    // It looks at a shard by itself.
+                    // `must_wait` locks a shard itself.
                     locked.release();
                 }
                 let must_wait = ctx.must_wait(lookup.hash, key.as_bytes());
                 if is_held_up || must_wait || out.len() >= REPLY_BYTES_HIGH {
-                    // The same line again, from here on.
+                    // Run the same line again from this key on.
                     self.answered = last;
                     let waits = !self.replies.is_empty();
                     return if waits { RequestOutcome::NotYet } else { RequestOutcome::Partly };
@@ -94,7 +94,7 @@ impl Session {
                         continue;
                     }
                 }
-                // It may wait for other locks.
+                // The general path may wait for other locks.
                 if let Some(locked) = &mut locked {
                     locked.release();
                 }

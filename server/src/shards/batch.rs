@@ -1,8 +1,8 @@
-//! The shards of a batch of keys, all held at once: what lies in them is fetched together, and each is
-//! locked once for all that the batch does there.
+//! The locked shards of a batch of keys: their memory is prefetched together, and each shard is
+//! locked once per batch.
 //!
-//! Not here: what is done there (`fast`), shards of keys that are charged together, which have to be
-//! waited for (`shards`).
+//! Not here: the execution (`fast`), the shards of keys that are charged together, which wait for
+//! their locks in order (`shards`).
 
 use arrayvec::ArrayVec;
 use engine::Engine;
@@ -10,42 +10,44 @@ use engine::Engine;
 use super::Shards;
 use super::lock::ShardGuard;
 
-/// Keys at once: as many cache misses as the processor has room for.
+/// Most keys per batch: as many cache misses as a processor can overlap.
 pub(crate) const BATCH_SHARDS_MAX: usize = 16;
 
-/// Shards that are held. While it has some it waits for another only as long as a batch takes, so that two who hold
-/// some do not wait for each other for good; and whoever has it waits for no other lock before it is [released](ShardBatch::release).
+/// The locked shards of a batch. While it holds a shard, it waits for another one only for the
+/// bounded time of `ShardLock::lock_soon`, so that two batches cannot deadlock. Its owner must wait
+/// for no other lock before [`ShardBatch::release`].
 pub(crate) struct ShardBatch<'a> {
     shards: &'a Shards,
     rows: ArrayVec<LockedShard<'a>, BATCH_SHARDS_MAX>,
-    /// A bit for the last six bits of each number: where it is missing, no number need be looked for.
+    /// A filter over the low six bits of each shard index: a clear bit proves absence from `rows`.
     seen: u64,
-    /// By key, its shard among `rows`; past their end for one that somebody else had. Empty once
-    /// shards are held one after the other.
+    /// For each key, the position of its shard in `rows`, or a position past the end if another
+    /// thread held the shard. Empty once shards are locked one at a time.
     places: ArrayVec<u8, BATCH_SHARDS_MAX>,
 }
 
-/// A shard that is held.
+/// A shard of the batch.
 struct LockedShard<'a> {
     index: usize,
-    /// `None` once the last key of the shard is done with.
+    /// `None` once the last key of the shard is done.
     engine: Option<ShardGuard<'a>>,
-    /// The position of the last key.
+    /// The position of its last key in the batch.
     last: u8,
 }
 
-/// The bit of a shard in [`ShardBatch::seen`].
+/// Returns the bit of a shard in [`ShardBatch::seen`].
 fn bit(index: usize) -> u64 {
     1 << (index % u64::BITS as usize)
 }
 
 impl<'a> ShardBatch<'a> {
-    /// Takes the shards of up to [`BATCH_SHARDS_MAX`] `hashes` and fetches what the keys need, all at once instead
-    /// of one after the other: a lookup by itself waits for two cache misses and more, and a batch of
-    /// them need not wait longer than one does.
+    /// Locks the shards of up to [`BATCH_SHARDS_MAX`] `hashes` and prefetches the memory that the
+    /// keys need. A single lookup waits for two or more cache misses; prefetching overlaps the
+    /// misses of all lookups.
     ///
-    /// All are locked first: between two locks the processor lets no two misses overlap. A shard that
-    /// somebody else has is left alone; only the first is waited for, and only if `may_wait`.
+    /// All shards are locked before the first prefetch, because the processor does not overlap
+    /// misses across lock operations. Skips a shard that another thread holds; waits only for the
+    /// first one, and only if `may_wait`.
     #[inline]
     pub(super) fn new(shards: &'a Shards, hashes: &[u64], may_wait: bool) -> Self {
         let mut locked = Self { shards, rows: ArrayVec::new(), seen: 0, places: ArrayVec::new() };
@@ -77,7 +79,7 @@ impl<'a> ShardBatch<'a> {
         locked
     }
 
-    /// Fetches the items of those keys, a bit for each, that are not in their lines.
+    /// Prefetches the items of the keys in the bit set `keys`, which are not in their index line.
     #[cold]
     fn prefetch_behind(&self, hashes: &[u64], mut keys: u16) {
         while keys != 0 {
@@ -90,7 +92,8 @@ impl<'a> ShardBatch<'a> {
         }
     }
 
-    /// Takes a shard if it can be had, and tells where it is among those held; [`BATCH_SHARDS_MAX`] if it is not.
+    /// Locks a shard if it is free and returns its position in `rows`; [`BATCH_SHARDS_MAX`] if it
+    /// is not free.
     #[inline]
     fn place(&mut self, index: usize, may_wait: bool) -> u8 {
         if let Some(place) = self.find(index) {
@@ -107,7 +110,7 @@ impl<'a> ShardBatch<'a> {
         self.push(index, engine) as u8
     }
 
-    /// Where a shard is among those held.
+    /// Returns the position of a shard in `rows`.
     #[inline]
     fn find(&self, index: usize) -> Option<usize> {
         if self.seen & bit(index) == 0 {
@@ -123,8 +126,9 @@ impl<'a> ShardBatch<'a> {
         self.rows.len() - 1
     }
 
-    /// The engine of a key with this hash, at this position among those it was made with. Where it is not
-    /// held, and somebody else does not let it go soon, all others are released, and from then on one is held at a time.
+    /// Returns the engine of the key with this hash at `position` of the batch. If its shard is not
+    /// locked and does not become free soon, releases all other shards; from then on one shard is
+    /// locked at a time.
     #[inline]
     pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
         let place = self.places.get(position).map(|place| usize::from(*place));
@@ -135,7 +139,8 @@ impl<'a> ShardBatch<'a> {
         self.rows[place].engine.as_mut().expect("a key behind it is not done with")
     }
 
-    /// As [`ShardBatch::engine`], but no shard is released for another: `None` if it cannot be had soon.
+    /// [`ShardBatch::engine`] that never releases other shards: returns `None` if the shard does
+    /// not become free soon.
     #[inline]
     pub(crate) fn engine_beside(&mut self, position: usize, hash: u64) -> Option<&mut Engine> {
         let place = self.places.get(position).map(|place| usize::from(*place));
@@ -146,7 +151,7 @@ impl<'a> ShardBatch<'a> {
         self.rows[place].engine.as_deref_mut()
     }
 
-    /// The key at this position is done with: its shard is let go, unless others behind it need it.
+    /// Ends the use of the key at `position`: unlocks its shard unless later keys need it.
     #[inline]
     pub(crate) fn done(&mut self, position: usize) {
         if let Some(place) = self.places.get(position)
@@ -157,14 +162,15 @@ impl<'a> ShardBatch<'a> {
         }
     }
 
-    /// Takes a shard that somebody else had, if it is free by now or soon, or else by itself; where it lies among those
-    /// held.
+    /// Locks a shard that another thread held: beside the others if it becomes free soon, else
+    /// alone. Returns its position in `rows`.
     #[cold]
     fn hold_late(&mut self, position: usize, index: usize) -> usize {
         self.hold_beside(position, index).unwrap_or_else(|| self.hold_only(index))
     }
 
-    /// Takes a shard that somebody else had, if it is free by now or soon; where it lies among those held.
+    /// Locks a shard that another thread held if it becomes free soon, and returns its position in
+    /// `rows`.
     #[cold]
     fn hold_beside(&mut self, position: usize, index: usize) -> Option<usize> {
         if position >= self.places.len() {
@@ -173,7 +179,7 @@ impl<'a> ShardBatch<'a> {
         let place = self.find(index).unwrap_or_else(|| self.push(index, None));
         let shards = self.shards;
         let row = &mut self.rows[place];
-        // A key before this one may have had it, and be done with it.
+        // An earlier key may have used and unlocked the same shard.
         row.engine = row.engine.take().or_else(|| shards.shards[index].lock_soon());
         row.engine.as_ref()?;
         row.last = row.last.max(position as u8);
@@ -190,7 +196,7 @@ impl<'a> ShardBatch<'a> {
         0
     }
 
-    /// Lets all go.
+    /// Unlocks all shards.
     pub(crate) fn release(&mut self) {
         self.rows.clear();
         self.places.clear();
@@ -204,7 +210,7 @@ mod tests {
     use super::super::tests::shards;
     use super::*;
 
-    /// Hashes of keys in these shards.
+    /// Returns hashes of keys in these shards.
     fn hashes(shards: &Shards, numbers: [u64; 4]) -> [u64; 4] {
         numbers.map(|number| number << shards.shift)
     }
@@ -214,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shard_that_is_free_again_is_held_beside_the_others() {
+    fn a_shard_freed_in_time_is_locked_with_the_others() {
         let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let another = shards.shards[5].lock();
@@ -231,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_a_shard_holds_no_other() {
+    fn a_batch_that_waits_for_a_shard_holds_no_other() {
         let shards = shards(64 << 20, None);
         let hashes = hashes(&shards, [3, 5, 7, 5]);
         let (has_one, may_go) = (Barrier::new(2), Barrier::new(2));
@@ -240,7 +246,7 @@ mod tests {
                 let _one = shards.shards[5].lock();
                 has_one.wait();
                 may_go.wait();
-                // Not to be had before the other lets go.
+                // Not available before the other thread unlocks it.
                 let _other = shards.shards[7].lock();
             });
             has_one.wait();

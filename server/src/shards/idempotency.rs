@@ -1,11 +1,11 @@
-//! The ids of all keys: one table and one bound, whichever shards the keys are in.
+//! The idempotency cache of all keys: one table with one bound for the ids of all shards.
 //!
-//! Here: the parts of the table behind their locks, and what a copy of a partition needs of it. Not here:
-//! one part (`engine::IdempotencyCache`), which requests have ids (`native`).
+//! Here: the parts of the table behind their locks, and the import and export of ids for copies of
+//! a partition. Not here: one part (`engine::IdempotencyCache`), the requests with ids (`native`).
 //!
-//! A part is chosen by the hash of key and id, so every part has its share of the ids of any keys, one hot
-//! key's too, and the oldest of a part is about the oldest of all. The lock of a part is taken while a
-//! shard's is held, never the other way.
+//! The hash of key and id chooses the part. The ids of any keys, even of one hot key, therefore
+//! spread over all parts, and the oldest id of a part is about the oldest of all. Lock order: the
+//! lock of a part is taken while a shard's is held, never the reverse.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -17,41 +17,42 @@ use parking_lot::Mutex;
 
 use super::Shards;
 
-/// There are two to so many parts.
+/// The table has two to the power of this many parts.
 const PART_BITS: u32 = 3;
 const PARTS: usize = 1 << PART_BITS;
-/// Ids may take so much beside the memory cap where it is no more than seven eighths of that: a million.
+/// The cap on ids is at least this many bytes, about a million ids, unless that exceeds seven
+/// eighths of the memory cap. Ids are not counted in the memory cap.
 const IDS_BYTES: usize = 56 << 20;
-/// Most ids read out under one lock.
+/// Most ids exported under one lock.
 const EXPORT_MAX: usize = 1024;
-/// A cursor into ids, as the other nodes keep it.
+/// Length of a cursor into the ids, in the peer format.
 const CURSOR_BYTES: usize = 5;
 
-/// Answers by key and id.
+/// Replies by key and id.
 #[derive(Default)]
 pub(super) struct IdempotencyTable {
     parts: [Mutex<IdempotencyCache>; PARTS],
-    /// The generation of each partition; none before a first one ended.
+    /// The generation of each partition; unset until ids of a partition are first forgotten.
     generations: OnceLock<Box<[AtomicU16]>>,
-    /// Seconds of the node's own clock.
+    /// Seconds on the node's own clock.
     second: AtomicU32,
 }
 
-/// An id of a key, for the calls below.
+/// The id of a request on a key, for the calls below.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct KeyId {
     hash: IdHash,
     partition: IdPartition,
 }
 
-/// What is known of the ids that are kept.
+/// Metrics of the cached ids.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct IdempotencyMetrics {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
-    /// Seconds since the oldest came.
+    /// Age of the oldest id in seconds.
     pub(crate) oldest_seconds: u64,
-    /// Within their minute, for want of room.
+    /// Ids dropped within their minute, for lack of room.
     pub(crate) forgotten: u64,
 }
 
@@ -71,20 +72,20 @@ impl IdempotencyTable {
     }
 }
 
-/// Most bytes of all ids at a memory cap.
+/// Returns the most bytes of all ids at a memory cap.
 fn ids_bytes_max(memory_bytes: usize) -> usize {
     (memory_bytes / 4).max(IDS_BYTES.min(memory_bytes / 8 * 7))
 }
 
 impl Shards {
-    /// An id on a key of this hash.
+    /// Returns the id of a request on a key of this hash.
     pub(crate) fn key_id(&self, hash: u64, key: &[u8], id: &[u8]) -> KeyId {
         let bits = self.hasher.partition_bits();
         let number = hash.checked_shr(u64::BITS - bits).unwrap_or(0) as u16;
         KeyId { hash: self.hasher.id_hash(key, id), partition: self.idempotency.partition(number) }
     }
 
-    /// The answer that was given to this id before, if it `is_wanted`.
+    /// Returns the cached reply to this id if `is_wanted` accepts it.
     pub(crate) fn answer_to(
         &self,
         now: Now,
@@ -94,7 +95,7 @@ impl Shards {
         self.idempotency.part(id.hash).lock().find(now, id.partition, id.hash, is_wanted)
     }
 
-    /// Keeps the answer to an id. The result is what copies of the key's partition are to be told.
+    /// Caches the reply to an id. Returns the record for the copies of the key's partition.
     pub(crate) fn keep_answer(&self, now: Now, id: KeyId, answer: CachedReply) -> IdCopy {
         let copy = IdCopy::new(now, id.hash, answer);
         self.keep_id(id.partition, &copy);
@@ -107,7 +108,7 @@ impl Shards {
         self.idempotency.part(copy.hash).lock().keep(second, partition, copy, bytes_max);
     }
 
-    /// Keeps an id as another copy of the partition has it.
+    /// Adds an id received from another copy of the partition.
     pub(crate) fn put_id(&self, now: Now, partition: u16, copy: &IdCopy) {
         let partition = self.idempotency.partition(partition);
         let is_known = {
@@ -119,7 +120,7 @@ impl Shards {
         }
     }
 
-    /// Forgets the ids of a partition: its copy here begins anew.
+    /// Forgets the ids of a partition, because its copy here starts again.
     pub(crate) fn forget_ids(&self, HashRange { prefix, bits }: HashRange) {
         let generations = self
             .idempotency
@@ -130,8 +131,8 @@ impl Shards {
         }
     }
 
-    /// Appends ids of a partition to `out`, about `bytes_max` bytes of them, as [`IdCopy::encode`] writes
-    /// each. The answer is where to go on, `None` at the end.
+    /// Appends ids of a partition to `out`, about `bytes_max` bytes, each as written by
+    /// [`IdCopy::encode`]. Returns the cursor to continue from, `None` at the end.
     pub(crate) fn export_ids(
         &self,
         now: Now,
@@ -155,12 +156,12 @@ impl Shards {
         None
     }
 
-    /// Whether a cursor is one of [`Shards::export_ids`].
+    /// Returns whether `cursor` comes from [`Shards::export_ids`].
     pub(crate) fn is_of_ids(cursor: &[u8]) -> bool {
         cursor.len() == CURSOR_BYTES || cursor.len() == 1
     }
 
-    /// Notes the node's own time, and gives memory back of ids that are over.
+    /// Sets the node's own time and frees the memory of expired ids.
     pub(crate) fn sweep_ids(&self, now: Now) {
         let second = u32::try_from(now.mono.millis() / 1000).unwrap_or(u32::MAX);
         if self.idempotency.second.swap(second, Ordering::Relaxed) != second {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_of_one_key_have_all_the_room() {
+    fn one_key_may_use_all_room_for_ids() {
         const MEMORY_BYTES: usize = 4 << 20;
         let (shards, now) = (shards(MEMORY_BYTES, None), Now::at_ms(1000));
         shards.sweep_ids(now);
@@ -238,7 +239,7 @@ mod tests {
         assert!(metrics.bytes <= ids_bytes_max(MEMORY_BYTES) as u64, "{metrics:?}");
         assert!(metrics.count > 50_000, "{metrics:?}");
         assert_eq!(metrics.count + metrics.forgotten, 200_000);
-        // The parts are of different lengths, but of about the same.
+        // The parts are of about the same length, but not exactly.
         let kept = metrics.count as u32;
         assert!((200_000 - kept * 9 / 10..200_000).all(|id| find(&shards, now, b"key", id)));
         assert!((0..200_000 - kept * 11 / 10).all(|id| !find(&shards, now, b"key", id)));
@@ -276,7 +277,7 @@ mod tests {
             after = from.export_ids(now, number, after.as_deref(), 1000, &mut out);
             let mut rest = &out[..];
             while let Some((copy, behind)) = IdCopy::decode(rest) {
-                // Twice is as good as once.
+                // Adding an id twice has no further effect.
                 to.put_id(now, number, &copy);
                 to.put_id(now, number, &copy);
                 rest = behind;

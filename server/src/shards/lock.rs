@@ -1,11 +1,11 @@
-//! The lock of a shard, which is held for some microseconds at most while a batch is answered, and let go of by
-//! a plain store.
+//! The lock of a shard, which is held for some microseconds at most while a batch is executed.
+//! Unlocking is a plain store.
 //!
-//! Not here: which shards are locked, and in what order (`shards`, `batch`).
+//! Not here: the choice of shards and the lock order (`shards`, `batch`).
 //!
-//! A mutex whose waiters sleep has to learn at its end whether there are any. That is an atomic operation, which
-//! waits for all that was stored before it, and for the line of the lock where another processor has
-//! just asked for it. Here whoever waits looks again by itself.
+//! A mutex whose waiters sleep must find out on unlock whether there are any. That takes an atomic
+//! operation, which waits for all earlier stores, and for the cache line of the lock if another
+//! processor has just requested it. Here waiters spin, then sleep, and check the lock themselves.
 
 use std::hint::spin_loop;
 use std::thread;
@@ -14,15 +14,15 @@ use std::time::Duration;
 use engine::Engine;
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
-/// A shard that nobody else has meanwhile.
+/// Exclusive access to a shard's engine.
 pub(super) type ShardGuard<'a> = SpinMutexGuard<'a, Engine>;
 
-/// Looks at a shard that somebody has, before its holder is taken to be off its processor: 28 µs where a pause takes
-/// 27 ns, and a batch is answered in 1 to 4.
+/// Checks of a locked shard before its holder is assumed not to run. At 27 ns per pause they take
+/// 28 µs; a batch takes 1 to 4 µs.
 const LOOKS: u32 = 64;
-/// Pauses between two looks.
+/// Pauses between two checks.
 const PAUSES: u32 = 16;
-/// Between two looks at a shard whose holder does not run, or shows all of it to somebody.
+/// Sleep between two series of checks: the holder does not run, or visits all items of the shard.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// An engine behind its lock.
@@ -33,13 +33,13 @@ impl ShardLock {
         Self(SpinMutex::new(engine))
     }
 
-    /// The engine, if nobody has it.
+    /// Locks the engine if it is free.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<ShardGuard<'_>> {
         self.0.try_lock()
     }
 
-    /// The engine, if whoever has it lets it go within the time that a batch takes.
+    /// Locks the engine if it becomes free within the time of a batch.
     #[cold]
     pub(super) fn lock_soon(&self) -> Option<ShardGuard<'_>> {
         for _ in 0..LOOKS {
@@ -53,7 +53,7 @@ impl ShardLock {
         None
     }
 
-    /// The engine, as soon as nobody else has it.
+    /// Locks the engine; waits until it is free.
     #[inline]
     pub(super) fn lock(&self) -> ShardGuard<'_> {
         self.0.try_lock().unwrap_or_else(|| self.wait())
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shard_that_is_not_let_go_is_not_waited_for_where_there_is_something_else_to_do() {
+    fn lock_soon_gives_up_on_a_shard_that_stays_locked() {
         let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let guard = lock.lock();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_has_the_shard_after_its_holder_however_long_that_takes() {
+    fn a_waiter_gets_the_shard_after_a_slow_holder() {
         let shards = shards(64 << 20, None);
         let lock = &shards.shards[0];
         let waits = Barrier::new(2);

@@ -1,6 +1,6 @@
-//! What a copy of a partition needs of the shards: items whole, in and out.
+//! Import and export of whole items, for copies of a partition.
 //!
-//! Not here: what a copy looks like (`engine`), when and where it is sent (`cluster`).
+//! Not here: the format of a copy (`engine`), when and where it is sent (`cluster`).
 
 use engine::{HashRange, ItemMark, Now, PartitionCursor, PutError};
 
@@ -8,16 +8,15 @@ use parking_lot::MutexGuard;
 
 use super::Shards;
 
-/// Lines of a table read under one lock when a partition is read out or removed: the keys in them are
-/// hashed, eight or so each, a millisecond in all at worst.
+/// Lines of an index read under one lock when a partition is exported or removed: the keys in them,
+/// about eight each, are hashed, in at most a millisecond.
 const SLICE_LINES: usize = 128;
-/// Lines read in one call, where any item was found.
+/// Most lines read per call once any item was found.
 const EXPORT_LINES_MAX: usize = 8 << 10;
 
 impl Shards {
-    /// Keeps the other partitions of a shard from operations on it until it is dropped: between
-    /// [`Shards::begin_at`] and the command that it is for, and between two marks of a key, there
-    /// must be no other.
+    /// Excludes operations on the other partitions of a shard until the guard is dropped: none may
+    /// run between [`Shards::begin_at`] and its command, nor between two marks of a key.
     pub(crate) fn turn(&self, hash: u64) -> MutexGuard<'_, ()> {
         self.turns[self.shard(hash)].lock()
     }
@@ -46,11 +45,11 @@ impl Shards {
         self.shards[self.shard(hash)].lock().copy_of(hash, key, out)
     }
 
-    /// [`engine::Engine::put_copy`]; where there is no room other shards make some.
+    /// [`engine::Engine::put_copy`]; other shards make room if needed.
     ///
     /// # Errors
     ///
-    /// A [`PutError`], and then the item is as it was.
+    /// A [`PutError`]; the item is then unchanged.
     pub fn put_copy(&self, now: Now, hash: u64, key: &[u8], bytes: &[u8]) -> Result<(), PutError> {
         self.with_room_for(now, hash, bytes.len(), |engine| {
             match engine.put_copy(now, hash, key, bytes) {
@@ -67,11 +66,11 @@ impl Shards {
         self.shards[self.shard(hash)].lock().bare_count(hash, key, unique)
     }
 
-    /// [`engine::Engine::put_bare_count`]; where there is no room other shards make some.
+    /// [`engine::Engine::put_bare_count`]; other shards make room if needed.
     ///
     /// # Errors
     ///
-    /// [`PutError::NoRoom`], and then the item is as it was.
+    /// [`PutError::NoRoom`]; the item is then unchanged.
     pub(crate) fn put_bare_count(
         &self,
         now: Now,
@@ -91,12 +90,12 @@ impl Shards {
         self.shards[self.shard(hash)].lock().remove_copy(hash, key);
     }
 
-    /// Shows keys and copies of the live items of `range` to `out`, about `bytes_max` bytes, and one at
-    /// least if there is any. The answer is where to go on, `None` at the end: the next call is told as
-    /// `after`, and any that was not given here begins anew.
+    /// Passes keys and copies of the live items of `range` to `out`: about `bytes_max` bytes, and
+    /// at least one item if there is any. Returns the cursor to pass as `after` to the next call,
+    /// `None` at the end. An unknown cursor starts again.
     ///
-    /// An item that is there from the first call to the last is shown; one that comes or goes meanwhile
-    /// may be. `out` is called while a shard is locked.
+    /// An item that exists from the first call to the last is passed; one that is added or removed
+    /// meanwhile may be. `out` is called while a shard is locked.
     pub fn export(
         &self,
         now: Now,
@@ -130,7 +129,7 @@ impl Shards {
         }
     }
 
-    /// Removes all items of `range`: those that come meanwhile may stay.
+    /// Removes all items of `range`; items added meanwhile may stay.
     pub fn remove_range(&self, range: HashRange) {
         let (first, last) = self.shards_of(range);
         for shard in &self.shards[first..=last] {
@@ -144,7 +143,7 @@ impl Shards {
         }
     }
 
-    /// Waits until whoever has a shard of `range` now has let it go.
+    /// Waits until every current holder of a shard of `range` has unlocked it.
     pub(crate) fn pass_through(&self, range: HashRange) {
         let (first, last) = self.shards_of(range);
         for shard in &self.shards[first..=last] {
@@ -152,17 +151,17 @@ impl Shards {
         }
     }
 
-    /// Whether several shards share a partition whose number has so many bits.
+    /// Returns whether a partition spans several shards, if its number has `bits` bits.
     pub(crate) fn share_partitions(&self, bits: u32) -> bool {
         bits < u64::BITS - self.shift
     }
 
-    /// The first shard of a range.
+    /// Returns the first shard of a range.
     pub(crate) fn first_shard(&self, range: HashRange) -> usize {
         self.shards_of(range).0
     }
 
-    /// The first and the last shard of a range.
+    /// Returns the first and the last shard of a range.
     fn shards_of(&self, HashRange { prefix, bits }: HashRange) -> (usize, usize) {
         if bits == 0 {
             return (0, self.shards.len() - 1);
@@ -215,10 +214,10 @@ mod tests {
     }
 
     #[test]
-    fn a_partition_is_read_out_and_removed_wherever_it_lies() {
+    fn a_partition_is_exported_and_removed_in_any_layout() {
         const KEYS: u32 = 5000;
         let now = Now::at_ms(1000);
-        // Partitions of several shards each, and shards of several partitions.
+        // Cover partitions that span several shards, and shards that hold several partitions.
         for (memory_bytes, count) in [(1 << 20, 2), (64 << 20, 64)] {
             for bits in [0, 1, 2, 3, 4, 14] {
                 let partition_prefix = Arc::new(PartitionPrefix::default());
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cursor_of_nobody_begins_anew() {
+    fn an_unknown_cursor_starts_again() {
         let shards = shards(1 << 20, None);
         set(&shards, b"key", b"value");
         let range = HashRange { prefix: 0, bits: 0 };

@@ -1,6 +1,6 @@
-//! How far apart shards lie in memory.
+//! The distance of shards in memory.
 //!
-//! Not here: what lies where within one (`engine`).
+//! Not here: the layout within a shard (`engine`).
 
 use std::ops::Deref;
 
@@ -8,13 +8,14 @@ use engine::CACHE_LINE_BYTES;
 
 use super::lock::ShardLock;
 
-/// Lines of a shard: an odd number. A cache finds a line by the low bits of its address, and what a lookup reads of
-/// shards lies as far apart as they do: with sixteen lines each it falls into four of the 64 sets of a first cache of
-/// 48 KB, which hold 48 lines for the 512 shards of two workers.
+/// Cache lines per shard: an odd number. A cache selects the set of a line by the low bits of its
+/// address, and a lookup reads the same offsets of every shard. With sixteen lines per shard these
+/// would share four of the 64 sets of a 48 KB first-level cache, which hold 48 lines for the 512
+/// shards of two workers.
 const LINES: usize = size_of::<ShardLock>().div_ceil(CACHE_LINE_BYTES) | 1;
 const GAP_BYTES: usize = LINES * CACHE_LINE_BYTES - size_of::<ShardLock>();
 
-/// A shard on cache lines that it has for itself.
+/// A shard on cache lines of its own.
 #[repr(C, align(64))]
 pub(super) struct Spread {
     lock: ShardLock,

@@ -1,7 +1,7 @@
 //! Links that peers open.
 //!
-//! Here: who waits at the door, who is in, and that neither grows. Not here: what is said first
-//! (`handshake`), the link itself (`link`).
+//! Here: inbound connections before and after authentication, and the bounds on both. Not here: the
+//! handshake (`handshake`), the link itself (`link`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,28 +23,27 @@ use super::{
 };
 use crate::net::{Listener, Stream};
 
-/// Most connections that have not shown who they are. One more, and the oldest goes.
+/// Maximum number of unauthenticated connections. One more closes the oldest.
 pub const STRANGERS_MAX: usize = 64;
-/// Most links that peers have opened.
+/// Maximum number of links that peers have opened.
 const GUESTS_MAX: usize = 4096;
-/// Pause after the system refused a connection: file descriptors run out and come back.
+/// Pause after the system refused a connection, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who is at the door, and who is in.
+/// Inbound connections before and after authentication.
 #[derive(Default)]
 pub(super) struct Acceptor {
-    /// Counts those who came.
+    /// All inbound connections so far.
     pub(super) came: u64,
-    /// Of them, those who were not let in.
+    /// Inbound connections that were refused.
     pub(super) refused: u64,
-    /// In the order in which they came.
+    /// By number, so in the order of arrival.
     pub(super) unauthenticated: BTreeMap<u64, AbortHandle>,
     guests: BTreeMap<LinkSlot, InboundLink>,
 }
 
-/// Each core of a node has one link to us. Nodes that are in no cluster yet have no names to be told
-/// apart by, and most of them are in their first life: each link of theirs has a seat of its own, by
-/// its nonce.
+/// Identifies an inbound link: each core of a node has one. Nodes without a cluster all have id 0,
+/// and most of them the first incarnation, so their links are told apart by nonce.
 type LinkSlot = (NodeId, u16, Option<[u8; NONCE_BYTES]>);
 
 struct InboundLink {
@@ -58,7 +57,7 @@ fn link_slot(theirs: &Hello) -> LinkSlot {
     (theirs.node, theirs.core, nonce)
 }
 
-/// Accepts on one listener until everything stops.
+/// Accepts connections on one listener until the transport stops.
 pub(super) async fn accept(
     hub: Arc<TransportHub>,
     mut phase: watch::Receiver<TransportPhase>,
@@ -73,7 +72,7 @@ pub(super) async fn accept(
         match stream {
             Ok(stream) => on_connection(&hub, &phase, stream),
             Err(error) => {
-                tracing::warn!(%error, "cannot accept a peer");
+                tracing::warn!(%error, "cannot accept a connection from a peer: trying again");
                 sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -81,7 +80,7 @@ pub(super) async fn accept(
 }
 
 fn on_connection(hub: &Arc<TransportHub>, phase: &watch::Receiver<TransportPhase>, stream: Stream) {
-    // The task looks for itself here, so it waits until it is in.
+    // The spawned task removes itself under this lock, so it must be inserted before.
     let mut acceptor = hub.acceptor.lock();
     while acceptor.unauthenticated.len() >= STRANGERS_MAX
         && let Some((_, oldest)) = acceptor.unauthenticated.pop_first()
@@ -95,7 +94,7 @@ fn on_connection(hub: &Arc<TransportHub>, phase: &watch::Receiver<TransportPhase
     acceptor.unauthenticated.insert(number, task.abort_handle());
 }
 
-/// Lets somebody in, and stays with the link to its end.
+/// Authenticates an inbound connection, and runs its link to the end.
 async fn receive(
     hub: Arc<TransportHub>,
     mut phase: watch::Receiver<TransportPhase>,
@@ -112,7 +111,7 @@ async fn receive(
     let link = {
         let mut acceptor = hub.acceptor.lock();
         if acceptor.unauthenticated.remove(&number).is_none() {
-            // Hung up on just now.
+            // The connection was closed as the oldest one in the meantime.
             return;
         }
         match outcome {
@@ -123,18 +122,18 @@ async fn receive(
             Ok(Ok((wire, authenticated))) => acceptor.install(&hub, wire, authenticated),
             Ok(Err(why)) => {
                 acceptor.refused += 1;
-                tracing::info!(address, ?why, "no peer of ours");
+                tracing::info!(address, ?why, "refused a connection: the handshake failed");
                 return;
             }
             Err(_) => {
                 acceptor.refused += 1;
-                tracing::info!(address, "no greeting in time");
+                tracing::info!(address, "refused a connection: no handshake in time");
                 return;
             }
         }
     };
     let Some((mut link, seat, replaced)) = link else {
-        tracing::warn!(address, "more peers than there can be");
+        tracing::warn!(address, "refused a peer: there are too many links");
         return;
     };
     let number = link.peer.link;
@@ -156,12 +155,12 @@ async fn receive(
     hub.end(link, result).await;
 }
 
-/// Gives a data link to the node.
+/// Passes a data link to the handler.
 fn hand_over(hub: &TransportHub, wire: SecuredStream, authenticated: AuthenticatedPeer) {
     let Some(id) = authenticated.theirs.data_link else { return };
     match NewDataLink::new(authenticated, id, false, wire) {
         Ok(link) => hub.handler.data_link(link),
-        Err(error) => tracing::info!(%error, "a data link cannot be handed over"),
+        Err(error) => tracing::info!(%error, "cannot hand over a data link"),
     }
 }
 
@@ -187,7 +186,8 @@ async fn admit(
 }
 
 impl Acceptor {
-    /// Gives a link its place. The one that had it before goes: who opens a second has lost the first.
+    /// Registers a link. It replaces an earlier link of the same core: a peer that opens a second
+    /// link has lost the first.
     fn install(
         &mut self,
         hub: &TransportHub,

@@ -1,7 +1,8 @@
 //! Data links: connections between the workers of two nodes.
 //!
-//! Here: dialling one, and what a worker takes over after the handshake, whichever side dialled. Not
-//! here: the handshake itself (`handshake`), reading and writing (`crate::node::links`).
+//! Here: dialling a data link, and the connection that a worker takes over after the handshake,
+//! from either side. Not here: the handshake itself (`handshake`), reading and writing
+//! (`crate::node::links`).
 
 use std::fmt;
 use std::future::pending;
@@ -18,21 +19,21 @@ use super::security::{SecuredStream, TlsConnection};
 use super::{LinkError, PeerAddr, Transport};
 use crate::net::DetachedStream;
 
-/// A connection on which both sides have shown who they are, off any runtime.
+/// A connection that both sides have authenticated, not registered with any runtime.
 pub struct NewDataLink {
-    /// The other side.
+    /// The peer.
     pub node: NodeId,
-    /// Its life.
+    /// The peer's incarnation.
     pub incarnation: Incarnation,
-    /// Its number of workers.
+    /// The peer's number of workers.
     pub workers: u16,
-    /// The name of the link.
+    /// The id of the link.
     pub id: DataLinkId,
-    /// This side opened it.
+    /// Whether this side opened the link.
     pub is_dialled: bool,
     pub(crate) stream: DetachedStream,
     pub(crate) tls: Option<Box<TlsConnection>>,
-    /// Bytes that the peer sent behind its proof.
+    /// Bytes that the peer sent after its proof.
     pub(crate) rest: BytesMut,
 }
 
@@ -57,17 +58,17 @@ impl NewDataLink {
 }
 
 impl Transport {
-    /// A number for a connection of a data link, higher than any before.
+    /// Returns a number for a connection of a data link, higher than all earlier ones.
     #[must_use]
     pub fn next_data_link(&self) -> u64 {
         self.hub.next_link()
     }
 
-    /// Opens data link `index` to `node` at `address`, with a higher number than any before.
+    /// Opens data link `index` to `node` at `address`, with a number higher than all earlier ones.
     ///
     /// # Errors
     ///
-    /// The reason why there is none.
+    /// The reason why the link cannot be opened.
     pub async fn open_data_link(
         &self,
         node: NodeId,

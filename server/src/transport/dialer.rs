@@ -1,10 +1,11 @@
-//! Links that we open: when something waits, and again after a pause while something does.
+//! Links that this node opens: when a frame is pending, and again after a pause while frames are
+//! pending.
 //!
-//! Here: the task behind each lane. Not here: what is said first (`handshake`), the link itself
+//! Here: the task behind each sender. Not here: the handshake (`handshake`), the link itself
 //! (`link`).
 //!
-//! A link that is lost without a word is dialled again at once though nothing waits: that the host
-//! refuses is the fastest sign that the process is gone.
+//! A link that is lost without a farewell is dialled again at once, even without pending frames: a
+//! refused connection is the fastest sign that the process is gone.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,22 +26,23 @@ use super::{
 };
 use crate::net::Stream;
 
-/// What links to addresses are told apart by from those to nodes, of which each has a core's number.
+/// Core number of links to addresses, which distinguishes them from links to nodes.
 const CORE_OF_ADDRESSES: u16 = u16::MAX;
-/// Most reasons that are told while there is no link.
+/// Maximum number of reasons that are logged as warnings while there is no link.
 const REASONS_MAX: usize = 8;
 
-/// A lane that we open links for.
+/// A sender for which this node opens links.
 #[derive(Debug, Clone)]
 pub(super) struct Dialer {
     peer: PeerAddr,
     address: String,
     pub(super) outbox: Arc<Outbox>,
-    /// Notified when other news shows that the peer lives: a pending attempt to connect restarts.
+    /// Notified when other events show that the peer is alive: a pending attempt to connect
+    /// restarts.
     pub(super) is_near: Arc<Notify>,
 }
 
-/// The lane to somebody, made if there is none at this address.
+/// Returns the sender to a peer. Creates one if there is none for `address`.
 pub(super) fn dialer(hub: &Arc<TransportHub>, peer_addr: PeerAddr, address: &str) -> PeerSender {
     let mut dialers = hub.dialers.lock();
     if let Some(peer_path) = dialers.get(&peer_addr)
@@ -61,7 +63,7 @@ pub(super) fn dialer(hub: &Arc<TransportHub>, peer_addr: PeerAddr, address: &str
     sender
 }
 
-/// Keeps a lane until it is closed or everything stops.
+/// Opens and runs links until the sender is closed or the transport stops.
 async fn keep(
     hub: Arc<TransportHub>,
     mut phase: watch::Receiver<TransportPhase>,
@@ -111,7 +113,7 @@ async fn keep(
     peer_path.outbox.clear(0);
 }
 
-/// Lets a link run to its end. Whether the next may be opened without a pause.
+/// Runs a link to its end. Returns whether the next link may be opened without a pause.
 async fn serve(
     hub: &TransportHub,
     phase: &mut watch::Receiver<TransportPhase>,
@@ -137,8 +139,8 @@ async fn serve(
     }
 }
 
-/// Once for each reason, until there is a link: a peer that is down is dialled every second, and the
-/// reason may change each time.
+/// Logs each reason as a warning once, until there is a link: a peer that is down is dialled every
+/// second, and the reason may change each time.
 fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
     let Dialer { peer: peer_addr, address, .. } = peer_path;
     let is_seed = matches!(peer_addr, PeerAddr::Address(_));
@@ -147,10 +149,10 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
         LinkError::Ours(CloseReason::Myself) | LinkError::Theirs(CloseReason::Myself)
     );
     if is_seed && is_myself {
-        // All nodes may have the same seeds, so each has its own address among them.
+        // All nodes may have the same seeds, so each finds its own address among them.
         tracing::debug!(address, "this seed is the node itself");
     } else if told.contains(why) || told.len() >= REASONS_MAX {
-        tracing::debug!(whom = %peer_addr, address, %why, "still no link");
+        tracing::debug!(peer = %peer_addr, address, %why, "still cannot open a link");
     } else {
         let is_strange = matches!(
             why,
@@ -163,7 +165,7 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
                  join that one, start with an empty data directory"
             );
         } else {
-            tracing::warn!(whom = %peer_addr, address, %why, "no link");
+            tracing::warn!(peer = %peer_addr, address, %why, "cannot open a link");
         }
         told.push(why.clone());
     }
@@ -177,7 +179,7 @@ async fn open(
     peer_path.outbox.metrics().dials.fetch_add(1, Relaxed);
     let mut ours = hub.hello(identity).map_err(|error| link_error(&error))?;
     if matches!(peer_path.peer, PeerAddr::Address(_)) {
-        // Whoever is there may be a node to which there is a lane as well.
+        // The peer may be a node to which there is a sender by id as well.
         ours.core = CORE_OF_ADDRESSES;
     }
     let near = peer_path.is_near.notified();
@@ -197,7 +199,8 @@ async fn open(
     Ok(hub.link(peer, wire, authenticated.rest))
 }
 
-/// Connects to `peer_addr` and says `ours`. When `near` is ready a pending attempt to connect restarts.
+/// Connects to `peer_addr` and authenticates with `ours`. When `near` completes, a pending attempt
+/// to connect restarts.
 pub(super) async fn connect(
     hub: &TransportHub,
     peer_addr: &PeerAddr,
@@ -207,7 +210,7 @@ pub(super) async fn connect(
 ) -> Result<(SecuredStream, AuthenticatedPeer), LinkError> {
     let connect = || timeout(hub.timing.connect, Stream::connect(address));
     let connected = tokio::select! {
-        // The system repeats a lost SYN after a second and more.
+        // The system repeats a lost SYN only after a second and more.
         () = near => connect().await,
         connected = connect() => connected,
     };
@@ -220,7 +223,7 @@ pub(super) async fn connect(
             && node != theirs.node
         {
             other = Some(theirs.node);
-            // The nearest there is: the map that it should be in says otherwise.
+            // The nearest reason: the map has another node at this address.
             return Err(CloseReason::OldIncarnation);
         }
         hub.handler.vet(theirs)

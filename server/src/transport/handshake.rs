@@ -1,7 +1,7 @@
-//! How a link begins: both sides say who they are and prove that they belong.
+//! The start of a link: both sides identify themselves and prove that they belong to the cluster.
 //!
-//! Here: the exchange on a stream. Not here: what is said and what to make of it
-//! (`cluster::message::handshake`), how long it may take (`dialer`, `acceptor`).
+//! Here: the exchange on a stream. Not here: the content of its frames and their checks
+//! (`cluster::message::handshake`), the timeout (`dialer`, `acceptor`).
 
 use std::io;
 
@@ -10,28 +10,28 @@ use cluster::message::handshake::{CloseReason, Hello, Proof, Side};
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode, frame_bytes};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// Read at once from a stranger.
+/// Size of one read before authentication.
 const STRANGER_READ_BYTES: usize = 1024;
 
-/// Who the peer is.
+/// The peer after a successful handshake.
 pub(super) struct AuthenticatedPeer {
     pub(super) theirs: Hello,
-    /// To be spoken from here on.
+    /// The protocol version of the link.
     pub(super) version: u16,
-    /// What the peer said behind its proof.
+    /// Bytes that the peer sent after its proof.
     pub(super) rest: BytesMut,
 }
 
-/// Why there is no link.
+/// The reason why a handshake failed.
 #[derive(Debug)]
 pub(super) enum HandshakeError {
     /// The stream failed.
     Lost(io::Error),
-    /// We want no link, and said why.
+    /// This side refuses the link, and has sent the reason.
     Ours(CloseReason),
-    /// The peer wants none.
+    /// The peer refuses the link.
     Theirs(CloseReason),
-    /// It is no peer.
+    /// The peer sent an invalid frame.
     Fault(MessageError),
 }
 
@@ -41,7 +41,7 @@ impl From<io::Error> for HandshakeError {
     }
 }
 
-/// Goes through the exchange as `side`. `vet` may refuse who the peer says it is.
+/// Runs the exchange as `side`. `vet` may refuse the identity that the peer claims.
 pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     side: Side,
@@ -55,7 +55,7 @@ pub(super) async fn handshake<S: AsyncRead + AsyncWrite + Unpin>(
         Err(HandshakeError::Fault(_)) => CloseReason::BadFrame,
         _ => return outcome,
     };
-    // Whether it is heard makes no difference.
+    // Best effort: the peer may have closed the stream.
     let _ = write_frame(stream, &encoded(&Frame::Farewell(reason))).await;
     let _ = stream.shutdown().await;
     outcome
@@ -93,7 +93,7 @@ async fn exchange<S: AsyncRead + AsyncWrite + Unpin>(
         return Err(HandshakeError::Ours(CloseReason::WrongKey));
     }
     if side == Side::Accepting {
-        // Last: who has not shown the key gets nothing made with it.
+        // Sent last: a peer without the key must not obtain anything computed from the key.
         write_frame(stream, &proof).await?;
     }
     Ok(AuthenticatedPeer { theirs, version, rest: input })
@@ -110,7 +110,7 @@ async fn write_frame<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io:
     stream.flush().await
 }
 
-/// The next frame, and its bytes as they came. A farewell is the end.
+/// Reads the next frame. Also returns its bytes as received. A farewell is an error.
 async fn read_frame<S: AsyncRead + Unpin>(
     stream: &mut S,
     input: &mut BytesMut,

@@ -1,12 +1,12 @@
-//! One link: reading and writing on a stream that both sides have greeted on.
+//! One link: reading and writing on a stream that both sides have authenticated.
 //!
-//! Here: batches, out and in; how a link ends. Not here: how it begins (`handshake`), who opened it
-//! (`dialer`, `acceptor`).
+//! Here: batches in both directions, and the end of a link. Not here: the handshake (`handshake`),
+//! opening links (`dialer`, `acceptor`).
 //!
-//! One task does both directions. What is to be written is what was put into the outbox while the
-//! last write was under way: the busier the link, the larger the batch, and no timer anywhere. A
-//! peer that does not read stalls its writing, which fills its outbox, and nothing else; one that has
-//! opened the link is then not read from either.
+//! One task serves both directions. A write contains all frames that were pushed during the
+//! previous write: the busier the link, the larger the batch, without a timer. A peer that does not
+//! read stalls the writes to it, which fills its outbox and nothing else. If that peer opened the
+//! link, its frames are not read either.
 
 use std::collections::VecDeque;
 use std::future::{Future as _, poll_fn};
@@ -28,18 +28,18 @@ use super::ping::{PingAction, Pings};
 use super::security::SecuredStream;
 use super::{FrameHandler, LinkEnd, LinkEvent, RemotePeer, Timing};
 
-/// Written at once, a longer frame aside.
+/// Target size of a write; a single frame may be longer.
 const WRITE_BYTES: usize = 64 << 10;
-/// Read at once from a peer that says little.
+/// Size of a read while the peer sends little.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// And from one that says much. The shortest operations in it are fewer than half of the window of
-/// the answers to them.
+/// Size of a read while the peer sends much. It is bounded so that the answers to the shortest
+/// operations in one read fit into half of their window.
 const READ_BYTES_MAX: usize = 256 << 10;
-/// Batches before other tasks have their turn.
+/// Number of reads per poll, after which other tasks run.
 const TURNS: usize = 8;
-/// How often idleness and stalls are looked at.
+/// Interval of the checks for idle and stalled links.
 const TICK: Duration = Duration::from_secs(1);
-/// The last word, and what still waits before it, may take so long.
+/// Timeout for the pending frames and the farewell of a closing link.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
 pub(super) struct TransportLink {
@@ -50,26 +50,26 @@ pub(super) struct TransportLink {
     bounds: FrameBounds,
     timing: Timing,
     input: BytesMut,
-    /// How much to make room for.
+    /// Size of the next read.
     read_bytes: usize,
-    /// Of one read.
+    /// The frames of one read.
     frames: Vec<Frame>,
-    /// Out of the outbox, not yet encoded.
+    /// Frames taken from the outbox and not encoded yet.
     taken: VecDeque<Frame>,
     output: BytesMut,
-    /// Of `output`.
+    /// Number of bytes of `output` that were written.
     written: usize,
     is_unflushed: bool,
-    /// What `output` makes room for once it is written.
+    /// The load of the frames in `output`, to be released once they are written.
     room: WrittenFrames,
-    /// The lane takes nothing more: the link goes when all is written.
+    /// The sender is closed: the link ends when everything is written.
     is_closed: bool,
-    /// A write waits for the peer's host to take more.
+    /// A write is waiting for space in the socket's buffer.
     is_blocked: bool,
     pings: Pings,
-    /// An ask that is to be written.
+    /// Number of a ping to be written.
     pending_ping: Option<u64>,
-    /// When signs of life are looked at again, and the timer that says so.
+    /// Time of the next liveness check, and its timer.
     alarm_ns: u64,
     alarm: Pin<Box<Sleep>>,
     ticks: Interval,
@@ -118,18 +118,18 @@ impl TransportLink {
         }
     }
 
-    /// It lasted for some time, at least a second.
+    /// Whether the link has been up for more than a second.
     pub(super) fn has_lasted(&self) -> bool {
         self.age_ticks > 2
     }
 
-    /// Reads and writes until the link ends. May be dropped and called again.
+    /// Reads and writes until the link ends. Cancel-safe.
     pub(super) async fn run(&mut self) -> LinkEnd {
         poll_fn(|context| self.poll(context)).await
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<LinkEnd> {
-        // What came behind the greeting is here already.
+        // Bytes after the peer's proof may have been read already.
         if let Err(result) = self.hand_over() {
             return Poll::Ready(result);
         }
@@ -139,7 +139,7 @@ impl TransportLink {
                 Poll::Ready(Err(result)) => return Poll::Ready(result),
                 Poll::Pending => false,
             };
-            // All that the read led to, before the next read leads to more.
+            // Write all results of this read before the next read adds more.
             while let Poll::Ready(result) = self.write(context) {
                 if let Err(error) = result {
                     return Poll::Ready(link_end(&error));
@@ -153,10 +153,11 @@ impl TransportLink {
         self.tick(context)
     }
 
-    /// One read, and what it completes. Pending: there is nothing to read, or too much to write.
+    /// Reads once and hands over the complete frames. Pending: there is nothing to read, or the
+    /// outbox is too full.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<Result<(), LinkEnd>> {
-        // Who does not read its answers is not listened to. On a link that we opened we always
-        // listen: so of two that write much, one goes on.
+        // Do not read from a peer that does not read its answers. A link that this side opened is
+        // always read: if both sides write much, one of them must go on reading.
         if !self.peer.is_dialled && self.outbox.is_half_full() {
             return Poll::Pending;
         }
@@ -173,7 +174,7 @@ impl TransportLink {
         Poll::Ready(self.hand_over())
     }
 
-    /// Decodes what is whole and hands it over in one batch.
+    /// Decodes the complete frames and hands them over in one batch.
     fn hand_over(&mut self) -> Result<(), LinkEnd> {
         if self.input.is_empty() {
             return Ok(());
@@ -208,13 +209,13 @@ impl TransportLink {
             metrics.batches_in.fetch_add(1, Relaxed);
             self.handler.frames(&self.peer, &mut self.frames);
             self.frames.clear();
-            // A large frame is complete: the next ones are as before.
+            // A large frame is complete: go back to the usual size.
             self.read_bytes = self.read_bytes.min(READ_BYTES_MAX);
         }
         result.map_or(Ok(()), Err)
     }
 
-    /// Writes a batch. Pending: nothing is left to write, or the peer takes no more.
+    /// Writes a batch. Pending: nothing is left to write, or the socket's buffer is full.
     fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written == self.output.len() && !self.is_unflushed {
             self.output.clear();
@@ -224,7 +225,7 @@ impl TransportLink {
             if self.taken.is_empty() && self.pending_ping.is_none() && !self.pings.owes() {
                 return Poll::Pending;
             }
-            // It may come to nothing: then there is more to take.
+            // The batch may be empty, if no frame could be encoded. The loop then takes more.
             self.fill();
         }
         while self.written < self.output.len() {
@@ -251,7 +252,7 @@ impl TransportLink {
         Poll::Ready(Ok(()))
     }
 
-    /// Encodes the next batch of what was taken, and what signs of life are due.
+    /// Encodes the next batch of taken frames, and pings and pongs that are due.
     fn fill(&mut self) {
         let now_ns = self.handler.now_ns();
         if let Some(number) = self.pings.take_owed() {
@@ -265,7 +266,8 @@ impl TransportLink {
             match frame.encode(self.bounds, &mut self.output) {
                 Ok(()) => frames += 1,
                 Err(fault) => {
-                    tracing::error!(peer = %self.peer, %fault, "a frame cannot be sent");
+                    let peer = &self.peer;
+                    tracing::error!(%peer, %fault, "dropped a frame that cannot be encoded");
                     self.outbox.metrics().unsendable.fetch_add(1, Relaxed);
                 }
             }
@@ -284,7 +286,7 @@ impl TransportLink {
         }
     }
 
-    /// Asks for a sign of life where that is due, and sets the alarm.
+    /// Schedules a ping if one is due, and sets the timer of the next check.
     fn check_liveness(&mut self, now_ns: u64) -> Option<LinkEnd> {
         let at_ns = loop {
             match self.pings.due(now_ns) {
@@ -294,7 +296,7 @@ impl TransportLink {
                 PingAction::End => return Some(LinkEnd::Silent),
             }
         };
-        // One that rings early is set again then.
+        // Only move the timer earlier. If it expires too early, it is set again then.
         if at_ns < self.alarm_ns {
             self.alarm_ns = at_ns;
             self.alarm.set(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns))));
@@ -302,7 +304,7 @@ impl TransportLink {
         None
     }
 
-    /// Looks whether anything has moved for long.
+    /// Ends the link if it is closed, silent, stalled or idle.
     fn tick(&mut self, context: &mut Context<'_>) -> Poll<LinkEnd> {
         if self.is_closed && self.output.is_empty() {
             return Poll::Ready(LinkEnd::Ours(CloseReason::Idle));
@@ -313,7 +315,7 @@ impl TransportLink {
                 return Poll::Ready(result);
             }
             if self.pending_ping.is_some() {
-                // It is to be written.
+                // Poll again to write the ping.
                 context.waker().wake_by_ref();
             }
         }
@@ -325,7 +327,8 @@ impl TransportLink {
             if self.stalled_ticks > self.timing.stall.as_secs() {
                 return Poll::Ready(LinkEnd::Stalled);
             }
-            // Who opened a link closes it. The other side waits longer: for one whose host is gone.
+            // The side that opened a link closes it. The other side waits longer, in case that host
+            // is gone.
             let idle = self.timing.idle.as_secs() * if self.peer.is_dialled { 1 } else { 3 };
             if self.idle_ticks > idle && !is_writing && self.outbox.is_empty() {
                 return Poll::Ready(LinkEnd::Ours(CloseReason::Idle));
@@ -341,8 +344,9 @@ impl TransportLink {
         Poll::Pending
     }
 
-    /// Says the last word, and before it, in an orderly end, what still waits. Then listens for a
-    /// moment: closing on something unread would take our word back.
+    /// Sends a farewell, and before it, in an orderly end, the pending frames. Then reads to the
+    /// end of the stream for a moment: closing a socket with unread bytes resets it, which could
+    /// discard the farewell.
     pub(super) async fn end(mut self, result: &LinkEnd) -> usize {
         let reason = match result {
             LinkEnd::Ours(reason) => *reason,
@@ -359,7 +363,7 @@ impl TransportLink {
             self.output.clear();
             self.written = 0;
             if is_orderly {
-                // First what was taken before, then what waits; no more than that.
+                // Frames taken before, then those pending now. Frames pushed later are not written.
                 self.write_taken().await?;
                 self.outbox.take(&mut self.room, &mut self.taken, Waker::noop());
                 self.write_taken().await?;
@@ -386,7 +390,7 @@ impl TransportLink {
         Ok(())
     }
 
-    /// Frames taken that were not even encoded.
+    /// The number of frames that were taken and not encoded.
     fn left(&self) -> usize {
         self.taken.len()
     }

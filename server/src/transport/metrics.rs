@@ -1,12 +1,12 @@
-//! What was said to each peer, counted.
+//! Counters of the traffic with each peer.
 //!
-//! Not here: how it is shown.
+//! Here: counting and reading. Not here: printing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use super::outbox::{FrameClass, Shed};
 
-/// Counters of one peer. Written by its links and by whoever sends.
+/// Counters of one peer. Updated by its links and by all threads that send.
 #[derive(Debug, Default)]
 pub(super) struct LinkMetrics {
     pub(super) frames_out: AtomicU64,
@@ -24,33 +24,34 @@ pub(super) struct LinkMetrics {
     lost: AtomicU64,
 }
 
-/// Figures of one peer, as they were when asked for. They count from the first link or lane.
+/// Metrics of one peer at the time of the call. They count from the first sender or link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerMetrics {
     /// Frames written.
     pub frames_out: u64,
-    /// Their bytes.
+    /// Bytes written.
     pub bytes_out: u64,
-    /// In how many batches: frames by writes is how well they are batched.
+    /// Batches written. `frames_out / writes` is the mean size of a batch.
     pub writes: u64,
     /// Frames received.
     pub frames_in: u64,
     /// Bytes received.
     pub bytes_in: u64,
-    /// How often frames were handed over.
+    /// Batches of frames handed over.
     pub batches_in: u64,
-    /// Frames refused because the window of their class was full, in the order of [`FrameClass::ALL`].
+    /// Frames refused because the window of their class was full, in the order of
+    /// [`FrameClass::ALL`].
     pub shed: [u64; 2],
-    /// Frames refused because the lane was gone.
+    /// Frames refused because the sender was closed.
     pub gone: u64,
-    /// Frames taken that were dropped because a link ended or none could be made. Of frames that
-    /// were written before, nobody knows.
+    /// Frames dropped before they were written, because a link ended or none could be opened.
+    /// Written frames may be lost too; those are not counted.
     pub lost: u64,
-    /// Frames dropped because no peer would take them: too long, or a field out of range.
+    /// Frames dropped because they cannot be encoded: too long, or a field out of range.
     pub unsendable: u64,
     /// Attempts to connect.
     pub dials: u64,
-    /// Links that came up, of either side's making; one more than the reconnects.
+    /// Links that came up, opened by either side; one more than the reconnects.
     pub links: u64,
     /// Links that are up.
     pub links_now: u64,

@@ -1,6 +1,7 @@
-//! The settings of lanes.
+//! The settings of the transport.
 //!
-//! Not here: who may be a peer (`security`), how much may wait (`outbox`).
+//! Here: identity, timing, and all settings together. Not here: security (`security`), windows
+//! (`outbox`).
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,40 +12,40 @@ use cluster::message::{FrameBounds, handshake};
 use super::outbox::SendWindows;
 use super::security::PeerSecurity;
 
-/// Who we are to our peers.
+/// The identity of this node towards its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PeerIdentity {
-    /// Which cluster; 0: in none yet.
+    /// The cluster; 0 for none.
     pub cluster: u128,
-    /// Which node; 0: in no cluster yet.
+    /// The node's id; 0 without a cluster.
     pub node: NodeId,
-    /// In which life.
+    /// The run of the process.
     pub incarnation: Incarnation,
-    /// Which of our cores these lanes belong to.
+    /// The core that the links belong to.
     pub core: u16,
 }
 
-/// How long things may take.
+/// Timeouts and pauses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timing {
-    /// From the connection, or the first attempt at it, to the end of the greeting.
+    /// From the connection, or the first attempt to connect, to the end of the handshake.
     pub hello: Duration,
-    /// For the connection alone: a host that is out of reach is tried anew after this time, because
-    /// the system repeats an attempt ever more seldom.
+    /// Timeout of one attempt to connect. An unreachable host is tried again after this time,
+    /// because the system's own retries become ever less frequent.
     pub connect: Duration,
-    /// A link that we opened asks for a sign of life this long after the last one, if it was used.
+    /// A used link that this side opened sends a ping this long after the last one.
     pub ping: Duration,
-    /// The peer is silent when a sign of life takes longer.
+    /// A peer is silent after this time without an answer to a ping.
     pub silent: Duration,
-    /// A link whose peer is silent for this long ends.
+    /// A link ends after this time without an answer to a ping.
     pub lost: Duration,
-    /// A link over which nothing is said for so long is closed. Whole seconds.
+    /// A link without traffic for this long is closed. Whole seconds.
     pub idle: Duration,
-    /// A peer that takes nothing of what is written for so long has no link any more. Whole seconds.
+    /// A link ends when its peer accepts no bytes for this long. Whole seconds.
     pub stall: Duration,
-    /// Pause after the first attempt that failed; it doubles with each.
+    /// Pause after the first failed attempt to open a link; it doubles with each further failure.
     pub pause_min: Duration,
-    /// Longest pause.
+    /// Maximum pause.
     pub pause_max: Duration,
 }
 
@@ -64,29 +65,30 @@ impl Default for Timing {
     }
 }
 
-/// Settings of lanes.
+/// Settings of the transport.
 #[derive(Debug)]
 pub struct TransportOptions {
-    /// Who we are; see [`Transport::identify`](super::Transport::identify).
+    /// The initial identity; [`Transport::identify`](super::Transport::identify) changes it.
     pub identity: PeerIdentity,
-    /// Who may be a peer.
+    /// The authentication of peers.
     pub security: PeerSecurity,
-    /// The operator wrote `insecure = true`: [`PeerSecurity::Insecure`] will do off loopback too.
+    /// The operator confirmed `insecure = true`: [`PeerSecurity::Insecure`] is accepted off
+    /// loopback too.
     pub insecure_confirmed: bool,
-    /// Longest frame, the same on all nodes.
+    /// Bounds of a frame, equal on all nodes.
     pub bounds: FrameBounds,
-    /// How much may wait for one peer.
+    /// Bounds on the pending frames of one peer.
     pub windows: SendWindows,
-    /// How long things may take.
+    /// Timeouts and pauses.
     pub timing: Timing,
-    /// Worker threads that read and write data links; 0: none, and there are no data links.
+    /// Number of worker threads for data links. 0: there are no data links.
     pub workers: u16,
-    /// The versions that we speak.
+    /// The protocol versions that this node supports.
     pub versions: RangeInclusive<u16>,
 }
 
 impl TransportOptions {
-    /// The defaults for everything else.
+    /// Settings with defaults for all other fields.
     #[must_use]
     pub fn new(identity: PeerIdentity, security: PeerSecurity) -> Self {
         Self {

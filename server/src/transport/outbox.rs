@@ -1,9 +1,10 @@
-//! What waits to be written to a peer, and how much may.
+//! The outbox of a peer: pending frames, within bounds.
 //!
-//! Here: the window of each class of frames, what a frame weighs in it, the one wake of a burst. Not
-//! here: the writing (`link`).
+//! Here: the window of each class of frames, the weight of a frame, the single wake of a burst. Not
+//! here: writing (`link`).
 //!
-//! Frames wait as they are, not as bytes: which version is spoken is known once there is a link.
+//! Frames are kept as values rather than as bytes, because the protocol version is only known once
+//! there is a link.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,20 +16,20 @@ use parking_lot::Mutex;
 
 use super::metrics::LinkMetrics;
 
-/// Frames that share a window. One class that is full does not hold up another.
+/// The class of a frame. Each class has a window, so that one full class does not delay the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FrameClass {
-    /// Connections of data links through another node.
+    /// Frames of data links through another node.
     Tunnel,
-    /// Beats, news of the map, commands for it.
+    /// Heartbeats, map updates, commands for the map.
     Control,
 }
 
 impl FrameClass {
-    /// All of them.
+    /// All classes.
     pub const ALL: [Self; 2] = [Self::Tunnel, Self::Control];
 
-    /// Of a frame.
+    /// The class of `frame`.
     #[must_use]
     pub fn of(frame: &Frame) -> Self {
         match frame {
@@ -45,12 +46,12 @@ impl FrameClass {
     }
 }
 
-/// How much of a class may wait for one peer.
+/// Bounds on the pending frames of one class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendWindow {
-    /// Most frames.
+    /// Maximum number of frames.
     pub frames: u32,
-    /// Most bytes. A single frame of any size still goes into an empty window.
+    /// Maximum number of bytes. An empty window accepts one frame of any size.
     pub bytes: usize,
 }
 
@@ -68,25 +69,25 @@ impl Default for SendWindows {
     }
 }
 
-/// Why a frame was not taken. Nothing of it will be sent.
+/// The reason why a frame was refused. No part of it is sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Shed {
-    /// As much waits already as may.
+    /// The window of the frame's class is full.
     #[error("the window of the lane is full")]
     Full(FrameClass),
-    /// The link was one that the peer had opened, and is no more; or the peer has another address.
+    /// The peer had opened the link and it has ended, or the peer has another address now.
     #[error("the lane is gone")]
     Gone,
 }
 
-/// What fills a class's window.
+/// The load of a class's window.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Load {
     frames: u32,
     bytes: usize,
 }
 
-/// What was written and makes room.
+/// The load of frames that were written, to be released from the windows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct WrittenFrames {
     of: [Load; 2],
@@ -100,7 +101,7 @@ impl WrittenFrames {
     }
 }
 
-/// What waits for one peer. Any thread puts in; the task of the link takes out.
+/// The pending frames of one peer. Any thread pushes; the task of the link takes.
 #[derive(Debug)]
 pub(super) struct Outbox {
     windows: SendWindows,
@@ -111,11 +112,12 @@ pub(super) struct Outbox {
 #[derive(Debug, Default)]
 struct OutboxState {
     queue: VecDeque<Frame>,
-    /// Of what is in `queue`, and of what was taken and is not written yet.
+    /// The load of the frames in `queue`, and of taken frames that are not written yet.
     loads: [Load; 2],
-    /// Who waits for frames. Taken by the first of a burst, so that the rest cost no wake.
+    /// The waker of the task that waits for frames. The first frame of a burst takes it, so that
+    /// the other frames cost no wake.
     waker: Option<Waker>,
-    /// A link is wanted though nothing waits.
+    /// A link is requested although no frame is pending.
     is_probed: bool,
     is_closed: bool,
 }
@@ -129,7 +131,7 @@ impl Outbox {
         &self.metrics
     }
 
-    /// Puts one frame in.
+    /// Pushes one frame.
     pub(super) fn push(&self, frame: Frame) -> Result<(), Shed> {
         let mut state = self.state.lock();
         let is_closed = state.is_closed;
@@ -142,7 +144,7 @@ impl Outbox {
         Ok(())
     }
 
-    /// Puts in what there is room for, in order, and leaves the rest.
+    /// Pushes the frames that fit, in order, and leaves the others in `frames`.
     pub(super) fn push_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
         let mut state = self.state.lock();
         let OutboxState { queue, loads, is_closed, waker, .. } = &mut *state;
@@ -161,8 +163,8 @@ impl Outbox {
         result
     }
 
-    /// Makes room for what was written, and takes all that waits. If that is nothing, the waker is
-    /// told when there is something. Whether the lane is closed.
+    /// Releases the load of written frames, and takes all pending frames. If there are none,
+    /// `waker` is woken when there are. Returns whether the sender is closed.
     pub(super) fn take(
         &self,
         policy_id: &mut WrittenFrames,
@@ -170,7 +172,7 @@ impl Outbox {
         waker: &Waker,
     ) -> bool {
         let mut state = self.state.lock();
-        // The link that was asked for is here.
+        // The requested link is up.
         state.is_probed = false;
         state.make_room(policy_id);
         if into.is_empty() {
@@ -182,7 +184,8 @@ impl Outbox {
         state.is_closed
     }
 
-    /// Ready when a link is wanted: something waits, or somebody asked, or the lane was closed.
+    /// Ready when a link is needed: frames are pending, a link was requested, or the sender was
+    /// closed.
     pub(super) fn poll_wanted(&self, context: &Context<'_>) -> Poll<()> {
         let mut state = self.state.lock();
         if !state.queue.is_empty() || state.is_probed || state.is_closed {
@@ -193,7 +196,7 @@ impl Outbox {
         Poll::Pending
     }
 
-    /// Asks for a link though nothing waits.
+    /// Requests a link even if no frame is pending.
     pub(super) fn probe(&self) {
         let mut state = self.state.lock();
         state.is_probed = true;
@@ -206,8 +209,8 @@ impl Outbox {
         self.state.lock().queue.is_empty()
     }
 
-    /// Some class has half of its window filled: the other half is for answers to what is read at
-    /// once.
+    /// Whether the window of some class is more than half full. The other half is reserved for
+    /// answers to the next read.
     pub(super) fn is_half_full(&self) -> bool {
         let state = self.state.lock();
         state
@@ -221,7 +224,7 @@ impl Outbox {
         self.state.lock().is_closed
     }
 
-    /// Nothing more is taken.
+    /// Closes the outbox: further frames are refused.
     pub(super) fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
@@ -230,8 +233,8 @@ impl Outbox {
         wake(waker);
     }
 
-    /// The link is gone, or there was no way to make one: what waits is dropped. Whoever put it in
-    /// is told by the event that follows, and sends again what still matters.
+    /// Drops all pending frames, because the link ended or none could be opened. The event that
+    /// follows informs the callers, which resend the frames that still matter.
     pub(super) fn clear(&self, taken: usize) {
         let mut state = self.state.lock();
         self.metrics.note_lost(state.queue.len() + taken);
@@ -277,7 +280,7 @@ fn wake(waker: Option<Waker>) {
     }
 }
 
-/// What a frame weighs in its window: about what it takes in memory while it waits.
+/// The weight of a frame in its window: about its size in memory while it is pending.
 pub(super) fn weight(frame: &Frame) -> usize {
     let variable = match frame {
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_again_once_it_is_written_and_not_before() {
+    fn written_frames_make_room_taken_ones_do_not() {
         let outbox = outbox(1, 1 << 20);
         outbox.push(call()).expect("it is empty");
         let mut policy_id = WrittenFrames::default();

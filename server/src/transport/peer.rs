@@ -1,6 +1,7 @@
-//! The other side: who it is, the way to it, and what is told of it.
+//! The peer: its identity, the sender to it, and the events about it.
 //!
-//! Not here: how that comes about (`dialer`, `acceptor`, `link`).
+//! Here: the interface to the node. Not here: opening and running links (`dialer`, `acceptor`,
+//! `link`).
 
 use std::fmt;
 use std::io;
@@ -13,162 +14,165 @@ use cluster::message::{Frame, MessageError};
 use super::data_link::NewDataLink;
 use super::outbox::{Outbox, Shed};
 
-/// What a node does with what its peers say. Called on the runtime of the lanes: it must not wait,
-/// for while it does no link moves.
+/// The node's handler of frames and events. Called on the runtime of the transport: it must not
+/// block, because no link makes progress meanwhile.
 pub trait FrameHandler: Send + Sync + 'static {
-    /// Our monotonic clock. Deadlines in frames are on it.
+    /// The node's monotonic clock, which deadlines in frames refer to.
     fn now_ns(&self) -> u64;
 
-    /// Whether who says this may have a link; it has not proved it yet.
+    /// Decides whether a peer with this hello may have a link. The peer has not proved its identity
+    /// yet.
     ///
     /// # Errors
     ///
-    /// What to tell it instead.
+    /// The reason to send to the peer.
     fn vet(&self, theirs: &Hello) -> Result<(), CloseReason> {
         let _ = theirs;
         Ok(())
     }
 
-    /// The frames of one read, in order. What is left in `frames` is dropped. Their bytes lie in the
-    /// block that was read: whoever keeps some for long copies them.
+    /// Handles the frames of one read, in order. Frames left in `frames` are dropped. Their bytes
+    /// share the block of the read: copy those that are kept for long.
     fn frames(&self, from: &RemotePeer, frames: &mut Vec<Frame>);
 
-    /// Takes over a data link that has shown who it is. Dropping it closes the connection.
+    /// Takes over an authenticated data link. Dropping it closes the connection.
     fn data_link(&self, link: NewDataLink) {
         drop(link);
     }
 
-    /// Something became of a link.
+    /// Handles an event of a link.
     fn link(&self, event: LinkEvent);
 }
 
-/// Whom a lane leads to.
+/// The target of a sender.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PeerAddr {
-    /// A node; nobody else is spoken to on it.
+    /// A node; a link to any other node is refused.
     Node(NodeId),
-    /// Whoever is at an address.
+    /// The node at an address, whatever its id.
     Address(String),
 }
 
 /// The other side of a link.
 #[derive(Debug, Clone)]
 pub struct RemotePeer {
-    /// Which node; 0: in no cluster yet.
+    /// The peer's id; 0 without a cluster.
     pub node: NodeId,
-    /// Which life of it.
+    /// The peer's incarnation.
     pub incarnation: Incarnation,
-    /// Which of its cores.
+    /// The peer's core.
     pub core: u16,
-    /// Its cluster; 0: in none yet.
+    /// The peer's cluster; 0 for none.
     pub cluster: u128,
-    /// The version that is spoken.
+    /// The protocol version of the link.
     pub version: u16,
-    /// Counts the links of this process.
+    /// The number of the link in this process.
     pub link: u64,
-    /// We opened the link.
+    /// Whether this side opened the link.
     pub is_dialled: bool,
-    /// The way back over the same link, for answers. Of a link that the peer opened it goes with it,
-    /// and while half of a window of it is full the peer is not read from; of one that we opened it
-    /// is the lane to the peer. What is no answer goes over [`super::Transport::sender`]: where both sides
-    /// put much of that on one link, neither would be read from.
+    /// The sender for answers over the same link. On a link that the peer opened it is closed with
+    /// the link, and the peer is not read from while a window of it is more than half full; on a
+    /// link that this side opened it is the sender to the peer. Frames that are no answers must go
+    /// over [`super::Transport::sender`]: if both sides sent many of them over one link, neither
+    /// would be read from.
     pub sender: PeerSender,
 }
 
-/// How a link ended.
+/// The reason why a link ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkEnd {
-    /// We closed it.
+    /// This side closed it.
     Ours(CloseReason),
     /// The peer closed it.
     Theirs(CloseReason),
-    /// The peer said what is no frame of ours.
+    /// The peer sent an invalid frame.
     Fault(MessageError),
-    /// The connection broke or ended without a word, as it does when a process is killed.
+    /// The connection broke, or ended without a farewell, as when a process is killed.
     Lost(io::ErrorKind),
-    /// The peer took nothing for long.
+    /// The peer accepted no bytes for too long.
     Stalled,
-    /// The peer gave no sign of life, though asked for one.
+    /// The peer did not answer a ping in time.
     Silent,
-    /// The same core of the same node has opened another.
+    /// The same core of the same node has opened another link.
     Replaced,
 }
 
-/// Why there is no link.
+/// The reason why a link could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LinkError {
-    /// The host is there and takes no connection: the process is gone.
+    /// The host refuses the connection: the process is gone.
     #[error("connection refused")]
     Refused,
-    /// No connection, or no greeting, in time.
+    /// The connection or the handshake timed out.
     #[error("no greeting in time")]
     Late,
-    /// There is no way, or it broke.
+    /// The host is unreachable, or the connection broke.
     #[error("{0}")]
     Lost(String),
-    /// TLS failed: the certificate of one of the sides is not believed, or the other speaks no TLS.
+    /// TLS failed: a certificate was not accepted, or the peer does not speak TLS.
     #[error("TLS: {0}")]
     Tls(String),
-    /// We want no link with who is there.
+    /// This side refuses a link with the peer.
     #[error("refused by us: {0}")]
     Ours(CloseReason),
-    /// Who is there wants none with us.
+    /// The peer refuses the link.
     #[error("refused by the peer: {0}")]
     Theirs(CloseReason),
-    /// Another node is at the address.
+    /// Another node has the address.
     #[error("node {0} is there")]
     OtherNode(NodeId),
-    /// Who is there is no peer.
+    /// The peer sent an invalid frame.
     #[error("no peer: {0}")]
     Fault(MessageError),
 }
 
-/// What became of a link.
+/// An event of a link.
 #[derive(Debug, Clone)]
 pub enum LinkEvent {
-    /// We begin to open one.
+    /// The first step of opening a link.
     Opening(PeerAddr),
-    /// It is up. Frames from it come after this.
+    /// The link is up. Its frames follow.
     Up(RemotePeer),
-    /// The peer gives no sign of life, though asked for one.
+    /// The peer has not answered a ping in time.
     Silent(RemotePeer),
-    /// The silent peer gave one after all.
+    /// The silent peer has answered after all.
     Heard(RemotePeer),
-    /// It ended, and no more frames come from it. What was put in before may be lost; what is put
-    /// in after goes over the next one.
+    /// The link ended, and no more frames come from it. Frames pushed before may be lost; frames
+    /// pushed later go over the next link.
     Down(RemotePeer, LinkEnd),
-    /// It could not be opened. What waited is dropped.
+    /// A link could not be opened. Pending frames were dropped.
     Failed {
-        /// To whom.
+        /// The target.
         peer: PeerAddr,
-        /// Where.
+        /// The address.
         address: String,
-        /// Why. [`LinkError::Refused`] says that the process is gone.
+        /// The reason. [`LinkError::Refused`] means that the process is gone.
         why: LinkError,
     },
 }
 
-/// The way to a peer, for any thread. Clones share it.
+/// The sender to a peer, for any thread. Clones share one outbox.
 #[derive(Debug, Clone)]
 pub struct PeerSender {
     pub(super) outbox: Arc<Outbox>,
 }
 
 impl PeerSender {
-    /// Sends a frame, as soon as there is a link and it has written what waits already.
+    /// Sends a frame, once there is a link and all earlier frames are written.
     ///
     /// # Errors
     ///
-    /// [`Shed`]: it was not taken and will not be sent.
+    /// [`Shed`]: the frame was refused and will not be sent.
     pub fn send(&self, frame: Frame) -> Result<(), Shed> {
         self.outbox.push(frame)
     }
 
-    /// Sends a burst under one lock and with one wake at most. What was not taken is left, in order.
+    /// Sends a burst under one lock and with at most one wake. Refused frames stay in `frames`, in
+    /// order.
     ///
     /// # Errors
     ///
-    /// Why the last of those left was not taken.
+    /// The reason why the last refused frame was refused.
     pub fn send_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
         self.outbox.push_all(frames)
     }

@@ -1,46 +1,47 @@
-//! Signs of life on a link: when to ask for one, and how long the peer has owed one.
+//! Pings on a link: when to send one, and how long the answer has been due.
 //!
-//! Here: the state, and what follows from the time. Not here: the frames on the wire (`link`).
+//! Here: the state of pings, and the actions that the time requires. Not here: the frames on the
+//! wire (`link`).
 //!
-//! TCP says nothing of a cut link for minutes, and repeats what was lost ever more seldom. So the side
-//! that opened a link asks for a sign of life while the link is used, one at a time; the other side
-//! only answers. Whatever arrives on the link beside the answer proves nothing: where packets are lost
-//! in one direction, the other one goes on for a while.
+//! TCP reports a cut link only after minutes, and repeats lost packets ever less frequently. So the
+//! side that opened a link sends pings, one at a time, more frequently while the link is used; the
+//! other side only answers. Other traffic on the link does not count as an answer: when packets are
+//! lost in one direction, the other direction works for a while.
 
 use std::time::Duration;
 
 use super::Timing;
 
-/// Asks on an idle link are this far apart.
+/// Interval of pings on an idle link.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What one link knows of its peer's life.
+/// The state of pings on one link.
 #[derive(Debug)]
 pub(crate) struct Pings {
-    /// We opened the link: we ask.
+    /// Whether this side opened the link, and so sends pings.
     pings: bool,
     timing: Timing,
-    /// The number of the last ask, and when it was written.
+    /// The number of the last ping, and the time when it was written.
     number: u64,
     pinged_ns: u64,
     is_answered: bool,
-    /// The link was used since the last ask.
+    /// Whether the link was used since the last ping.
     is_used: bool,
     is_silent: bool,
-    /// The peer's ask that is to be answered.
+    /// The number of the peer's ping that is to be answered.
     owed: Option<u64>,
 }
 
-/// What the passing of time leads to.
+/// The action that is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PingAction {
-    /// Nothing before this time.
+    /// None before this time.
     Nothing(u64),
-    /// An ask is to be written.
+    /// Write a ping.
     Ask,
-    /// The peer is silent from now on.
+    /// Treat the peer as silent from now on.
     Silence,
-    /// The link has to end.
+    /// End the link.
     End,
 }
 
@@ -49,7 +50,7 @@ fn ns(time: Duration) -> u64 {
 }
 
 impl Pings {
-    /// A link that is up since `now_ns`.
+    /// The state of a link that is up since `now_ns`. `asks`: this side sends pings.
     pub(crate) fn new(asks: bool, timing: Timing, now_ns: u64) -> Self {
         Self {
             pings: asks,
@@ -63,17 +64,17 @@ impl Pings {
         }
     }
 
-    /// Something else than a sign of life was written.
+    /// Records that a frame other than a ping or pong was written.
     pub(crate) fn used(&mut self) {
         self.is_used = true;
     }
 
-    /// The peer asks.
+    /// Records the peer's ping.
     pub(crate) fn on_ping(&mut self, number: u64) {
         self.owed = Some(number);
     }
 
-    /// The peer answers. True: it was silent until now.
+    /// Records the peer's answer. Returns whether the peer was silent until now.
     pub(crate) fn answer(&mut self, number: u64) -> bool {
         if number != self.number {
             return false;
@@ -82,17 +83,17 @@ impl Pings {
         std::mem::take(&mut self.is_silent)
     }
 
-    /// The number of the peer's ask that is to be answered now.
+    /// Removes and returns the number of the peer's ping that is to be answered.
     pub(crate) fn take_owed(&mut self) -> Option<u64> {
         self.owed.take()
     }
 
-    /// Whether an answer waits to be written.
+    /// Whether an answer is to be written.
     pub(crate) fn owes(&self) -> bool {
         self.owed.is_some()
     }
 
-    /// The next ask, which is written now.
+    /// Returns the number of a new ping, which is written now.
     pub(crate) fn next(&mut self, now_ns: u64) -> u64 {
         self.number += 1;
         self.pinged_ns = now_ns;
@@ -101,24 +102,25 @@ impl Pings {
         self.number
     }
 
-    /// Whether it is time to ask.
+    /// Whether a new ping is due.
     fn is_ping_due(&self, now_ns: u64) -> bool {
         let pause = if self.is_used { self.timing.ping } else { IDLE };
         self.pings && self.is_answered && now_ns.saturating_sub(self.pinged_ns) >= ns(pause)
     }
 
-    /// What was blocked at the socket moves on: the peer's host acknowledges, so both ways are open.
+    /// Records that a blocked write makes progress: the peer's host acknowledges, so both
+    /// directions work.
     pub(crate) fn moved(&mut self, now_ns: u64) {
         self.pinged_ns = self.pinged_ns.max(now_ns);
     }
 
-    /// Whether [`Pings::due`] tells something new because the peer has not answered.
+    /// Whether [`Pings::due`] would report a new action because the peer has not answered.
     pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
         let limit = if self.is_silent { self.timing.lost } else { self.timing.silent };
         !self.is_answered && now_ns >= self.pinged_ns.saturating_add(ns(limit))
     }
 
-    /// What is due now, or when something will be.
+    /// Returns the action that is due at `now_ns`, or the time of the next one.
     pub(crate) fn due(&mut self, now_ns: u64) -> PingAction {
         if !self.pings {
             return PingAction::Nothing(u64::MAX);

@@ -1,10 +1,10 @@
-//! Who may be a peer: nobody asks, a shared key, or certificates.
+//! The authentication of peers: none, a shared key, or certificates.
 //!
-//! Here: the settings, the rule that lanes off loopback are guarded, TLS around a stream. Not here:
-//! the proof of a shared key (`cluster::message::handshake`).
+//! Here: the settings, the rule that links off loopback need security, TLS around a stream. Not
+//! here: the proof of a shared key (`cluster::message::handshake`).
 //!
-//! A shared key shows who is there when a lane begins. It neither hides nor seals what follows:
-//! against whoever can read or change packets on the network only TLS helps.
+//! A shared key authenticates both sides when a link begins. It neither encrypts nor authenticates
+//! the frames that follow: against an attacker that can read or change packets only TLS helps.
 
 use std::fmt;
 use std::io;
@@ -27,50 +27,50 @@ use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 use crate::files;
 use crate::net::{DetachedStream, Stream};
 
-/// TLS on a stream, without input and output.
+/// The state of a TLS connection, without its stream.
 pub(crate) type TlsConnection = rustls::Connection;
 
-/// A shared key has so many bytes at least: what is shorter can be guessed from one overheard proof.
+/// Minimum length of a shared key. A shorter one can be guessed from one recorded proof.
 pub const KEY_BYTES_MIN: usize = 16;
-/// And at most.
+/// Maximum length of a shared key.
 pub const KEY_BYTES_MAX: usize = 4096;
-/// A longer file is refused before it is read: with its line end a key fits.
+/// Maximum size of a key file, which may include a line end.
 const KEY_FILE_BYTES_MAX: u64 = 2 * KEY_BYTES_MAX as u64;
 
-/// What TLS says is spoken inside, so that no other server with the same certificates takes us for
-/// one of its clients.
+/// ALPN protocol of links, so that no other server with the same certificates accepts this node as
+/// a client.
 const PROTOCOL: &[u8] = b"tollgate-lane";
 
-/// How peers show that they belong to the cluster.
+/// The authentication of peers.
 pub enum PeerSecurity {
-    /// Not at all. Off loopback only where the operator says so.
+    /// None. Accepted off loopback only with the operator's confirmation.
     Insecure,
-    /// They have the same key.
+    /// All nodes share this key.
     Key(Vec<u8>),
     /// Both sides have certificates of the same authority.
     Tls {
-        /// Our certificate, then those between it and an authority.
+        /// This node's certificate, then its chain up to an authority.
         certificates: Vec<CertificateDer<'static>>,
-        /// The private key of our certificate.
+        /// The private key of this node's certificate.
         key: PrivateKeyDer<'static>,
-        /// Whose certificates are believed.
+        /// The accepted authorities.
         authorities: Vec<CertificateDer<'static>>,
-        /// The name that every peer's certificate bears. Without one it is the host that is dialled,
-        /// and for peers that come to us any name does: the authority is then to be of the cluster
-        /// alone.
+        /// The name in every peer's certificate. `None`: the name must be the host that is dialled,
+        /// and inbound peers may have any name; the authority must then be used by this cluster
+        /// only.
         name: Option<String>,
     },
 }
 
-/// Why peers cannot be secured like that.
+/// The reason why security settings are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SecurityError {
-    /// Neither key nor certificates, where others can reach us.
+    /// Neither key nor certificates, although other machines can reach a listener.
     #[error(
         "peers off loopback ({0}) must be secured by a shared key or by TLS; `insecure = true` says otherwise"
     )]
     Open(IpAddr),
-    /// Lanes that are secured do not become insecure while they run.
+    /// Security cannot be turned off while the transport runs.
     #[error("peers that are secured stay so until the next start")]
     Given,
     /// The key has the wrong length.
@@ -79,29 +79,29 @@ pub enum SecurityError {
     /// A file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A file is not what it should be.
+    /// A file is no valid PEM file.
     #[error("{}: {source}", path.display())]
     Pem {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
-        /// What is wrong.
+        /// The defect.
         source: pem::Error,
     },
-    /// A file has no certificate.
+    /// A file contains no certificate.
     #[error("{}: no certificate in it", path.display())]
     Empty {
-        /// The file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The name is no host's.
+    /// The name is no valid host name.
     #[error("{0:?} is no name that a certificate can bear")]
     Name(String),
-    /// Certificates that do not fit together.
+    /// The certificates do not match each other.
     #[error("certificates: {0}")]
     Certificates(String),
 }
@@ -118,11 +118,11 @@ impl fmt::Debug for PeerSecurity {
 }
 
 impl PeerSecurity {
-    /// The key that a file holds. One line end after it does not count.
+    /// Reads a key from a file, without one line end after it.
     ///
     /// # Errors
     ///
-    /// When the file cannot be read, or holds too little or too much.
+    /// The file cannot be read, or the length of the key is out of range.
     pub fn key_of(path: &Path) -> Result<Self, SecurityError> {
         let mut key = files::read(path, KEY_FILE_BYTES_MAX)
             .map_err(|source| SecurityError::Unreadable { path: path.to_owned(), source })?;
@@ -133,11 +133,11 @@ impl PeerSecurity {
         Ok(Self::Key(key))
     }
 
-    /// Reads PEM files: our certificates, our key, the authorities.
+    /// Reads PEM files: this node's certificates, its private key, the authorities.
     ///
     /// # Errors
     ///
-    /// When a file cannot be read or is not what it should be.
+    /// A file cannot be read or is not valid.
     pub fn tls_of(
         certificates: &Path,
         key: &Path,
@@ -171,12 +171,12 @@ impl PeerSecurity {
         })
     }
 
-    /// Whether lanes may be listened for on these addresses. `insecure_is_said`: the operator wrote
-    /// `insecure = true`.
+    /// Checks whether the security allows listeners on `addresses`. `insecure_is_said`: the
+    /// operator confirmed `insecure = true`.
     ///
     /// # Errors
     ///
-    /// [`SecurityError::Open`] with the first address that others can reach.
+    /// [`SecurityError::Open`] with the first address that other machines can reach.
     pub fn permit(
         &self,
         addresses: &[SocketAddr],
@@ -190,7 +190,7 @@ impl PeerSecurity {
         open.map_or(Ok(()), |ip| Err(SecurityError::Open(ip)))
     }
 
-    /// Checks everything that can be wrong with it.
+    /// Validates all settings.
     pub(super) fn guard(self) -> Result<ValidatedSecurity, SecurityError> {
         match self {
             Self::Insecure => Ok(ValidatedSecurity { key: Vec::new(), tls: None }),
@@ -217,9 +217,9 @@ fn server_name(name: &str) -> Result<ServerName<'static>, SecurityError> {
     ServerName::try_from(name.to_owned()).map_err(|_| SecurityError::Name(name.to_owned()))
 }
 
-/// Security that was found to be sound.
+/// Validated security settings.
 pub(super) struct ValidatedSecurity {
-    /// What proofs are made with; empty where there is nothing to prove, or TLS has proved it.
+    /// The key of the proofs; empty without security, or when TLS authenticates the peers.
     pub(super) key: Vec<u8>,
     tls: Option<Tls>,
 }
@@ -254,7 +254,7 @@ impl Tls {
             .with_protocol_versions(&[&version::TLS13])?
             .with_root_certificates(roots)
             .with_client_auth_cert(certificates, key)?;
-        // A resumed session shows no certificate, so one that is no longer believed would go on.
+        // A resumed session shows no certificate, so it could outlive the trust in its certificate.
         server.session_storage = Arc::new(NoServerSessionStorage {});
         server.send_tls13_tickets = 0;
         client.resumption = Resumption::disabled();
@@ -269,12 +269,12 @@ impl Tls {
 }
 
 impl ValidatedSecurity {
-    /// It guards nothing.
+    /// Whether there is no security.
     pub(super) fn is_open(&self) -> bool {
         self.key.is_empty() && self.tls.is_none()
     }
 
-    /// Wraps a stream that we opened to `address`.
+    /// Secures a stream that this side opened to `address`.
     pub(super) async fn connect(&self, address: &str, stream: Stream) -> io::Result<SecuredStream> {
         let Some(tls) = &self.tls else { return Ok(SecuredStream::Plain(stream)) };
         let name = match &tls.name {
@@ -286,7 +286,7 @@ impl ValidatedSecurity {
         Ok(SecuredStream::Tls(Box::new(stream.into())))
     }
 
-    /// Wraps a stream that a peer opened.
+    /// Secures a stream that a peer opened.
     pub(super) async fn accept(&self, stream: Stream) -> io::Result<SecuredStream> {
         let Some(tls) = &self.tls else { return Ok(SecuredStream::Plain(stream)) };
         let stream = tls.acceptor.accept(stream).await?;
@@ -305,7 +305,7 @@ fn bad(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// What TLS has against a peer, if it was TLS.
+/// The TLS error in `error`, if there is one.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
@@ -316,7 +316,7 @@ fn host(address: &str) -> &str {
     host.trim_start_matches('[').trim_end_matches(']')
 }
 
-/// A peer's stream with what secures it.
+/// A peer's stream, perhaps inside TLS.
 #[derive(Debug)]
 pub(super) enum SecuredStream {
     Plain(Stream),
@@ -324,7 +324,7 @@ pub(super) enum SecuredStream {
 }
 
 impl SecuredStream {
-    /// Takes the stream off its runtime, with the TLS connection on it if there is one.
+    /// Takes the stream off its runtime, with the TLS state if there is one.
     pub(super) fn detach(self) -> io::Result<(DetachedStream, Option<Box<TlsConnection>>)> {
         let (stream, tls) = match self {
             Self::Plain(stream) => (stream, None),
@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn off_loopback_somebody_has_to_say_insecure() {
+    fn insecure_off_loopback_needs_confirmation() {
         let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
         let near =
             [at("127.0.0.1:1"), at("127.8.8.8:1"), at("[::1]:1"), at("[::ffff:127.0.0.1]:1")];

@@ -1,4 +1,4 @@
-//! What happens to frames: order, batches, windows.
+//! The transport of frames: order, batches, windows.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -9,7 +9,7 @@ use super::handshake::Authority;
 use super::*;
 
 #[tokio::test]
-async fn frames_arrive_in_order_between_any_two_of_three_nodes() {
+async fn frames_arrive_in_order_between_three_nodes() {
     const FRAMES: u64 = 5000;
     let hosts = [Host::new(1), Host::new(2), Host::new(3)];
     let pairs = [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)];
@@ -34,7 +34,8 @@ async fn frames_arrive_in_order_between_any_two_of_three_nodes() {
     }
 }
 
-/// Figures: `cargo test -p tollgate --test lanes busier -- --nocapture`, with `LANES_FRAMES=1000000`.
+/// To print the measurements: `LANES_FRAMES=1000000 cargo test -p tollgate --test transport busier
+/// -- --nocapture`.
 #[test]
 fn the_busier_a_link_the_larger_its_batches() {
     let frames = std::env::var("LANES_FRAMES").ok().and_then(|text| text.parse().ok());
@@ -43,7 +44,7 @@ fn the_busier_a_link_the_larger_its_batches() {
     let cases = [(1, 1), (16, 1), (256, 1), (256, 16), (4096, 16), (u64::MAX, 64)];
     let plain = cases.map(|case| (case, false));
     for ((unanswered, burst), is_tls) in plain.into_iter().chain([((4096, 16), true)]) {
-        // One at a time is slow, and soon measured.
+        // One frame at a time is slow, and a few suffice.
         let frames = if unanswered == 1 { frames / 20 } else { frames };
         let (elapsed, out, back) = measure(frames, unanswered, burst, is_tls);
         let batch = |metrics: PeerMetrics| metrics.frames_out / metrics.writes.max(1);
@@ -62,7 +63,7 @@ fn the_busier_a_link_the_larger_its_batches() {
     assert!(batches.last().is_some_and(|batch| *batch > 16), "{batches:?}");
 }
 
-/// Answers, and keeps nothing.
+/// Answers each frame and records nothing.
 struct Echo {
     since: Instant,
     replies: AtomicU64,
@@ -83,7 +84,8 @@ impl FrameHandler for Echo {
     fn link(&self, _: LinkEvent) {}
 }
 
-/// One thread sends as fast as it may with so many unanswered, each node has a thread for its lanes.
+/// Measures one thread that sends as fast as it can with at most `unanswered` frames outstanding;
+/// each node's transport has a thread of its own.
 fn measure(
     frames: u64,
     unanswered: u64,
@@ -153,7 +155,7 @@ fn narrow(node: u32) -> TransportOptions {
     options
 }
 
-/// A peer that greets and then reads nothing, and the lane to it, filled.
+/// Returns a peer that completes the handshake and then reads nothing, and a full sender to it.
 async fn stuck(a: &Host) -> (Raw, PeerSender, u64) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
@@ -162,7 +164,7 @@ async fn stuck(a: &Host) -> (Raw, PeerSender, u64) {
     let mut peer = Raw::accept(&listener).await;
     peer.greet(Side::Accepting, 9).await;
     let mut sent = 1;
-    // The system takes some megabytes before it takes no more.
+    // The system buffers some megabytes before writes block.
     let mut full = 0;
     while full < 50 {
         match sender.send(op(sent + 1)) {
@@ -181,7 +183,7 @@ async fn stuck(a: &Host) -> (Raw, PeerSender, u64) {
 }
 
 #[tokio::test]
-async fn a_peer_that_does_not_read_fills_its_own_window_only() {
+async fn a_peer_that_does_not_read_fills_only_its_window() {
     let (a, b) = (Host::with(narrow(1), Node::new(false)), Host::new(2));
     let (mut peer, sender, sent) = stuck(&a).await;
     let reply = reply_to(&op(1)).expect("it is an operation");
@@ -192,7 +194,7 @@ async fn a_peer_that_does_not_read_fills_its_own_window_only() {
     other.send(op(1)).expect("there is room");
     until("another peer answers", || a.node.replies() == 1).await;
 
-    // It reads again: nothing that was taken is missing, and there is room.
+    // The peer reads again: it receives every accepted frame, and the window has room.
     for seq in 1..=sent {
         let Some((frame, _)) = peer.hear().await else { panic!("it ended") };
         assert_eq!(seq_of(&frame), Some(seq));
@@ -204,9 +206,9 @@ async fn a_peer_that_does_not_read_fills_its_own_window_only() {
 }
 
 #[tokio::test]
-async fn who_does_not_read_its_answers_is_not_listened_to() {
+async fn a_peer_that_reads_no_answers_is_not_read() {
     let b = Host::new(2);
-    // The system would keep megabytes for it.
+    // The system would otherwise buffer megabytes for it.
     let socket = TcpSocket::new_v4().expect("files are left");
     socket.set_recv_buffer_size(64 << 10).expect("a good size");
     let stream = socket.connect(b.address.parse().expect("an address")).await;
@@ -248,7 +250,7 @@ async fn a_peer_that_takes_nothing_for_long_is_given_up() {
 }
 
 #[tokio::test]
-async fn long_frames_pass_and_too_long_ones_are_dropped_alone() {
+async fn long_frames_pass_and_too_long_ones_are_dropped() {
     let (a, b) = (Host::new(1), Host::new(2));
     let sender = a.to(2, &b);
     let long = |seq, bytes: usize| op_of(seq, vec![7; bytes].into());

@@ -1,4 +1,4 @@
-//! How links end, and how they come back.
+//! The end of links, and their return.
 
 use cluster::message::handshake::CloseReason;
 use tollgate::transport::{LinkEnd, Shed};
@@ -29,7 +29,7 @@ impl Mortal {
 }
 
 #[tokio::test]
-async fn a_killed_peer_is_noticed_at_once_and_found_again_in_its_next_life() {
+async fn a_killed_peer_is_noticed_and_found_again() {
     let a = Host::new(1);
     let b = Mortal::born("127.0.0.1:0", 1);
     let address = b.host.address.clone();
@@ -38,7 +38,7 @@ async fn a_killed_peer_is_noticed_at_once_and_found_again_in_its_next_life() {
     until("it is answered", || a.node.replies() == 1).await;
     let since = Instant::now();
     b.kill();
-    // Nothing is sent: the link that broke is reason enough to look.
+    // Nothing is sent: the broken link alone triggers the check.
     assert_eq!(a.node.failure().await, LinkError::Refused);
     println!("a killed peer was noticed after {:?}", since.elapsed());
     assert!(a.node.has_event(
@@ -50,7 +50,7 @@ async fn a_killed_peer_is_noticed_at_once_and_found_again_in_its_next_life() {
     let answered = || a.node.replies() > 1;
     while !answered() {
         seq += 1;
-        // Dropped while there is no link: who wants an answer sends again.
+        // Dropped while there is no link: a sender that needs an answer sends again.
         sender.send(op(seq)).expect("there is room");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -61,7 +61,7 @@ async fn a_killed_peer_is_noticed_at_once_and_found_again_in_its_next_life() {
 }
 
 #[tokio::test]
-async fn a_probe_tells_whether_somebody_is_there() {
+async fn a_probe_finds_whether_a_peer_listens() {
     let (a, b) = (Host::new(1), Host::new(2));
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let gone = nobody.local_addr().expect("it is bound").to_string();
@@ -136,7 +136,7 @@ async fn a_node_that_stops_writes_what_waits_and_says_so() {
 }
 
 #[tokio::test]
-async fn a_peer_that_moved_gets_a_new_lane() {
+async fn a_peer_that_moved_gets_a_new_link() {
     let (a, b, c) = (Host::new(1), Host::new(2), Host::new(2));
     let sender = a.to(2, &b);
     sender.send(op(1)).expect("there is room");

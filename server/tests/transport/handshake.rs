@@ -1,4 +1,4 @@
-//! Who gets a link and who does not.
+//! Which peers get a link.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tollgate::transport::{LinkEnd, STRANGERS_MAX, Unauthenticated};
 
 use super::*;
 
-/// Two nodes with these settings; what the one hears that opens the link.
+/// Starts two nodes with these options and returns the error on the connecting node.
 async fn refusal(connecting: TransportOptions, accepting: TransportOptions) -> LinkError {
     let a = Host::with(connecting, Node::new(false));
     let b = Host::with(accepting, Node::new(false));
@@ -25,7 +25,7 @@ fn with_key(node: u32, key: &[u8]) -> TransportOptions {
 }
 
 #[tokio::test]
-async fn nobody_listens_off_loopback_without_a_guard() {
+async fn only_secured_nodes_listen_off_loopback() {
     let start = |options: TransportOptions| {
         let bound = BoundListener::tcp("0.0.0.0:0".parse().expect("an address"), 16);
         let listener = bound.expect("a free port").attach().expect("there is a runtime");
@@ -40,7 +40,7 @@ async fn nobody_listens_off_loopback_without_a_guard() {
 }
 
 #[tokio::test]
-async fn who_has_the_key_is_let_in_and_nobody_else() {
+async fn only_peers_with_the_key_get_a_link() {
     let key = b"correct horse battery staple";
     let a = Host::with(with_key(1, key), Node::new(false));
     let b = Host::with(with_key(2, key), Node::new(true));
@@ -60,7 +60,7 @@ async fn who_has_the_key_is_let_in_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn another_cluster_version_or_node_is_refused_with_the_reason() {
+async fn a_mismatched_hello_is_refused_with_the_reason() {
     let other = PeerIdentity { cluster: 78, ..identity(1) };
     let other = TransportOptions::new(other, PeerSecurity::Insecure);
     assert_eq!(refusal(other, options(2)).await, LinkError::Theirs(CloseReason::OtherCluster));
@@ -80,7 +80,7 @@ async fn the_newest_common_version_is_spoken() {
 }
 
 #[tokio::test]
-async fn a_node_without_a_cluster_is_answered_and_then_gets_its_name() {
+async fn a_node_without_an_id_gets_a_link_and_then_an_id() {
     let newcomer =
         PeerIdentity { cluster: 0, node: NodeId(0), incarnation: Incarnation(5), core: 0 };
     let a = TransportOptions::new(newcomer, PeerSecurity::Insecure);
@@ -111,7 +111,7 @@ async fn garbage_gets_a_farewell_and_no_link() {
         assert!(matches!(said, Some((Frame::Farewell(CloseReason::BadFrame), _))), "{said:?}");
         assert!(raw.hear().await.is_none());
     }
-    // A proof, an operation, a hello in two: only the last is a beginning.
+    // Only a hello may come first, and it may arrive in two parts; an operation may not.
     let mut raw = Raw::connect(&b).await;
     raw.say(&bytes_of(&op(1))).await;
     assert!(matches!(raw.hear().await, Some((Frame::Farewell(CloseReason::BadFrame), _))));
@@ -125,7 +125,7 @@ async fn garbage_gets_a_farewell_and_no_link() {
 }
 
 #[tokio::test]
-async fn who_sends_an_operation_instead_of_a_proof_has_no_link() {
+async fn an_operation_instead_of_a_proof_gets_no_link() {
     let b = Host::new(2);
     let mut raw = Raw::connect(&b).await;
     raw.say(&bytes_of(&Frame::Hello(hello(1)))).await;
@@ -147,7 +147,7 @@ async fn strangers_are_few_and_do_not_stay() {
     let Unauthenticated { now, refused, .. } = b.transport.unauthenticated();
     assert!(now <= STRANGERS_MAX && refused >= 36, "{now} {refused}");
     assert!(raws[0].hear().await.is_none(), "the oldest went");
-    // Nobody says a word, and no time is wasted: the clock stands still but for timers.
+    // All are silent. The paused clock advances only to timers, so the wait takes no time.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(b.transport.unauthenticated().now, 0);
     assert_eq!(b.transport.unauthenticated().refused, STRANGERS_MAX as u64 + 36);
@@ -182,7 +182,7 @@ async fn an_old_life_does_not_take_the_place_of_a_newer_one() {
     until("the older one has gone", || b.node.has_event(replaced)).await;
 }
 
-/// An authority, and what it certifies.
+/// A certificate authority and its certificates.
 pub(super) struct Authority(CertifiedIssuer<'static, KeyPair>);
 
 impl Authority {
@@ -199,7 +199,7 @@ impl Authority {
         (params.signed_by(&key, &self.0).expect("a certificate"), key)
     }
 
-    /// A node that believes this authority and has a certificate of `by`.
+    /// Returns the options of a node that trusts this authority and has a certificate of `by`.
     pub(super) fn options(
         &self,
         node: u32,
@@ -235,24 +235,24 @@ async fn certificates_of_one_authority_are_believed() {
 }
 
 #[tokio::test]
-async fn other_certificates_are_not() {
+async fn other_certificates_are_refused() {
     let (ours, other) = (Authority::new(), Authority::new());
     let host = "127.0.0.1";
     let good = |node| ours.options(node, &ours, host, None);
-    // Of another authority: the one that connects, the one that accepts.
+    // From another authority: first the connecting node's, then the accepting node's.
     let why = refusal(ours.options(1, &other, host, None), good(2)).await;
     assert!(matches!(why, LinkError::Tls(_)), "{why}");
     let why = refusal(good(1), ours.options(2, &other, host, None)).await;
     assert!(matches!(why, LinkError::Tls(_)), "{why}");
-    // Of another host.
+    // For another host.
     let why = refusal(good(1), ours.options(2, &ours, "10.9.8.7", None)).await;
     assert!(matches!(why, LinkError::Tls(_)), "{why}");
-    // A name that the one who comes does not bear.
+    // The connecting node's certificate has another name.
     let named = ours.options(2, &ours, "peer.tollgate", Some("peer.tollgate"));
     let unnamed = ours.options(1, &ours, "app.example", Some("peer.tollgate"));
     let why = refusal(unnamed, named).await;
     assert!(matches!(why, LinkError::Lost(_) | LinkError::Tls(_)), "{why}");
-    // No TLS at all on one side.
+    // Without TLS on one side.
     let why = refusal(options(1), good(2)).await;
     assert!(matches!(why, LinkError::Fault(_) | LinkError::Lost(_)), "{why}");
     let why = refusal(good(1), options(2)).await;
@@ -287,7 +287,7 @@ async fn certificates_are_read_from_files() {
     assert!(check(&none, &key, &authorities).contains("none.pem"));
     assert!(check(&key, &key, &authorities).ends_with("node.key: no certificate in it"));
     assert!(check(&certificates, &certificates, &authorities).contains("node.pem"));
-    // The key of another certificate.
+    // The key belongs to another certificate.
     let (_, other) = ours.certifies("127.0.0.1");
     let other = write("other.key", &other.serialize_pem());
     let mixed = PeerSecurity::tls_of(&certificates, &other, &authorities, None);
@@ -296,7 +296,7 @@ async fn certificates_are_read_from_files() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_serves_the_links_that_begin_after() {
+async fn a_renewed_certificate_serves_later_links() {
     let (ours, old) = (Authority::new(), Authority::new());
     let host = "127.0.0.1";
     let a = Host::with(ours.options(1, &old, host, None), Node::new(false));

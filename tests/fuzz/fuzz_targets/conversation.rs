@@ -1,5 +1,5 @@
-//! Any bytes, applied: the answers do not depend on how they were cut, a neighbour's counter stays
-//! as it was, and the memory cap holds. The first eight bytes choose the cuts.
+//! Any bytes, executed: the replies do not depend on the cuts, a neighbour's counter is unchanged,
+//! and the memory cap holds. The first eight bytes choose the cuts.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes, decoded to their end: no panic, always a step forward, and a front never decides
-//! otherwise than the whole.
+//! Any bytes, decoded to their end: no panic, every step consumes bytes, and a prefix is never
+//! decided otherwise than the whole.
 
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! Any bytes as what a peer says on a lane: no panic, nothing is taken before it is whole, and what
-//! is taken is written in the same bytes.
+//! Any bytes as a peer's input on a transport link: no panic, no frame is accepted before it is
+//! whole, and an accepted frame encodes to the same bytes.
 
 #![no_main]
 
@@ -8,7 +8,7 @@ use cluster::message::{DecodedFrame, FrameBounds, decode};
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     read_all(data);
-    // Most random lengths are wrong: once more with the right one.
+    // Most random lengths are wrong, so the input is tried again with the right one.
     let mut whole = (data.len() as u32).to_le_bytes().to_vec();
     whole.extend_from_slice(data);
     read_all(&whole);

@@ -1,4 +1,5 @@
-//! What a seed means: the cluster, the load and the faults, drawn so that seeds differ widely.
+//! The basic profile of a seed: the cluster, the load and the faults, drawn so that seeds differ
+//! widely.
 
 use cluster::NodeId;
 
@@ -7,30 +8,30 @@ use crate::rng::Rng;
 const MS: u64 = 1_000_000;
 const HOUR: u64 = 3_600_000 * MS;
 
-/// What happens in a run.
+/// The cluster, the load and the faults of a run.
 #[derive(Debug, Clone)]
 pub struct Base {
     /// Nodes at the start.
     pub nodes: u64,
-    /// Two to the power of it partitions.
+    /// The binary logarithm of the number of partitions.
     pub partition_bits: u8,
     /// Copies at the start.
     pub replicas: u8,
-    /// Now and then more copies or fewer are wanted.
+    /// Whether the wanted number of copies changes from time to time.
     pub resizes: bool,
-    /// How long faults go on.
+    /// The time during which faults occur.
     pub chaos_ns: u64,
     /// Mean time between operations.
     pub call_ns: u64,
     /// Mean time between faults of each kind; 0: none.
     pub crash_ns: u64,
-    /// Cuts, one-way and two-way.
+    /// Mean time between cuts, one-way and two-way.
     pub cut_ns: u64,
-    /// New targets: handoffs.
+    /// Mean time between new targets, which cause handoffs.
     pub move_ns: u64,
-    /// Joins and drains.
+    /// Mean time between joins and drains.
     pub member_ns: u64,
-    /// Links that stand still for a while and then deliver all at once.
+    /// Mean time between stalls of links, which then deliver all bytes at once.
     pub stall_ns: u64,
     /// Messages lost, in ten thousand.
     pub drop: u64,
@@ -38,26 +39,26 @@ pub struct Base {
     pub spike: u64,
     /// Messages to and from the controller may overtake each other.
     pub reorders: bool,
-    /// How far node clocks differ in rate, in millionths, either way.
+    /// The largest deviation of a node clock's rate, in millionths, either way.
     pub rate_ppm: u64,
-    /// How far wall clocks differ, either way.
+    /// The largest deviation of a wall clock, either way.
     pub skew_ns: u64,
-    /// The controller's patience with a silent node.
+    /// The silence after which the controller declares a node dead.
     pub patience_ns: u64,
     /// Nothing fails: nodes join, leave and hand over, and no client may notice.
     pub is_gentle: bool,
     /// All copies of a partition may die, and it begins anew.
     pub may_lose: bool,
-    /// A copy that acknowledges nothing for so long is to be removed.
+    /// The silence after which a copy without acks is to be removed.
     pub silent_ns: u64,
-    /// For so long after a heartbeat reads need no round; 0: each needs one.
+    /// The time after a heartbeat in which reads need no round; 0: each needs one.
     pub read_lease_ns: u64,
-    /// A partition whose copies are all out of contact for so long begins anew. None: it never does.
+    /// The time after which a partition with all copies out of contact starts empty; `None`: never.
     pub lost_after_ns: Option<u64>,
 }
 
 impl Base {
-    /// What the seed means.
+    /// Draws the profile of a seed.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         let mut rng = Rng::new(seed ^ 0x7072_6f66_696c_6500);
@@ -73,7 +74,7 @@ impl Base {
         let stall_ns = often(700, 5000);
         let calm = rng.below(10);
         let is_gentle = rng.chance(1, 10);
-        // Two draws for settings that are no more, so that a seed means what it meant.
+        // Two draws without use: they keep the profiles of all seeds as before.
         let _ = (rng.draw(), rng.draw());
         let silent_ns = rng.pick(&[400 * MS, 1500 * MS]).unwrap_or(1500 * MS);
         let drawn = Self {
@@ -103,11 +104,11 @@ impl Base {
         if is_gentle { drawn.gentle() } else { drawn }
     }
 
-    /// The same without anything that fails.
+    /// The same profile without faults.
     fn gentle(self) -> Self {
         Self { crash_ns: 0, cut_ns: 0, stall_ns: 0, drop: 0, spike: 0, may_lose: false, ..self }
     }
 }
 
-/// The controller, where messages come from and go to; no node has this id.
+/// The controller as an end of messages; no node has this id.
 pub(crate) const CONTROL: NodeId = NodeId(0);

@@ -1,4 +1,4 @@
-//! A worker: its rounds, step by step, and the batches that it does as an owner.
+//! A worker: its rounds, step by step, and the batches that it executes as an owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,10 +19,10 @@ use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
 use super::payload::{LINE_BYTES, Sort, Verb, encode, marks, with_state};
 use super::world::Ended;
 
-/// Where the answer of a forwarded operation goes.
+/// The destination of a forwarded operation's result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reply {
-    /// None: to the worker itself.
+    /// `None`: the worker itself.
     link: Option<LinkIndex>,
     sending: u64,
     place: u16,
@@ -58,16 +58,16 @@ impl Item {
     }
 }
 
-/// What became of an operation, before it may be told.
+/// The result of an operation, before it may leave.
 #[derive(Debug)]
 struct Outcome {
     item: Item,
-    /// The worker's lane and the number, if it is this node's own and was given one.
+    /// The op stream and the number, if the operation is this node's own and has a number.
     own: Option<(u16, u64)>,
     at: ApplyPosition,
     text: Vec<u8>,
     changed: Option<(u8, u32)>,
-    /// It was done before.
+    /// The dedup log already has its result.
     is_found: bool,
 }
 
@@ -78,7 +78,7 @@ struct Batch {
     had_lease: bool,
     shards: BTreeSet<usize>,
     outcomes: Vec<Outcome>,
-    /// Things to tell that wait for nothing.
+    /// Results that wait for nothing.
     told: Vec<(Option<u32>, Option<Reply>, Told)>,
     parked: Vec<(Outcome, Vec<Need>)>,
 }
@@ -103,18 +103,19 @@ pub(super) struct Worker {
     pub(super) parked: ParkedReplies,
     pub(super) inbox: Vec<Note>,
     pub(super) todo: VecDeque<Vec<Item>>,
-    /// Calls of clients: number, partition, verb, key.
+    /// Operations of clients: number, partition, verb, key.
     pub(super) clients: VecDeque<(u32, Partition, Verb, u8)>,
-    /// Answers to forwards that leave at the end of the round; the last says whether they rest on a lease.
+    /// Results of forwards that leave at the end of the round; the last field: whether they rest on
+    /// a lease.
     pub(super) told: Vec<(Reply, Told, bool)>,
-    /// Answers to clients, likewise.
+    /// Results for clients, with the same last field.
     ended: Vec<(u32, Vec<u8>, bool)>,
     batch: Batch,
     phase: Phase,
-    /// Read at the beginning of the round.
+    /// The contact, read at the beginning of the round.
     contact: LastContact,
     acked: Vec<u64>,
-    /// For each piece, where its operations' replies go.
+    /// For each parked batch, the destinations of its operations' replies.
     origins: BTreeMap<u64, Vec<Origin>>,
     tokens: u64,
 }
@@ -133,7 +134,8 @@ impl Node {
         self.workers[at].phase = match self.workers[at].phase {
             Phase::Read => {
                 self.workers[at].contact = self.contact.last();
-                // A worker that has much to do leaves the rest in its sockets, where a lost connection ends it.
+                // A worker with a long queue leaves bytes in its sockets, where a lost connection
+                // drops them.
                 if self.workers[at].todo.len() < self.profile.todo_max {
                     self.read_links(at, env);
                     self.take_clients(at, env);
@@ -182,7 +184,7 @@ impl Node {
         self.workers[at].phase == Phase::Read
     }
 
-    /// Calls of clients go into a batch, or to the owner of their key.
+    /// Puts operations of clients into a batch, or sends them to the owners of their keys.
     fn take_clients(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         let mut batch = Vec::new();
@@ -226,7 +228,7 @@ impl Node {
         }
     }
 
-    /// Requests came for this node as their owner.
+    /// Queues operations that were forwarded to this node as their owner.
     pub(super) fn forward(&mut self, at: usize, link: Option<LinkIndex>, body: &[u8]) {
         let forward = Forward::decode(body).expect("frames are right");
         let mut batch = Vec::new();
@@ -263,7 +265,7 @@ impl Node {
         });
     }
 
-    /// Holds the shards and does the operations; false: a shard is held by another worker.
+    /// Locks the shards and executes the operations; returns false if another worker holds a shard.
     fn apply(&mut self, at: usize, env: &mut Env<'_>) -> bool {
         let Some(items) = self.workers[at].todo.pop_front() else { return true };
         let shards: BTreeSet<usize> =
@@ -275,7 +277,7 @@ impl Node {
         for &shard in &shards {
             self.held[shard] = Some(at);
         }
-        // The round's clock was read before the shards were held.
+        // The round's clock was read before the shards were locked.
         let now = self.now(env.true_ns - env.rng.below(50_000).min(env.true_ns));
         let contact = self.workers[at].contact;
         let had_lease = contact.has_lease(now, &self.profile.options);
@@ -303,7 +305,7 @@ impl Node {
             self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stopped));
             return;
         }
-        // The lane may have ended since the operation came: then its log is gone.
+        // The op stream may have ended since the operation arrived: then its log is gone.
         if let Source::Forward { lane, .. } = item.source
             && !self.shared.logs.admits(lane)
         {
@@ -360,7 +362,7 @@ impl Node {
         self.workers[at].batch.outcomes.push(outcome);
     }
 
-    /// What an operation of a partition that is not served in its term becomes.
+    /// Handles an operation of a partition that is not served in the operation's term.
     fn admit(&mut self, at: usize, item: Item, env: &mut Env<'_>) {
         let place = item.partition.index();
         let now = self.workers[at].batch.now;
@@ -392,7 +394,7 @@ impl Node {
         }
     }
 
-    /// Looks up what was sent before; true: it is dealt with.
+    /// Looks up an operation that may have been sent before; returns true if it is dealt with.
     fn look_up(&mut self, at: usize, item: &mut Item, env: &mut Env<'_>) -> bool {
         let place = item.partition.index();
         let Source::Forward { lane, number, is_looked_up, .. } = &mut item.source else {
@@ -429,7 +431,7 @@ impl Node {
             DedupLookup::Done(result) => Self::text_of(result),
         };
         if header.state() != HeaderState::Serves || header.term() != item.term {
-            // Only where it is looked up on arrival.
+            // Only the lookup on arrival decides here.
             return false;
         }
         env.figures.found += 1;
@@ -441,7 +443,7 @@ impl Node {
         true
     }
 
-    /// The positions that an answer about a partition needs now.
+    /// The positions that a reply about a partition needs now.
     fn needs(&self, partition: Partition) -> Vec<Need> {
         let header = &self.headers[partition.index()];
         let set = self.shared.sets.get(header.set());
@@ -449,7 +451,7 @@ impl Node {
         needs.map(|(slot, &link)| Need { link, position: header.position(slot) }).collect()
     }
 
-    /// Appends the batch's records, notes where they end, and keeps the results.
+    /// Appends the batch's records, records their ends, and stores the results.
     fn append(&mut self, at: usize, env: &mut Env<'_>) {
         let mut batch = std::mem::take(&mut self.workers[at].batch);
         let now = batch.now;
@@ -500,7 +502,7 @@ impl Node {
         self.workers[at].batch = batch;
     }
 
-    /// The lane, number and done number of an operation.
+    /// The op stream, number and done number of an operation.
     fn name(&self, at: usize, outcome: &Outcome) -> (OpStreamId, u64, u64) {
         match (outcome.own, outcome.item.source) {
             (_, Source::Forward { lane, number, .. }) => {
@@ -548,7 +550,7 @@ impl Node {
         }
     }
 
-    /// Whether an answer waits, and for what.
+    /// Decides whether a reply waits, and for which positions.
     fn sort_out(
         &mut self,
         at: usize,
@@ -568,7 +570,7 @@ impl Node {
                 || self.profile.lacks(Bug::OwnerUnbounded)
         };
         let is_look = outcome.changed.is_none();
-        // The clock is read after the look, for what waits outlives the round.
+        // The clock is read after the look, because a parked reply outlives the round.
         let contact = self.workers[at].contact;
         let has_lease = batch.had_lease && contact.has_lease(fresh, &self.profile.options);
         if is_look && !needs.is_empty() && !has_lease {
@@ -613,7 +615,7 @@ impl Node {
         }
     }
 
-    /// Releases the shards; what waits becomes pieces.
+    /// Releases the shards; waiting replies become parked batches.
     fn release_shards(&mut self, at: usize, env: &mut Env<'_>) {
         let batch = std::mem::take(&mut self.workers[at].batch);
         for shard in &batch.shards {
@@ -656,7 +658,7 @@ impl Node {
         worker.park(piece);
     }
 
-    /// Forwards what is for others, and writes all links.
+    /// Forwards operations to other owners, and writes all links.
     fn send(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         for lane in 0..self.workers[at].streams.all_done().count() as u16 {
@@ -717,7 +719,7 @@ impl Node {
         }
     }
 
-    /// What a piece says becomes answers, or is sent again.
+    /// Sends the replies of released batches, or sends their operations again.
     fn carry_out(&mut self, at: usize, released: Vec<Outcomes>, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         for one in released {
@@ -746,7 +748,7 @@ impl Node {
         }
     }
 
-    /// Releases what was acknowledged, and lets the round's answers leave.
+    /// Releases acknowledged batches, and lets the round's replies leave.
     fn tell(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         let options = self.profile.options;
@@ -806,7 +808,7 @@ impl Node {
     }
 }
 
-/// What was released of a piece.
+/// A released reply of a parked batch.
 struct Outcomes {
     token: u64,
     place: usize,

@@ -1,7 +1,7 @@
-//! What must be true when all faults are over and nothing is left to do.
+//! The properties that must hold when all faults are over and no work is left.
 //!
-//! The state that survives names its last step, a step the one before. Counters give unique answers, so linearizability is a
-//! matter of sorting.
+//! The surviving state names its last step, and each step the one before. Counters give unique
+//! replies, so linearizability is a matter of sorting.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::world::{Call, Ended, Figures, World};
 use crate::control::End;
 use crate::journal::Step;
 
-/// A step may bear a time that is behind by a pause within a round, so the next one may seem to jump.
+/// A step's time may lag by a pause within a round, so the next step may seem to jump by this much.
 const PAUSE_NS: u64 = 3_000_000_000;
 
 /// Checks a run that has come to rest.
@@ -44,7 +44,7 @@ pub(super) fn check(world: &mut World) {
     }
 }
 
-/// Answers how many pairs were compared.
+/// Returns the number of compared pairs.
 fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) -> u64 {
     let entry = world.control.entry(partition);
     let copies: Vec<_> = entry
@@ -68,7 +68,7 @@ fn equal_copies(world: &World, partition: Partition, found: &mut Vec<String>) ->
     copies.len().saturating_sub(1) as u64
 }
 
-/// The calls on one key, and its history.
+/// The operations on one key, and its history.
 struct Keyed<'a> {
     world: &'a World,
     name: String,
@@ -152,14 +152,15 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// What was answered early may be lost with its primary: no more than the lag, and nothing where it handed over.
+    /// Early replies may be lost with their primary: no more than the lag, and none where it handed
+    /// over.
     fn early(&mut self, lost: &BTreeMap<u32, Vec<Step>>) {
         for (term, steps) in lost {
             self.figures.early_lost += steps.len() as u64;
             self.figures.checked_early += 1;
             let begin = steps.iter().map(|step| step.true_ns).min().unwrap_or(0);
             let end = steps.iter().map(|step| step.true_ns).max().unwrap_or(0);
-            // Marks of time are 250 us apart, and a clock is read before the shards are held.
+            // Marks of time are 250 us apart, and a clock is read before the shards are locked.
             let lag_ns = self.world.profile.options.owner_lag_ns + 1_000_000;
             if end - begin > lag_ns {
                 let span = (end - begin) / 1_000_000;
@@ -172,7 +173,7 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// In the order of the history, nothing ends before something earlier in it has begun.
+    /// In the order of the history, no operation ends before an earlier one has begun.
     fn order(&mut self, seen: &[(usize, bool, Call, u32)]) {
         let count = self.history.len();
         let mut begun = vec![0; count + 1];
@@ -214,7 +215,7 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// No operation is in the history twice, and none that certainly was not applied.
+    /// No operation is in the history twice, and none that was certainly not applied.
     fn once(&mut self) {
         let mut calls = BTreeSet::new();
         self.figures.checked_once += self.history.len() as u64;
@@ -248,7 +249,7 @@ impl<'a> Keyed<'a> {
         }
     }
 
-    /// The partition's time never runs back, and is not faster than clocks may be.
+    /// The partition's time never runs back, and is no faster than clocks may be.
     fn time(&mut self) {
         let rate_ppm = self.world.profile.base.rate_ppm;
         for pair in self.history.windows(2) {

@@ -1,5 +1,5 @@
 //! The control plane as one linearizable register: the real map, changed by real commands, and the
-//! real controller that decides on them. What it does not have is Raft.
+//! real controller that chooses them. Raft itself is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +12,12 @@ use cluster::{Incarnation, NodeId, Partition, PartitionOwners, Placement};
 use crate::base::Base;
 use crate::rng::Rng;
 
-/// How a term ended.
+/// The way in which a term ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     /// Its primary handed over.
     Transfer,
-    /// Its primary was held dead.
+    /// Its primary was declared dead.
     Promote,
     /// Every copy was lost.
     Reset,
@@ -30,12 +30,12 @@ pub(crate) struct Control {
     replicas: usize,
     patience_ns: u64,
     lost_after_ns: Option<u64>,
-    /// When each node was last heard.
+    /// The time of each node's last heartbeat.
     heard: BTreeMap<NodeId, u64>,
-    /// Where each partition should be: changed by chance.
+    /// Random numbers that determine the target of each partition.
     salts: Vec<u64>,
     targets: Vec<PartitionOwners>,
-    /// How each term of each partition ended, and when.
+    /// The end of each term of each partition, and its time.
     pub(crate) ends: BTreeMap<(Partition, u32), (End, u64)>,
     /// Partitions whose entry has changed since they were last taken.
     pub(crate) changed: BTreeSet<Partition>,
@@ -76,18 +76,18 @@ impl Control {
         self.map.partitions()
     }
 
-    /// An entry as nodes get it.
+    /// A copy of the entry, as nodes receive it.
     pub(crate) fn entry(&self, partition: Partition) -> PartitionEntry {
         self.map.entry(partition).expect("it was asked of an entry").clone()
     }
 
-    /// The nodes of the map in a state.
+    /// The nodes that are in state `wanted`.
     pub(crate) fn nodes(&self, wanted: NodeState) -> Vec<NodeId> {
         let nodes = self.map.nodes().iter();
         nodes.filter(|(_, node)| node.state == wanted).map(|(id, _)| *id).collect()
     }
 
-    /// The incarnation of a node, as far as the map knows.
+    /// The incarnation of a node in the map.
     pub(crate) fn incarnation(&self, node: NodeId) -> Option<Incarnation> {
         self.map.nodes().get(&node).map(|node| node.incarnation)
     }
@@ -97,28 +97,28 @@ impl Control {
         self.map.ver()
     }
 
-    /// How many copies are wanted.
+    /// The wanted number of copies.
     pub(crate) fn replicas(&self) -> usize {
         self.replicas
     }
 
-    /// Wants another number of copies.
+    /// Changes the wanted number of copies.
     pub(crate) fn resize(&mut self, replicas: usize) {
         self.replicas = replicas;
     }
 
-    /// Wants a partition elsewhere.
+    /// Changes the target of a random partition.
     pub(crate) fn move_elsewhere(&mut self, rng: &mut Rng) {
         let place = rng.below(self.salts.len() as u64) as usize;
         self.salts[place] = rng.draw();
     }
 
-    /// Wants this partition elsewhere.
+    /// Changes the target of this partition.
     pub(crate) fn move_partition(&mut self, partition: Partition, rng: &mut Rng) {
         self.salts[partition.index()] = rng.draw();
     }
 
-    /// A node says that it is there: its id.
+    /// Registers a node and returns its id.
     pub(crate) fn register(
         &mut self,
         now_ns: u64,
@@ -140,8 +140,8 @@ impl Control {
         node
     }
 
-    /// A heartbeat. Whether the answer proves that nobody else becomes primary for a while: the life
-    /// that sent it is not held dead.
+    /// Handles a heartbeat. Returns whether the reply proves that no other copy becomes primary for
+    /// a while: the incarnation that sent it is not declared dead.
     pub(crate) fn heartbeat(
         &mut self,
         now_ns: u64,
@@ -161,14 +161,14 @@ impl Control {
         counts
     }
 
-    /// Asks a node to leave.
+    /// Starts to drain a node.
     pub(crate) fn drain(&mut self, node: NodeId) {
         if let Some(incarnation) = self.incarnation(node) {
             let _ = self.map.apply(&MapCommand::Drain(node, incarnation));
         }
     }
 
-    /// A primary wants a change.
+    /// Handles a primary's request for a change.
     pub(crate) fn ask(&mut self, now_ns: u64, change: MapChange) {
         self.command(now_ns, &MapCommand::Partitions(vec![change]));
     }
@@ -198,7 +198,7 @@ impl Control {
         true
     }
 
-    /// Looks for the dead, and changes the map towards its targets.
+    /// Declares silent nodes dead, and changes the map towards its targets.
     pub(crate) fn tick(&mut self, now_ns: u64) {
         let silence = |node: &NodeId| now_ns - self.heard.get(node).copied().unwrap_or(0);
         let silent: BTreeSet<NodeId> = self
@@ -227,7 +227,7 @@ impl Control {
         }
     }
 
-    /// Where each partition should be: on some of the members, in an order that its salt gives.
+    /// Computes the target of each partition: some of the members, in an order that its salt gives.
     fn aim(&mut self) {
         let members = self.map.members();
         let mut targets = Vec::with_capacity(self.salts.len());
@@ -241,7 +241,7 @@ impl Control {
         self.targets = targets;
     }
 
-    /// Whether every partition is where it should be, with all its copies.
+    /// Whether every partition is at its target, with all its copies.
     pub(crate) fn is_settled(&self) -> bool {
         let wanted = self.replicas.min(self.map.members().len());
         self.map.partitions().iter().zip(&self.targets).all(|(entry, target)| {
@@ -256,7 +256,7 @@ impl Control {
         })
     }
 
-    /// Partitions of which no in-sync copy is up.
+    /// The partitions without an in-sync copy that is up.
     pub(crate) fn lost(&self, is_up: impl Fn(NodeId, Incarnation) -> bool) -> Vec<Partition> {
         let is_lost = |entry: &PartitionEntry| {
             let mut copies = entry.in_sync.iter();

@@ -1,4 +1,4 @@
-//! What goes wrong, and how it ends.
+//! The faults of a run, and their ends.
 
 use cluster::LinkIndex;
 use cluster::map::NodeState;
@@ -8,30 +8,30 @@ use cluster::{Incarnation, NodeId, Partition};
 use super::world::{LinkKey, MS, World};
 use crate::base::CONTROL;
 
-/// Most nodes at a time.
+/// The most nodes at a time.
 const NODES_MAX: usize = 6;
 
-/// Something that goes wrong, or is mended.
+/// A fault, or the end of one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Trouble {
     Crash,
     Restart(NodeId),
-    /// Nothing passes between two places for a while.
+    /// No bytes pass between two places for a while.
     Cut,
     Mend(NodeId, NodeId),
     /// One connection is lost.
     Lose,
-    /// One direction of a connection stands still.
+    /// One direction of a connection stalls.
     Stall,
     Reconnect(LinkKey),
-    /// A partition is wanted elsewhere.
+    /// A random partition gets another target.
     Move,
-    /// This partition is wanted elsewhere.
+    /// This partition gets another target.
     MoveOnce(Partition),
     Member,
     Resize,
     Clock,
-    /// A primary loses the controller, and nothing else.
+    /// A primary loses the controller, and no other connection.
     Fence,
     /// All copies of a partition lose the controller for long.
     Abandon,
@@ -125,7 +125,7 @@ impl World {
             }
             Trouble::Clock => self.jump(),
             Trouble::Mend(from, to) => {
-                // It may have been cut again meanwhile.
+                // The link may have been cut again meanwhile.
                 if self.cut_until.get(&(from, to)).is_none_or(|until_ns| *until_ns <= self.now_ns) {
                     self.network.mend((from, to));
                 }
@@ -146,7 +146,7 @@ impl World {
         self.trouble_at(pause, trouble);
     }
 
-    /// A new process on an empty data directory.
+    /// Starts a new process on an empty data directory.
     pub(super) fn join(&mut self) {
         self.births += 1;
         let (birth, incarnation) = (self.births, Incarnation(1));
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// Ends a process, unless more would be lost than may be.
+    /// Ends a process, unless more copies would be lost than may be.
     fn kill(&mut self, victim: NodeId, is_aimed: bool) {
         let up = self.up();
         if !up.contains(&victim) {
@@ -218,13 +218,13 @@ impl World {
         let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
         let mut links = Vec::new();
         if self.rng.chance(1, 8) {
-            // All copies of a partition are where the controller is not.
+            // All copies of a partition are separated from the controller.
             let place = self.rng.below(self.control.entries().len() as u64);
             for copy in &self.control.entries()[place as usize].in_sync {
                 links.extend([(copy.node, CONTROL), (CONTROL, copy.node)]);
             }
         } else if self.rng.chance(1, 3) {
-            // A node alone, or two together on the other side.
+            // One node, or two together, are separated from the rest.
             let Some(first) = self.rng.pick(&ids) else { return };
             let second = self.rng.pick(&ids).filter(|_| self.rng.chance(1, 2));
             let inside = |node: NodeId| node == first || Some(node) == second;
@@ -248,7 +248,7 @@ impl World {
         self.cut_ways(&links, length);
     }
 
-    /// Nothing passes these ways for a while.
+    /// Cuts these directions for `length` nanoseconds.
     fn cut_ways(&mut self, ways: &[(NodeId, NodeId)], length: u64) {
         self.report.figures.cuts += ways.len() as u64;
         for &(from, to) in ways {
@@ -263,7 +263,7 @@ impl World {
         }
     }
 
-    /// A primary loses the controller for so long that another takes over. Its links stand.
+    /// A primary loses the controller until another one takes over. Its links stay.
     fn fence(&mut self) {
         let place = self.rng.below(self.control.entries().len() as u64) as usize;
         let entry = &self.control.entries()[place];
@@ -275,7 +275,7 @@ impl World {
         self.cut_ways(&[(node, CONTROL), (CONTROL, node)], length);
     }
 
-    /// All copies of a partition are where the controller is not, until it gives the partition up.
+    /// All copies of a partition lose the controller, until it gives the partition up.
     fn abandon(&mut self) {
         let lost_ns = self.profile.options.lost_after_ns.unwrap_or(3000 * MS);
         let length = self.rng.between(lost_ns, 2 * lost_ns + 2000 * MS);
@@ -287,7 +287,7 @@ impl World {
         }
     }
 
-    /// A copy has refused something, and its node has not said so yet.
+    /// A copy has refused a frame, and its node has not yet sent the ack with the refusal.
     pub(super) fn refused(
         &mut self,
         id: NodeId,
@@ -295,7 +295,7 @@ impl World {
         partition: Partition,
         is_over: bool,
     ) {
-        // Most refusals are of copies that are being made, of which little follows.
+        // Most refusals come from copies that are being made; these have few consequences.
         let chance = self.profile.aimed.cut_on_refusal / if is_over { 1 } else { 5 };
         if self.is_healed || !self.rng.chance(chance, 100) {
             return;
@@ -308,7 +308,8 @@ impl World {
         });
         self.break_conn(key);
         if is_over && self.rng.chance(1, 2) {
-            // Meanwhile the partition goes on, to other nodes, of which the one that was refused hears nothing.
+            // Meanwhile the partition continues on other nodes, without any message to the refused
+            // one.
             let length = self.rng.between(300 * MS, 2000 * MS);
             self.cut_ways(&[(id, peer), (peer, id)], length);
             self.cut_ways(&[(CONTROL, peer), (peer, CONTROL)], length + 500 * MS);
@@ -318,7 +319,7 @@ impl World {
         }
     }
 
-    /// Pieces of a partition are opened at a node.
+    /// Parked batches of a partition are opened at a node.
     pub(super) fn opened(&mut self, id: NodeId, opening: &Opening) {
         let aimed = self.profile.aimed;
         if self.is_healed {
@@ -390,7 +391,7 @@ impl World {
         self.nodes.get_mut(&id).expect("it is up").skew_ns = skew_ns;
     }
 
-    /// Processes that the map has let go end.
+    /// Ends processes that the map has removed.
     pub(super) fn retire(&mut self) {
         let ids: Vec<NodeId> = self.nodes.keys().copied().collect();
         for id in ids {
@@ -405,7 +406,7 @@ impl World {
         }
     }
 
-    /// Takes note of partitions that no living process holds.
+    /// Records partitions that no living process holds.
     pub(super) fn note_lost(&mut self) {
         let nodes = &self.nodes;
         let lost = self.control.lost(|node, incarnation| {
@@ -429,7 +430,7 @@ impl World {
         }
     }
 
-    /// Whether nothing is left to do.
+    /// Whether no work is left.
     pub(super) fn is_quiet(&self) -> bool {
         if !self.control.is_settled() || !self.nodes.values().all(super::node::Node::is_quiet) {
             return false;

@@ -1,20 +1,21 @@
-//! Which operation did what, after which other: the history of every key, kept outside of the states.
+//! The history of every key, kept outside of the states: each operation's effect and its
+//! predecessor.
 //!
-//! A state carries the number of the step that made it, and a step knows the one before. So the state
-//! that survives tells its whole history, and what was lost or done twice shows.
+//! A state carries the number of the step that made it, and a step names the one before. So the
+//! surviving state determines its whole history, which reveals lost and repeated steps.
 
-/// What one operation did to a key.
+/// The effect of one operation on a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Step {
     /// The operation.
     pub(crate) call: u32,
-    /// The step before; 0 at the first.
+    /// The step before; 0 for the first.
     pub(crate) parent: u32,
-    /// The first step of this history: another one after counts were lost.
+    /// The first step of this history: a different one after counts were lost.
     pub(crate) root: u32,
-    /// Counts the steps of the history, from 1.
+    /// The number of steps in the history up to this one, from 1.
     pub(crate) depth: u32,
-    /// In which term.
+    /// The term.
     pub(crate) term: u32,
     /// The partition's time.
     pub(crate) pt_ns: u64,
@@ -37,7 +38,7 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// Adds a step after `parent` and gives its number.
+    /// Adds a step after `parent` and returns its number.
     pub(crate) fn add(&mut self, parent: u32, step: Step) -> u32 {
         let number = u32::try_from(self.steps.len()).expect("a run has fewer steps");
         let before = self.steps[parent as usize];
@@ -47,7 +48,7 @@ impl Journal {
         number
     }
 
-    /// A step.
+    /// The step with this number.
     pub(crate) fn step(&self, number: u32) -> Step {
         self.steps[number as usize]
     }

@@ -1,4 +1,4 @@
-//! The model runner: many seeds, all checked; or one seed, told step by step.
+//! The model runner: many seeds, all checked; or one seed, printed step by step.
 
 use std::num::NonZero;
 use std::process::ExitCode;
@@ -12,22 +12,22 @@ use model::{Aim, FAULTS, Figures, Group, Planted, Profile, run};
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]
 struct Flags {
-    /// How many seeds.
+    /// The number of seeds.
     #[arg(long, default_value_t = 2000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     first: u64,
-    /// Runs this one seed and prints all that happens.
+    /// Runs this one seed and prints all events.
     #[arg(long)]
     seed: Option<u64>,
-    /// Leaves out a rule; `list` names them.
+    /// Leaves out a rule; `list` prints the names.
     #[arg(long)]
     bug: Option<String>,
     /// Leaves out each rule in turn, until a seed finds it.
     #[arg(long)]
     bugs: bool,
-    /// Lays stress on this in all seeds; `list` names all.
+    /// Uses this aim for all seeds; `list` prints the names.
     #[arg(long)]
     aim: Option<String>,
     /// Threads; by default one per core.
@@ -35,8 +35,8 @@ struct Flags {
     threads: Option<usize>,
 }
 
-/// Things that a hundred seeds must have had at least so often, or they say little: what was done, faults by kind, and
-/// how often each invariant was tested.
+/// The minimum of each counter over a hundred seeds, without which they prove little: work, faults
+/// by kind, and tests of each invariant.
 const LEAST: &[(&str, u64)] = &[
     ("done", 500_000),
     ("pieces", 100_000),
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
     many(&flags, profile)
 }
 
-/// Each rule left out in turn: how many seeds it takes to find that, and at most so many as the table says.
+/// Leaves out each rule in turn: the number of seeds until one finds it, at most that of the table.
 fn prove() -> ExitCode {
     let next = AtomicUsize::new(0);
     let missed = AtomicUsize::new(0);
@@ -174,7 +174,7 @@ fn is_found(planted: &Planted) -> bool {
     found.is_some()
 }
 
-/// Many seeds; every sixteenth runs twice, for the same trace.
+/// Runs many seeds; every sixteenth runs twice and must give the same trace.
 fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicU64::new(0);
@@ -223,13 +223,13 @@ fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
         let aim = flags.aim.as_ref().map_or(String::new(), |aim| format!(" --aim {aim}"));
         println!("  REPRODUCE: cargo run --release -p model -- --seed {seed}{bug}{aim}");
     }
-    // What a run with an aim of its own has less of, another has more of.
+    // Only a mix of aims reaches every minimum.
     let is_mixed = flags.aim.is_none() && flags.bug.is_none();
     let is_exercised = !is_mixed || flags.seeds < 100 || is_exercised(&figures, flags.seeds);
     if failed.is_empty() && is_exercised { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Whether so many seeds had enough of everything.
+/// Whether `seeds` seeds reached every minimum.
 fn is_exercised(figures: &Figures, seeds: u64) -> bool {
     let counts = figures.all();
     let mut is_enough = true;

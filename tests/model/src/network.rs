@@ -1,4 +1,4 @@
-//! Links: what they carry, and how they lose, delay and reorder it.
+//! Links: the messages they carry, and how they lose, delay and reorder them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +11,14 @@ use crate::rng::Rng;
 #[derive(Debug, Default)]
 pub(crate) struct Network {
     cuts: BTreeSet<(NodeId, NodeId)>,
-    /// When the last message of a link arrives.
+    /// The arrival of each link's last message.
     last: BTreeMap<(NodeId, NodeId), u64>,
 }
 
 const MS: u64 = 1_000_000;
 
 impl Network {
-    /// When a message arrives; none: never.
+    /// The arrival time of a message; `None`: it is lost.
     pub(crate) fn arrival(
         &mut self,
         rng: &mut Rng,
@@ -45,23 +45,24 @@ impl Network {
         Some(at_ns)
     }
 
-    /// Whether nothing passes.
+    /// Whether the link is cut.
     pub(crate) fn is_cut(&self, link: (NodeId, NodeId)) -> bool {
         self.cuts.contains(&link)
     }
 
-    /// Nothing passes from now on.
+    /// Cuts the link.
     pub(crate) fn cut(&mut self, link: (NodeId, NodeId)) {
         self.cuts.insert(link);
     }
 
-    /// It passes again; on a connection of its own, so that it may overtake what is under way.
+    /// Mends the link; a new connection replaces the old one, so new messages may overtake old
+    /// ones.
     pub(crate) fn mend(&mut self, link: (NodeId, NodeId)) {
         self.cuts.remove(&link);
         self.last.remove(&link);
     }
 
-    /// All faults are over.
+    /// Ends all faults.
     pub(crate) fn heal(&mut self) {
         self.cuts.clear();
     }

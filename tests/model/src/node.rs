@@ -1,4 +1,4 @@
-//! A node: its clocks, its copies, its links, and the cold half of its work.
+//! A node: its clocks, its copies, its links, and its work outside of rounds.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -31,22 +31,22 @@ use super::world::{Ended, Figures};
 use crate::journal::Journal;
 use crate::rng::Rng;
 
-/// Wall clocks begin so long after 1970.
+/// The simulated time since 1970 at which wall clocks begin.
 const ORIGIN_NS: i128 = 378_000_000_000_000_000;
 pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
 
-/// One connection's both halves, and whom it leads to.
+/// Both halves of one connection, and its peer.
 pub(super) struct Link {
     pub(super) peer: NodeId,
     pub(super) incarnation: Incarnation,
     pub(super) k: u16,
-    /// Links between the two nodes.
+    /// The number of links between the two nodes.
     pub(super) links: u16,
     pub(super) sender: LinkSender,
     pub(super) receiver: LinkReceiver,
 }
 
-/// What all workers share, and what copies need.
+/// The state that all workers share, and the environment of copies.
 pub(super) struct Shared {
     pub(super) links: Vec<Link>,
     pub(super) sets: ReplicaSets,
@@ -55,25 +55,26 @@ pub(super) struct Shared {
     pub(super) stream_bytes: usize,
 }
 
-/// What a node asks the world for.
+/// A request of a node to the world.
 pub(super) enum Output {
     Ask(MapChange),
-    /// Bytes for a connection of this number.
+    /// Bytes for the connection with this number.
     Bytes {
         link: LinkIndex,
         number: u64,
         bytes: Vec<u8>,
     },
     Ended(u32, Ended, bool),
-    /// A copy here refused something that came over this link. The last: of a term that is over.
+    /// A copy here refused a frame that arrived on this link. The last field: the frame's term is
+    /// over.
     Refused(LinkIndex, Partition, bool),
-    /// Pieces of a partition are opened.
+    /// Parked batches of a partition are opened.
     Opened(Opening),
-    /// Something that cannot be, unless a rule is left out.
+    /// A state that is impossible, unless a rule is left out.
     Broken(String),
 }
 
-/// What a node's work needs of the world.
+/// The world as a node's work needs it.
 pub(super) struct Env<'a> {
     pub(super) true_ns: u64,
     pub(super) rng: &'a mut Rng,
@@ -82,7 +83,7 @@ pub(super) struct Env<'a> {
     pub(super) out: &'a mut Vec<Output>,
 }
 
-/// News of the map.
+/// Changes of the map.
 #[derive(Debug, Clone)]
 pub(super) struct News {
     /// The version of the map.
@@ -93,7 +94,7 @@ pub(super) struct News {
     pub(super) entries: VecDeque<(Partition, PartitionEntry)>,
 }
 
-/// Something for a worker's inbox.
+/// A message for a worker's inbox.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Note {
     Open(Opening),
@@ -113,16 +114,16 @@ pub(super) struct Node {
     pub(super) replicas: Vec<Replica<HeldOp>>,
     pub(super) payloads: Vec<Payload>,
     pub(super) shared: Shared,
-    /// Which worker holds each shard.
+    /// The worker that holds each shard.
     pub(super) held: Vec<Option<usize>>,
     pub(super) contact: Contact,
     pub(super) workers: Vec<Worker>,
     pub(super) news: VecDeque<News>,
-    /// The newest version of the map of which the lives of nodes are known.
+    /// The newest version of the map whose incarnations are known.
     map_ver: u64,
     /// The highest term seen of each partition.
     pub(super) terms: Vec<u32>,
-    /// Where each copy was when it was last compared with others, and its state.
+    /// The position of each copy at its last comparison with others, and its state then.
     pub(super) compared: Vec<(Position, u64)>,
 }
 
@@ -139,7 +140,7 @@ impl Shared {
         &mut self.links[usize::from(index.0)]
     }
 
-    /// The link of that number to the newest life of a node, if it is connected.
+    /// The link of worker `worker` to the newest incarnation of a node, if it is connected.
     pub(super) fn lane_link(&self, node: NodeId, worker: usize) -> Option<LinkIndex> {
         let place = self.links.iter().rposition(|link| {
             link.peer == node && usize::from(link.k) == worker % usize::from(link.links)
@@ -227,13 +228,13 @@ impl Environment for Shared {
     }
 }
 
-/// A word does not fit its stream.
+/// Reports an ack that does not fit its stream.
 fn broken(env: &mut Env<'_>, fault: FrameError) -> bool {
     env.out.push(Output::Broken(format!("a word is wrong: {fault}")));
     false
 }
 
-/// Whether the fields of a frame can be read.
+/// Checks the fields of a frame.
 fn is_right(kind: FrameKind, body: &[u8]) -> Result<(), FrameError> {
     match kind {
         FrameKind::Records => {
@@ -256,16 +257,16 @@ fn is_right(kind: FrameKind, body: &[u8]) -> Result<(), FrameError> {
         FrameKind::Answers => Answers::decode(body).map(|_| ())?,
         FrameKind::Ack => StreamAck::decode(body).map(|_| ())?,
         FrameKind::KeepAlive => KeepAlive::decode(body).map(|_| ())?,
-        // Nobody measures the way here.
+        // Round-trip times are not measured here.
         FrameKind::Ping | FrameKind::Pong => {}
     }
     Ok(())
 }
 
-/// What became of a frame.
+/// The result of handling a frame.
 enum Read {
     Done,
-    /// A shard that it needs is held.
+    /// Another worker holds a shard that the frame needs.
     Blocked,
 }
 
@@ -339,7 +340,7 @@ impl Node {
         self.replicas[at].position(&self.headers[at])
     }
 
-    /// Does something with a copy; its shard is free, or held by the caller.
+    /// Calls a function on a copy whose shard is free or held by the caller.
     pub(super) fn cold<T>(
         &mut self,
         partition: Partition,
@@ -391,7 +392,7 @@ impl Node {
         result
     }
 
-    /// A connection has proved who the peer is.
+    /// Handles a connection whose peer is authenticated.
     pub(super) fn connected(
         &mut self,
         peer: (NodeId, Incarnation),
@@ -428,7 +429,7 @@ impl Node {
         Some(LinkIndex(place as u16))
     }
 
-    /// Writes what is to be written.
+    /// Writes the pending bytes of all links.
     pub(super) fn flush(&mut self, now: NodeTime, env: &mut Env<'_>) {
         for (place, link) in self.shared.links.iter_mut().enumerate() {
             loop {
@@ -443,7 +444,7 @@ impl Node {
         }
     }
 
-    /// The links' worker goes through what came.
+    /// Reads the received frames of this worker's links.
     pub(super) fn read_links(&mut self, worker: usize, env: &mut Env<'_>) {
         for place in 0..self.shared.links.len() {
             if usize::from(self.shared.links[place].k) % self.workers.len() != worker {
@@ -475,7 +476,7 @@ impl Node {
                     receiver.stream.advance(bytes);
                 }
                 receiver.inbound.consume(bytes);
-                // A read ends somewhere; what follows it is read in the next round.
+                // A read ends at some frame; the next ones are read in the next round.
                 goes_on = !env.rng.chance(1, self.profile.pause_in);
             }
             let done: Vec<_> = self.workers[worker].streams.all_done().collect();
@@ -536,7 +537,7 @@ impl Node {
         if !self.is_free(partition) {
             return Read::Blocked;
         }
-        // The stream is taken out, for the copy may append to links meanwhile.
+        // The stream is taken out, because the copy may append to links meanwhile.
         let mut stream = std::mem::take(&mut self.shared.link_mut(index).receiver.stream);
         let before = stream.refusals();
         let mut clears_all = false;
@@ -679,7 +680,7 @@ impl Node {
         Read::Done
     }
 
-    /// Something was acknowledged.
+    /// Lets busy copies advance after an ack.
     pub(super) fn advance_busy(&mut self, env: &mut Env<'_>) {
         for at in 0..self.replicas.len() {
             let partition = Partition(at as u16);
@@ -689,7 +690,7 @@ impl Node {
         }
     }
 
-    /// Goes through the news of the map, as far as shards are free; false: there is more.
+    /// Applies changes of the map while shards are free; returns false if some are left.
     pub(super) fn read_news(&mut self, env: &mut Env<'_>) -> bool {
         while let Some(mut news) = self.news.pop_front() {
             while let Some((partition, entry)) = news.entries.pop_front() {
@@ -712,7 +713,7 @@ impl Node {
         true
     }
 
-    /// Every 20 ms.
+    /// Runs the periodic work, every 20 ms.
     pub(super) fn tick(&mut self, env: &mut Env<'_>, evicts: bool) {
         let now = self.now(env.true_ns);
         let silent_ns = self.profile.options.silent_ns;
@@ -755,7 +756,7 @@ impl Node {
         self.flush(now, env);
     }
 
-    /// The machine's owner takes an item away, where a partition is served.
+    /// Evicts an item of a partition, if this node serves it.
     fn evict(&mut self, partition: Partition, now: NodeTime) {
         let at = partition.index();
         let header = &self.headers[at];
@@ -796,7 +797,7 @@ impl Node {
         self.shared.link_mut(link).sender.stream.append(writer.finish(), now.mono_ns)
     }
 
-    /// Whether nothing is under way here.
+    /// Whether this node has no pending work.
     pub(super) fn is_quiet(&self) -> bool {
         let is_idle = |worker: &Worker| {
             worker.streams.unanswered() == 0
@@ -807,12 +808,12 @@ impl Node {
         self.workers.iter().all(is_idle) && self.replicas.iter().all(|replica| replica.held() == 0)
     }
 
-    /// Whether a copy is complete, so that it must hold what others at its place do.
+    /// Whether a copy is complete, and so must equal others at its position.
     pub(super) fn is_whole(&self, partition: Partition) -> bool {
         matches!(self.replicas[partition.index()].role(), Role::Primary | Role::Backup)
     }
 
-    /// What is told about a result.
+    /// The reply text of a result.
     pub(super) fn text_of(result: RecordResult<'_>) -> Vec<u8> {
         match result {
             RecordResult::Number(value) => Answer::of_value(value).encode().to_vec(),

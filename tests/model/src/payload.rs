@@ -1,4 +1,5 @@
-//! The keys of a copy: each state is the number of the step that made it, so it tells its whole history.
+//! The keys of a copy: each state is the number of the step that made it, which determines its
+//! whole history.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +14,16 @@ pub(super) const KEYS: u8 = 8;
 /// Bytes of an operation's line.
 pub(super) const LINE_BYTES: usize = 6;
 
-/// What a key is.
+/// The kind of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sort {
-    /// A counter, answered when it is safe.
+    /// A counter whose replies wait for the copies.
     Counter,
-    /// A counter, answered early.
+    /// A counter that is answered early.
     Early,
-    /// An item, changed by some operations only.
+    /// An item that only some operations change.
     Item,
-    /// An item that is evicted now and then.
+    /// An item that is sometimes evicted.
     Plain,
 }
 
@@ -32,36 +33,36 @@ impl Sort {
     }
 }
 
-/// What an operation does.
+/// The effect of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verb {
     /// Changes the key.
     Add,
-    /// Reads it.
+    /// Reads the key.
     Look,
-    /// Changes it if its history is even.
+    /// Changes the key if its history is even.
     Maybe,
 }
 
-/// An operation: which call, what it does, to which key.
+/// Encodes an operation: its call, its effect, its key.
 pub(super) fn encode(call: u32, verb: Verb, key: u8) -> [u8; LINE_BYTES] {
     let [a, b, c, d] = call.to_le_bytes();
     [a, b, c, d, verb as u8, key]
 }
 
-/// How an operation is marked in a `Forward`.
+/// The flags of an operation in a `Forward`.
 pub(super) fn marks(verb: Verb, key: u8) -> u8 {
     let read = if verb == Verb::Look { op_flags::READ } else { 0 };
     let owner = if Sort::of(key) == Sort::Early { op_flags::OWNER } else { 0 };
     read | owner
 }
 
-/// What a client is told.
+/// The reply to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     /// The key was changed.
     pub(super) changed: bool,
-    /// The step that made its state; 0: none.
+    /// The step that made the state; 0: none.
     pub(super) head: u32,
 }
 
@@ -87,14 +88,14 @@ pub(super) struct Payload {
     keys: BTreeMap<u8, u32>,
 }
 
-/// The bytes of an item: of various lengths.
+/// The bytes of an item, of various lengths.
 pub(super) fn item(step: u32) -> Vec<u8> {
     let mut bytes = step.to_le_bytes().to_vec();
     bytes.resize(4 + step as usize % 30, 7);
     bytes
 }
 
-/// What a key has become, as a record says it.
+/// Passes the key's new state, as in a record, to `each`.
 pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
     match Sort::of(key) {
         Sort::Counter | Sort::Early => each(&KeyState::Counter(u64::from(step))),
@@ -103,7 +104,7 @@ pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>)
 }
 
 impl Payload {
-    /// Does an operation; answers the changed key's step, and what is told.
+    /// Executes an operation; returns the changed key's step, and the reply.
     pub(super) fn apply(
         &mut self,
         at: ApplyPosition,
@@ -133,14 +134,14 @@ impl Payload {
         self.keys.get(&key).copied().unwrap_or(0)
     }
 
-    /// Takes a plain item away, if there is one.
+    /// Evicts a plain item, if there is one.
     pub(super) fn evict(&mut self) -> Option<u8> {
         let key = self.keys.keys().copied().find(|key| Sort::of(*key) == Sort::Plain)?;
         self.keys.remove(&key);
         Some(key)
     }
 
-    /// The same for the same keys and states.
+    /// A digest: equal for equal keys and states.
     pub(super) fn digest(&self) -> u64 {
         self.keys.iter().fold(0, |sum: u64, (key, step)| {
             let mixed =

@@ -1,4 +1,4 @@
-//! What a seed means, and which rules can be left out.
+//! The profile of a seed, and the rules that can be left out.
 
 use cluster::op_stream::OpOptions;
 use cluster::replica::ReplicaOptions;
@@ -9,27 +9,27 @@ use crate::rng::Rng;
 
 const MS: u64 = 1_000_000;
 
-/// What a run lays stress on, beside what the seed draws.
+/// The emphasis of a run, beside the draws of the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Aim {
-    /// Nothing.
+    /// No emphasis.
     Usual,
-    /// Primaries lose the controller and go on; words with refusals are lost.
+    /// Primaries lose the controller and continue; acks with refusals are lost.
     Fenced,
     /// Copies are removed one partition at a time, and the primary crashes meanwhile.
     Removals,
     /// Three copies, which have different last records when their primary crashes.
     Diverged,
-    /// Primaries crash as soon as a copy is in-sync, with much under way.
+    /// Primaries crash as soon as a copy is in-sync, with many requests in flight.
     Joins,
     /// At each node clients only read for a while, and primaries are cut off.
     Readers,
-    /// All copies of a partition lose the controller for so long that it is given up.
+    /// All copies of a partition lose the controller until it is given up.
     Abandoned,
 }
 
 impl Aim {
-    /// All of them.
+    /// All aims.
     pub const ALL: [Self; 7] = [
         Self::Usual,
         Self::Fenced,
@@ -40,7 +40,7 @@ impl Aim {
         Self::Abandoned,
     ];
 
-    /// Of many seeds the first two of three are usual ones, the others lay stress on each thing in turn.
+    /// Two of three consecutive seeds have the usual aim; the third has each other aim in turn.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         match seed % 3 {
@@ -49,7 +49,7 @@ impl Aim {
         }
     }
 
-    /// Its name on the command line.
+    /// The name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -64,73 +64,74 @@ impl Aim {
     }
 }
 
-/// Faults that are made when something happens, each as so many times in a hundred.
+/// Faults that an event causes, each with its probability in percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Aimed {
-    /// A copy refuses: the connection is cut before it can say so.
+    /// A copy refuses: the connection is cut before the refusal is sent.
     pub cut_on_refusal: u64,
     /// A copy is removed: the primary crashes.
     pub crash_on_removal: u64,
-    /// A primary hears that a copy refused: it loses the controller, and crashes.
+    /// A primary learns of a refusal: it loses the controller, and crashes.
     pub crash_on_refusal: u64,
     /// A copy becomes in-sync: its primary crashes.
     pub crash_on_join: u64,
-    /// Such crashes may take the last copy of a partition: what it held is not looked for then.
+    /// Such a crash may take the last copy of a partition: then its contents are not checked.
     pub may_lose: bool,
     /// Mean time between primaries that lose the controller; 0: none does.
     pub fence_ns: u64,
-    /// Mean time between partitions all copies of which lose the controller for long; 0: none.
+    /// Mean time between partitions whose copies all lose the controller for long; 0: none.
     pub abandon_ns: u64,
 }
 
-/// What a run is like.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Profile {
     /// Nodes, faults, the map.
     pub base: Base,
-    /// How copies behave.
+    /// The options of copies.
     pub options: ReplicaOptions,
-    /// How operations behave.
+    /// The options of operations.
     pub ops: OpOptions,
-    /// Most workers of a node; each node draws its own number.
+    /// The most workers of a node; each node draws its own number.
     pub workers_max: u64,
-    /// Shards of each node.
+    /// The shards of each node.
     pub shards: usize,
-    /// Bytes that a stream may have without acknowledgement.
+    /// The bytes that a stream may have without an ack.
     pub stream_bytes: usize,
-    /// A step of a worker's round takes very long once in so many.
+    /// One in `stall_in` steps of a worker's round takes very long.
     pub stall_in: u64,
     /// Written bytes that arrive late, in ten thousand.
     pub spike: u64,
     /// Written bytes that arrive in two parts, in a hundred.
     pub splits: u64,
-    /// After so many frames, on average, a worker reads no more in its round.
+    /// The mean number of frames after which a worker stops reading in its round.
     pub pause_in: u64,
-    /// With so many batches to do a worker reads no more. Where it is large, old sendings are done long after newer ones.
+    /// A worker stops reading with this number of queued batches. If it is large, old sendings are
+    /// executed long after newer ones.
     pub todo_max: usize,
-    /// Now and then the clients of a node only read.
+    /// Whether the clients of a node only read from time to time.
     pub has_readers: bool,
-    /// What the run lays stress on.
+    /// The aim of the run.
     pub aim: Aim,
-    /// Faults that are made when something happens.
+    /// Faults that an event causes.
     pub aimed: Aimed,
-    /// Which rule is left out.
+    /// The rule that is left out, if any.
     pub bug: Option<Bug>,
 }
 
 impl Profile {
-    /// What the seed means among many.
+    /// Draws the profile of a seed in a mixed run.
     #[must_use]
     pub fn draw(seed: u64) -> Self {
         Self::aimed(Aim::of(seed), seed)
     }
 
-    /// What the seed means in a run that lays stress on something.
+    /// Draws the profile of a seed with this aim.
     #[must_use]
     pub fn aimed(aim: Aim, seed: u64) -> Self {
         let mut base = Base::draw(seed);
         if aim != Aim::Usual {
-            // Nothing gentle has an aim.
+            // A gentle profile has no faults and so no aim.
             let mut other = seed;
             while base.is_gentle {
                 other += 1_000_003;
@@ -171,7 +172,7 @@ impl Profile {
         .adjust()
     }
 
-    /// Makes likely what the aim asks for.
+    /// Makes the events of the aim likely.
     fn adjust(mut self) -> Self {
         let aimed = &mut self.aimed;
         match self.aim {
@@ -200,7 +201,7 @@ impl Profile {
         self
     }
 
-    /// The same with a rule left out.
+    /// The same profile without one rule.
     #[must_use]
     pub fn with(mut self, bug: Bug) -> Self {
         self.bug = Some(bug);
@@ -226,7 +227,7 @@ impl Profile {
     }
 }
 
-/// As [`Profile::adjust`], for nodes, faults and the map.
+/// Does the same as [`Profile::adjust`] for nodes, faults and the map.
 fn adjust_base(base: &mut Base, aim: Aim) {
     match aim {
         Aim::Usual => {}
@@ -263,16 +264,16 @@ fn adjust_base(base: &mut Base, aim: Aim) {
     }
 }
 
-/// A rule that can be left out, and how that is found.
+/// A rule that can be left out, and the runs that reveal it.
 #[derive(Debug, Clone, Copy)]
 pub struct Planted {
-    /// Its name on the command line.
+    /// The name on the command line.
     pub name: &'static str,
     /// The rule.
     pub bug: Bug,
-    /// What the runs lay stress on.
+    /// The aim of the runs.
     pub aim: Aim,
-    /// Within so many seeds it is found.
+    /// The number of seeds within which it is found.
     pub seeds: u64,
 }
 

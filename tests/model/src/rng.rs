@@ -1,11 +1,11 @@
-//! Chance, from a seed: `SplitMix64`, so that a seed gives the same run everywhere and for ever.
+//! Random numbers from a seed: `SplitMix64`, so that a seed gives the same run on every machine.
 
 /// A generator.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
-    /// The generator of a seed.
+    /// A generator with this seed.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self(seed)
@@ -36,12 +36,12 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// True `count` times in `of`.
+    /// Returns true with probability `count` / `of`.
     pub fn chance(&mut self, count: u64, of: u64) -> bool {
         self.below(of) < count
     }
 
-    /// One of them; none of none.
+    /// One of the elements; `None` if there are none.
     pub fn pick<T: Copy>(&mut self, from: &[T]) -> Option<T> {
         if from.is_empty() {
             return None;

@@ -26,35 +26,35 @@ const TICK_NS: u64 = 20 * MS;
 const HEARTBEAT_NS: u64 = 250 * MS;
 const CONTROL_TICK_NS: u64 = 50 * MS;
 const DIAL_NS: u64 = 10 * MS;
-/// Clients go on for so long after the last fault.
+/// The time after the last fault during which clients continue.
 const CALM_NS: u64 = 1500 * MS;
-/// So long after the last fault all must be well.
+/// The time after the last fault within which all properties must hold.
 const PATIENCE_NS: u64 = 40_000 * MS;
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What was wrong; empty if nothing was.
+    /// The violations; empty if there were none.
     pub violations: Vec<String>,
-    /// The same for the same seed.
+    /// The hash of the trace: equal for equal seeds.
     pub hash: u64,
-    /// What happened.
+    /// The counters.
     pub figures: Figures,
 }
 
-/// What a figure counts.
+/// The group of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// What was done.
+    /// Work.
     Work,
-    /// What went wrong.
+    /// Faults.
     Fault,
-    /// How often an invariant was tested, and what was found.
+    /// Tests of invariants and their findings.
     Invariant,
 }
 
 impl Group {
-    /// A heading.
+    /// The heading of the group.
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
@@ -67,19 +67,19 @@ impl Group {
 
 macro_rules! figures {
     ($($group:ident: { $($(#[doc = $doc:literal])* $name:ident,)* })*) => {
-        /// What happened in a run, or in many.
+        /// The counters of a run, or of many.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         pub struct Figures {
             $($($(#[doc = $doc])* pub $name: u64,)*)*
         }
 
         impl Figures {
-            /// The sum.
+            /// Adds the counters of another run.
             pub fn add(&mut self, other: &Self) {
                 $($(self.$name += other.$name;)*)*
             }
 
-            /// All of them, with their groups and names.
+            /// All counters, with their groups and names.
             #[must_use]
             pub fn all(&self) -> Vec<(Group, &'static str, u64)> {
                 vec![$($((Group::$group, stringify!($name), self.$name),)*)*]
@@ -92,67 +92,67 @@ figures! {
     Work: {
         /// Operations of clients.
         calls,
-        /// Those that were answered as done.
+        /// Operations that were answered as done.
         done,
-        /// Those that were answered as done at the node where they were asked.
+        /// Operations that were answered as done at the node that received them.
         done_direct,
-        /// Those that certainly were not done.
+        /// Operations that were certainly not done.
         not_applied,
-        /// Those of which a client does not know.
+        /// Operations with an unknown outcome.
         unknown,
-        /// Operations that owners did.
+        /// Operations that owners executed.
         performed,
-        /// Answers that waited for nothing.
+        /// Replies that waited for nothing.
         at_once,
-        /// Pieces that were released as a whole.
+        /// Parked batches that were released as a whole.
         pieces,
         /// Records that copies installed.
         installed,
-        /// Words.
+        /// Acks.
         words,
-        /// Refusals that came to stand.
+        /// Refusals by copies.
         refused,
-        /// Refusals that senders heard.
+        /// Refusals that reached their senders.
         refusals_heard,
-        /// Connections on which something was said again.
+        /// Connections on which a stream was resumed.
         resumed,
         /// Connections.
         connections,
         /// Frames that waited for a shard.
         blocked,
-        /// Events that opened pieces.
+        /// Events that opened parked batches.
         openings,
-        /// Operations of pieces that were sent again.
+        /// Operations of parked batches that were sent again.
         reopened,
-        /// Results that were found.
+        /// Results found in a dedup log.
         found,
-        /// Operations that were held.
+        /// Operations that waited at their owner.
         held,
-        /// Operations that came to a node that was not their owner.
+        /// Operations that reached a node that was not their owner.
         not_owner,
         /// `Adopt`s.
         adopts,
-        /// Pieces of copies.
+        /// Chunks of copies.
         chunks,
-        /// Learners told to begin anew.
+        /// Learners that had to restart their copy.
         restarts,
         /// Reads that needed a round.
         rounds_asked,
-        /// Rounds that copies were asked.
+        /// Rounds of copies.
         rounds,
-        /// Primaries that were held dead.
+        /// Primaries that were declared dead.
         failovers,
         /// Primaries that handed over.
         handoffs,
         /// Copies that became in-sync.
         copies,
-        /// Partitions that began anew since all copies were lost.
+        /// Partitions that started empty because all copies were lost.
         resets,
-        /// Operations refused since the controller was not heard for too long.
+        /// Operations refused because the controller was silent for too long.
         stopped,
         /// Steps in the histories that survived.
         steps,
-        /// Answered early and lost with a primary, within the lag.
+        /// Operations answered early and lost with a primary, within the lag.
         early_lost,
         /// Simulated milliseconds.
         simulated_ms,
@@ -162,68 +162,68 @@ figures! {
         stalls_in_rounds,
         /// Processes killed.
         crashes,
-        /// Of these, killed because something had just happened.
+        /// Processes killed because of an event.
         crashes_aimed,
-        /// Ways that nothing passed for a while.
+        /// Directions that were cut for a while.
         cuts,
         /// Connections lost.
         losses,
         /// Connections lost just after a refusal.
         refusals_cut,
-        /// Connections that were cut with something under way.
+        /// Connections that were cut with bytes in flight.
         cut_under_way,
-        /// Bytes of older connections that came after a newer one.
+        /// Bytes of older connections that arrived after newer ones.
         overtaken,
-        /// Connections that stood still.
+        /// Connections that stalled.
         stalls,
         /// Primaries that lost the controller, though alive.
         fences,
         /// Partitions whose copies all lost the controller for long.
         abandons,
-        /// Partitions wanted elsewhere.
+        /// Changes of a partition's target.
         moves,
         /// Nodes that joined or left.
         members,
-        /// Other numbers of copies wanted.
+        /// Changes of the wanted number of copies.
         resizes,
         /// Steps of wall clocks.
         clock_steps,
     }
     Invariant: {
-        /// Invariant: a copy has the state that others had at its place.
+        /// Invariant: a copy has the state that others had at its position.
         checked_states,
         /// Invariant: a term has one primary.
         checked_primaries,
-        /// Invariant: what is answered is not of a term that was given up.
+        /// Invariant: no reply belongs to a term that was given up.
         checked_ends,
         /// Invariant: a copy's time is between its newest record's and its primary's.
         checked_times,
         /// Invariant: a copy that refuses to follow has another length.
         checked_lengths,
-        /// Invariant: answers are in the history that survives.
+        /// Invariant: replies are in the history that survives.
         checked_answers,
-        /// Invariant: answers are in the order of real time.
+        /// Invariant: replies are in the order of real time.
         checked_order,
         /// Invariant: a later read sees no less.
         checked_reads,
         /// Invariant: no operation is in the history twice.
         checked_once,
-        /// Invariant: what was not applied is not in the history.
+        /// Invariant: an operation that was not applied is not in the history.
         checked_refused,
         /// Invariant: a history's time does not run back.
         checked_clock,
         /// Invariant: copies at rest are equal.
         checked_copies,
-        /// Invariant: early answers that are lost are of the lag.
+        /// Invariant: early replies that are lost lie within the lag.
         checked_early,
-        /// Operations found lost.
+        /// Lost operations.
         lost,
-        /// Operations found done twice.
+        /// Operations that were executed twice.
         double,
     }
 }
 
-/// What became of a client's operation.
+/// The outcome of a client's operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ended {
     Done(Answer),
@@ -252,15 +252,15 @@ pub(super) struct Call {
     pub(super) partition: Partition,
     pub(super) key: u8,
     pub(super) invoked_ns: u64,
-    /// Never, where nobody waits for it any more.
+    /// `u64::MAX` until the operation ends, and if its outcome stays unknown.
     pub(super) ended_ns: u64,
     pub(super) ended: Ended,
 }
 
-/// Both lives and k; the lower node comes first.
+/// Both nodes with their incarnations, the lower node first, and the index of the link.
 pub(super) type LinkKey = (NodeId, Incarnation, NodeId, Incarnation, u16);
 
-/// Connections of one link, the newest of which has this number.
+/// The connections of one link; `number` is that of the newest.
 #[derive(Debug, Default)]
 pub(super) struct Conn {
     pub(super) number: u64,
@@ -270,7 +270,7 @@ pub(super) struct Conn {
     pub(super) stall_until: [u64; 2],
     last_ns: [u64; 2],
     under_way: [usize; 2],
-    /// Of connections that were cut, what still arrives.
+    /// For each cut connection, the bytes that still arrive.
     cuts: BTreeMap<u64, [usize; 2]>,
 }
 
@@ -321,7 +321,7 @@ pub(super) struct World {
     pub(super) rng: Rng,
     pub(super) network: Network,
     pub(super) conns: BTreeMap<LinkKey, Conn>,
-    /// Until when nothing passes a way.
+    /// The end of each direction's cut.
     pub(super) cut_until: BTreeMap<(NodeId, NodeId), u64>,
     queue: BinaryHeap<Reverse<Queued>>,
     queued: u64,
@@ -329,15 +329,15 @@ pub(super) struct World {
     pub(super) is_healed: bool,
     pub(super) births: u128,
     last_node: u32,
-    /// What copies at a place hold.
+    /// The digest of the copies at a position.
     digests: BTreeMap<(Partition, Position), u64>,
     primaries: BTreeMap<(Partition, u32), CopyId>,
-    /// Partitions of which at some moment no in-sync copy was up.
+    /// Partitions that were without an in-sync copy at some moment.
     pub(super) lost: BTreeSet<Partition>,
     traces: bool,
 }
 
-/// Runs a seed; with `traces` it prints what happens.
+/// Runs a seed; with `traces` it prints the events.
 #[must_use]
 pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
     let mut world = World {
@@ -461,7 +461,7 @@ impl World {
         self.at(pause, Event::Heartbeat(id, incarnation));
     }
 
-    /// Lets a node work, and carries out what it asks for.
+    /// Lets a node work, and carries out its outputs.
     fn with_node<T>(
         &mut self,
         id: NodeId,
@@ -544,7 +544,7 @@ impl World {
         self.at(at_ns - self.now_ns, Event::Bytes { key, number, side, bytes });
     }
 
-    /// Opens the connections that are missing.
+    /// Opens the missing connections.
     fn dial(&mut self) {
         let up: Vec<_> = self.nodes.values().filter(|node| node.is_up).collect();
         let mut wanted = Vec::new();
@@ -567,7 +567,7 @@ impl World {
         }
     }
 
-    /// Opens a connection; it takes the place of one that may still stand.
+    /// Opens a connection; it replaces one that may still be open.
     pub(super) fn open(&mut self, key: LinkKey, links: u16) {
         let delays = [self.rng.between(MS / 5, 3 * MS), self.rng.between(MS / 5, 3 * MS)];
         let now_ns = self.now_ns;
@@ -585,7 +585,7 @@ impl World {
         }
     }
 
-    /// Opens a connection beside one that stands still.
+    /// Opens a connection beside one that stalls.
     pub(super) fn reopen(&mut self, key: LinkKey) {
         if let Some(links) = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.links)
         {
@@ -593,7 +593,7 @@ impl World {
         }
     }
 
-    /// Cuts a connection: nothing of what is under way arrives.
+    /// Cuts a connection: no byte in flight arrives.
     pub(super) fn break_conn(&mut self, key: LinkKey) {
         let number = self.conns.get(&key).filter(|conn| conn.is_open).map(|conn| conn.number);
         self.cut_conn(key);
@@ -604,7 +604,7 @@ impl World {
         }
     }
 
-    /// Cuts a connection: a part of what is under way still arrives.
+    /// Cuts a connection: a part of the bytes in flight still arrives.
     pub(super) fn cut_conn(&mut self, key: LinkKey) {
         let now_ns = self.now_ns;
         let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.is_open) else { return };
@@ -631,7 +631,7 @@ impl World {
         }
     }
 
-    /// The node at this side of a link, if it is in that life.
+    /// The node at this end of a link, if it has that incarnation.
     fn at_side(&self, key: LinkKey, side: usize) -> Option<(NodeId, (NodeId, Incarnation))> {
         let ends = [(key.0, key.1), (key.2, key.3)];
         let (me, peer) = (ends[side], ends[1 - side]);
@@ -783,7 +783,7 @@ impl World {
         News { ver: self.control.ver(), sent_ns, lives, last_node: self.last_node, entries }
     }
 
-    /// Tells all nodes what has changed in the map.
+    /// Sends the changes of the map to all nodes.
     fn publish(&mut self) {
         let changed: Vec<_> = std::mem::take(&mut self.control.changed).into_iter().collect();
         if changed.is_empty() {
@@ -815,7 +815,7 @@ impl World {
     fn call(&mut self) {
         let heal_ns = 1_000 * MS + self.profile.base.chaos_ns;
         if self.now_ns < heal_ns + CALM_NS {
-            // As many as in the other world, several at a time.
+            // The mean gap between calls is the profile's; several calls may be outstanding.
             let pause = self.rng.between(1, self.profile.base.call_ns);
             self.at(pause, Event::Call);
         }
@@ -855,7 +855,7 @@ impl World {
             return;
         }
         call.ended = ended;
-        // What may still be done at any time has not ended.
+        // An operation with an unknown outcome may still be executed later, so it has no end.
         if ended != Ended::Unknown {
             call.ended_ns = self.now_ns;
         }
@@ -891,7 +891,8 @@ impl World {
         }
     }
 
-    /// The time by which a store looks at a copy's items is not before the newest record's, and not after its primary's.
+    /// Checks the time by which a store judges a copy's items: not before the newest record's, and
+    /// not after its primary's.
     fn look_at_times(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
         let mut found = Vec::new();
@@ -930,7 +931,7 @@ impl World {
         }
     }
 
-    /// What must be true at every moment.
+    /// Checks the properties that must hold at every moment.
     fn watch(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let figures = &mut self.report.figures;

@@ -1,4 +1,5 @@
-//! A few seeds of the model, and proof that it would find what it looks for. `just model` runs many.
+//! A few seeds of the model, and proof that it finds rules that are left out. `just model` runs
+//! many.
 
 use model::{FAULTS, Figures, Profile, run};
 
@@ -28,7 +29,7 @@ fn seed_gives_the_same_trace_twice() {
 
 #[test]
 fn seeds_keep_and_test_every_invariant() {
-    // All aims are among them.
+    // The seeds include every aim.
     const SEEDS: u64 = 18;
     let sum = std::sync::Mutex::new(Figures::default());
     on_two_threads(|first| {
@@ -48,7 +49,7 @@ fn seeds_keep_and_test_every_invariant() {
 
 #[test]
 fn rules_that_are_left_out_are_missed() {
-    // Those that few seeds find; `cargo run --release -p model -- --bugs` tries all.
+    // Rules that few seeds find; `cargo run --release -p model -- --bugs` tries all.
     const SEEDS: u64 = 3;
     let quick = [
         "refusal-lost-with-link",

@@ -1,6 +1,7 @@
-//! Clients: they speak memcached to any node, and write down what they were told.
+//! Clients: they send memcached requests to any node, and record the replies.
 //!
-//! Here: one client's day, the words on the wire. Not here: what must be true of it (`invariants`).
+//! Here: the loop of one client, the requests on the wire. Not here: the properties of the history
+//! (`invariants`).
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -17,33 +18,33 @@ use tollgate::net::Stream;
 use crate::history::{Answer, History, Request, Verb};
 use crate::nodes::PORTS;
 
-/// A server tells an outcome within a second; this is for those that are gone.
+/// The time limit for a reply. A server replies within a second; a dead one does not.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// What clients share.
+/// The state that clients share.
 pub(crate) struct Work {
     pub(crate) history: Rc<RefCell<History>>,
     pub(crate) nodes: Vec<IpAddr>,
-    /// They may begin.
+    /// Set when clients may begin.
     pub(crate) begun: Notify,
     pub(crate) is_over: Cell<bool>,
-    /// Values that registers are set to: never one twice.
+    /// The next value for a register; no value is used twice.
     values: Cell<u64>,
     pub(crate) running: Cell<usize>,
-    /// Longest pause between two requests, in milliseconds.
+    /// The longest pause between two requests, in milliseconds.
     pause_ms: u64,
 }
 
-/// The limits that clients take from, with what each may admit.
+/// The limits that clients take from, with their policies.
 pub(crate) const LIMITS: [(&str, &str); 4] = [
     ("log:long", "log:40/10m"),
     ("log:short", "log:8/1s"),
     ("fixed:short", "fixed:8/2s"),
     ("bucket", "bucket:10/s"),
 ];
-/// How long keys live, in seconds: longer than any run, so that none may go.
+/// The time to live of keys in seconds: longer than any run, so that none expires.
 const TTL_S: u32 = 600;
-/// Holders at once of `hold`, and how long a hold lasts.
+/// The most holders of `hold` at once, and the duration of a hold.
 pub(crate) const HOLDERS: usize = 3;
 pub(crate) const HOLD: Duration = Duration::from_secs(2);
 
@@ -64,7 +65,7 @@ impl Work {
         turmoil::sim_elapsed().unwrap_or_default()
     }
 
-    /// One client until all is over.
+    /// Runs one client until the end of the run.
     pub(crate) async fn client(self: Rc<Self>, number: usize, mut rng: Rng) {
         self.running.set(self.running.get() + 1);
         let mut line = None;
@@ -127,7 +128,7 @@ impl Work {
         }
     }
 
-    /// What a server's words mean. Words that no server should say are a violation.
+    /// Parses a reply. A reply that no server should send is a violation.
     fn understand(&self, verb: Verb, text: &str) -> Answer {
         if text.starts_with("SERVER_ERROR not applied") {
             return Answer::NotApplied;
@@ -162,7 +163,7 @@ impl Work {
     }
 }
 
-/// What a client writes.
+/// The text of a request.
 fn words(key: &str, verb: Verb, hold: Option<u64>) -> String {
     match verb {
         Verb::Incr => format!("ma {key} N{TTL_S} J1 v\r\n"),
@@ -192,7 +193,7 @@ impl Line {
         Ok(Self(BufReader::new(stream)))
     }
 
-    /// Asks, and answers all lines of the answer, one blank between them.
+    /// Sends a request; returns all lines of the reply, separated by blanks.
     pub(crate) async fn ask(&mut self, words: &str) -> io::Result<String> {
         self.0.get_mut().write_all(words.as_bytes()).await?;
         let mut text = self.line().await?;

@@ -1,6 +1,6 @@
-//! What happens to hosts and the ways between them.
+//! Faults of hosts and of the links between them.
 //!
-//! Here: drawing faults from the seed, doing them, undoing them. Not here: what a node makes of it.
+//! Here: drawing faults from the seed, causing them, ending them. Not here: a node's reaction.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -15,39 +15,39 @@ use turmoil::Sim;
 use crate::history::History;
 use crate::nodes::{CLIENTS, Host};
 
-/// What ends a fault.
+/// The end of a fault.
 #[derive(Debug, Clone)]
 enum Undo {
-    /// The node starts; first the ways to its host are mended.
+    /// The node starts, after the links to its host are mended.
     Start(usize),
     Mend(Vec<(IpAddr, IpAddr)>),
     Release(IpAddr, IpAddr),
     Latency(IpAddr, IpAddr),
     /// The disk of a host works again.
     Disk(usize),
-    /// A host gets a processor for a moment, after it got none: its ways are released, and it may get none
-    /// for some more times.
+    /// A starved host runs for a moment: its links are released. Then it may be starved a number of
+    /// further times.
     Run(usize, Vec<(IpAddr, IpAddr)>, u64),
-    /// It gets none again.
+    /// A host is starved again.
     Starve(usize, u64),
 }
 
-/// How far wall clocks step: two minutes, an hour, a day, ten years.
+/// The steps of wall clocks: two minutes, an hour, a day, ten years.
 pub(crate) const CLOCK_STEPS_MS: [i64; 4] = [120_000, 3_600_000, 86_400_000, 315_576_000_000];
-/// The worst that a link does by itself.
+/// The longest latency of a link without a fault.
 const LATENCY_MAX: Duration = Duration::from_millis(5);
 
-/// Everything that goes wrong in a run.
+/// The faults of a run.
 pub(crate) struct Faults {
     rng: Rng,
     next: Duration,
     undos: Vec<(Duration, Undo)>,
-    /// Pairs of hosts whose way has a fault: one at a time.
+    /// Pairs of hosts whose link has a fault: one at a time.
     busy: BTreeSet<(IpAddr, IpAddr)>,
-    /// What takes a voter for ever is done once: a majority of them must stay.
+    /// False after a fault that removes a voter for ever: the majority must stay.
     may_take: bool,
     pub(crate) count: usize,
-    /// From when until when single links were cut.
+    /// The periods in which single links were cut.
     pub(crate) cuts: Vec<(Duration, Duration)>,
     history: Rc<RefCell<History>>,
     hosts: Rc<Vec<Host>>,
@@ -76,13 +76,13 @@ impl Faults {
         self.history.borrow_mut().note(now, what);
     }
 
-    /// Starts a node that was never started, some time within `most`.
+    /// Schedules the first start of a node, some time within `most`.
     pub(crate) fn join_later(&mut self, sim: &Sim<'_>, number: usize, most: Duration) {
         let most_ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX);
         self.later(sim.elapsed(), 0, most_ms, Undo::Start(number));
     }
 
-    /// Does what is due.
+    /// Causes and ends the faults that are due.
     pub(crate) fn step(&mut self, sim: &mut Sim<'_>) {
         let now = sim.elapsed();
         while let Some(at) = self.undos.iter().position(|(when, _)| *when <= now) {
@@ -95,13 +95,13 @@ impl Faults {
         }
     }
 
-    /// Cuts one link between two nodes after the other, in one direction or in both.
+    /// Cuts a single link between two nodes, in one direction or in both; each time another.
     pub(crate) fn cut_one(&mut self, sim: &mut Sim<'_>) {
         let now = sim.elapsed();
         while let Some(at) = self.undos.iter().position(|(when, _)| *when <= now) {
             let (_, undo) = self.undos.remove(at);
             self.undo(sim, undo);
-            // Time to find the way back.
+            // The pause lets the nodes find the way back.
             self.next = now + Duration::from_secs(3);
         }
         if now < self.next || !self.undos.is_empty() {
@@ -119,12 +119,12 @@ impl Faults {
         self.note(now, &format!("cut {way:?}, in both directions: {both}"));
     }
 
-    /// Undoes everything, and starts all nodes that are down.
+    /// Ends all faults, and starts all nodes that are down.
     pub(crate) fn heal(&mut self, sim: &mut Sim<'_>) {
         let mut undos = std::mem::take(&mut self.undos);
         undos.sort_by_key(|(when, _)| *when);
         for (_, undo) in undos {
-            // All get what they need from now on.
+            // No host is starved from now on.
             let undo = match undo {
                 Undo::Starve(..) => continue,
                 Undo::Run(number, ways, _) => Undo::Run(number, ways, 0),
@@ -136,7 +136,8 @@ impl Faults {
         self.start_all(sim);
     }
 
-    /// Starts all nodes that are down: one that was leaving when all was healed may have left since.
+    /// Starts all nodes that are down; a node that was leaving at the end of the faults may have
+    /// ended since.
     pub(crate) fn start_all(&mut self, sim: &mut Sim<'_>) {
         for number in 0..self.hosts.len() {
             if !self.is_running(number) {
@@ -195,21 +196,21 @@ impl Faults {
             return;
         }
         if host.has_left.get() {
-            // It was let go: an operator gives it a new disk.
+            // The cluster has removed it, so an operator gives it a new disk.
             *host.disk.borrow_mut() = Disk::new();
         }
         host.is_up.set(true);
         sim.bounce(host.address);
     }
 
-    /// Ends a process at once.
+    /// Kills a process.
     fn crash(&self, sim: &mut Sim<'_>, number: usize) {
         let host = &self.hosts[number];
         host.is_up.set(false);
         sim.crash(host.address);
     }
 
-    /// The disk after the process is gone: what was written stays as `keeps` says.
+    /// Cuts the power of a disk: `keeps` decides which writes survive.
     fn turn_off(&self, number: usize, keeps: impl FnMut() -> bool) {
         let mut disk = self.hosts[number].disk.borrow_mut();
         disk.cut();
@@ -217,7 +218,7 @@ impl Faults {
         *disk = after;
     }
 
-    /// The ways from a host to the others that have no fault yet; clients' too if `and_clients`.
+    /// The links of a host that have no fault yet; those to clients too if `and_clients`.
     fn ways_of(&self, number: usize, and_clients: bool) -> Vec<(IpAddr, IpAddr)> {
         let here = self.hosts[number].address;
         let others = self.hosts.iter().map(|host| host.address).filter(|other| *other != here);
@@ -239,8 +240,8 @@ impl Faults {
         }
     }
 
-    /// Nothing that a host says or is told goes through for a moment, clients' words among it: so others
-    /// see a host whose processors are busy with something else.
+    /// Holds back all messages to and from a host for a moment, those of clients included: other
+    /// nodes see a host whose processors are busy.
     fn starve(&mut self, sim: &Sim<'_>, number: usize, times: u64) {
         let ways = self.ways_of(number, true);
         for (one, other) in &ways {
@@ -266,7 +267,7 @@ impl Faults {
                 "killed"
             }
             2 if self.is_running(number) => {
-                // The host is dark before its process ends: nobody hears of it.
+                // The links are cut before the process ends, so that no other node notices the end.
                 let ways = self.ways_of(number, true);
                 self.cut(sim, &ways, true);
                 self.crash(sim, number);
@@ -370,9 +371,9 @@ impl Faults {
         self.note(now, &format!("fault {name} {told}"));
     }
 
-    /// Everything is up and in reach, and three nodes vote.
+    /// Whether every node is up and reachable, and three nodes vote.
     fn is_calm(&self) -> bool {
-        // Where fewer vote, one that is emptied may take the majority with it.
+        // With fewer voters, a node that loses its disk may take the majority with it.
         let votes = |host: &Host| {
             simulation::view(host.address).is_some_and(|sight| sight.status.voters.len() >= 3)
         };

@@ -1,30 +1,30 @@
-//! What happened: every request with its answer, and everything else worth a line.
+//! The history: every request with its reply, and all other events of the trace.
 //!
-//! Here: the record and its sum. Not here: what must be true of it (`invariants`).
+//! Here: the record and its sum. Not here: the properties that must hold (`invariants`).
 
 use std::time::Duration;
 
-/// What a client asks.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Verb {
-    /// One more on a counter that begins at 1.
+    /// Increments a counter that begins at 1.
     Incr,
-    /// Stores a value that nobody else stores.
+    /// Stores a value that no other request stores.
     Set(u64),
-    /// What is stored.
+    /// Reads a value.
     Get,
-    /// A unit of a limit.
+    /// Takes a unit of a limit.
     Take,
-    /// A place among holders.
+    /// Takes a unit with a hold.
     Hold,
-    /// Gives a place back.
+    /// Ends a hold.
     Settle,
 }
 
-/// What came of a request.
+/// The reply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// Of a counter, a register or a hold: its value, its name.
+    /// The value of a counter or a register, or the name of a hold.
     Value(u64),
     /// No such key, or no such hold.
     Missing,
@@ -34,7 +34,7 @@ pub(crate) enum Answer {
     No,
     /// Certainly not done.
     NotApplied,
-    /// Nobody knows.
+    /// The outcome is unknown.
     Unknown,
 }
 
@@ -46,7 +46,7 @@ pub(crate) struct Request {
     pub(crate) verb: Verb,
     /// True time since the start of the run.
     pub(crate) began: Duration,
-    /// The order of beginnings and ends: clients share one thread.
+    /// The order of beginnings and ends; it is total, because clients share one thread.
     pub(crate) began_at: u64,
     pub(crate) ended: Duration,
     pub(crate) ended_at: u64,
@@ -54,12 +54,12 @@ pub(crate) struct Request {
 }
 
 impl Request {
-    /// It ended before the other began.
+    /// Whether this request ended before the other began.
     pub(crate) fn is_before(&self, other: &Self) -> bool {
         self.ended_at < other.began_at
     }
 
-    /// It may have been done, as far as its client knows.
+    /// Whether the request may or may not have been executed.
     pub(crate) fn is_unknown(&self) -> bool {
         self.answer == Answer::Unknown
     }
@@ -81,13 +81,13 @@ impl History {
         Self { keeps_lines, sum: 0xcbf2_9ce4_8422_2325, ..Self::default() }
     }
 
-    /// The next place in the order of all moments.
+    /// The next index in the order of all moments.
     pub(crate) fn moment(&mut self) -> u64 {
         self.moments += 1;
         self.moments
     }
 
-    /// Notes a request that has ended.
+    /// Records a request that has ended.
     pub(crate) fn add(&mut self, request: Request) {
         let Request { client, key, verb, began, answer, .. } = &request;
         let line = format!("client {client}: {verb:?} {key} at {began:?}: {answer:?}");
@@ -95,7 +95,7 @@ impl History {
         self.requests.push(request);
     }
 
-    /// Notes anything: it is part of the trace.
+    /// Adds an event to the trace.
     pub(crate) fn note(&mut self, at: Duration, what: &str) {
         let line = format!("{at:?} {what}");
         // FNV-1a: short, and the same everywhere.
@@ -107,7 +107,7 @@ impl History {
         }
     }
 
-    /// Notes what must not be.
+    /// Records a violation.
     pub(crate) fn violation(&mut self, at: Duration, what: impl Into<String>) {
         let what = what.into();
         self.note(at, &what);
@@ -119,7 +119,7 @@ impl History {
         self.sum
     }
 
-    /// The requests on keys that begin so, by key.
+    /// The requests on keys with the prefix `front`, by key.
     pub(crate) fn by_key(&self, front: &str) -> std::collections::BTreeMap<&str, Vec<&Request>> {
         let mut keys = std::collections::BTreeMap::<&str, Vec<&Request>>::new();
         for request in self.requests.iter().filter(|request| request.key.starts_with(front)) {

@@ -1,7 +1,7 @@
-//! What must be true, one property a file.
+//! The properties that must hold, one per file.
 //!
-//! `terms` and `bounds` look at nodes while they run, `liveness` when all is healed, the others at the end
-//! at what clients were told.
+//! `terms` and `bounds` look at nodes while they run, `liveness` at the cluster after all faults,
+//! the others at the replies to clients at the end.
 
 mod acknowledged;
 mod admitted;
@@ -21,7 +21,7 @@ use tollgate::simulation::NodeView;
 
 use crate::history::History;
 
-/// What was seen while nodes ran.
+/// Observations of running nodes.
 #[derive(Default)]
 pub(crate) struct Watch {
     terms: terms::Terms,
@@ -29,14 +29,14 @@ pub(crate) struct Watch {
     eras: Vec<u32>,
 }
 
-/// How things are at the end.
+/// The state at the end of a run.
 pub(crate) struct Evidence {
     pub(crate) unix_ms: u64,
     pub(crate) sights: Vec<(IpAddr, NodeView)>,
 }
 
 impl Watch {
-    /// Looks at all nodes that run.
+    /// Observes all running nodes.
     pub(crate) fn look(
         &mut self,
         now: Duration,
@@ -59,7 +59,7 @@ impl Watch {
     }
 }
 
-/// What the checks at the end know.
+/// The input of the checks at the end.
 struct Case<'a> {
     history: &'a History,
     watch: &'a Watch,
@@ -67,7 +67,7 @@ struct Case<'a> {
 }
 
 impl Case<'_> {
-    /// Whether all copies of a key were lost at some time, and it began anew.
+    /// Whether all copies of a key were lost at some time, so that it started empty.
     fn was_lost(&self, key: &str) -> bool {
         let Some((_, sight)) = self.evidence.sights.first() else { return true };
         let Some(head) = sight.map.head() else { return true };
@@ -76,7 +76,7 @@ impl Case<'_> {
     }
 }
 
-/// Everything that must be true at the end and is not.
+/// The violations at the end.
 pub(crate) fn check(history: &History, watch: &Watch, evidence: &Evidence) -> Vec<String> {
     let case = Case { history, watch, evidence };
     let mut found = Vec::new();

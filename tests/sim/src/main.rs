@@ -1,7 +1,7 @@
-//! `sim SEED`: one run, twice. `sim`: many, one after the other. Each in a process of its own: what a
-//! crashed node leaves behind goes with it.
+//! `sim SEED`: one run, twice. `sim`: many, one after the other. Each in a process of its own, so
+//! that leftovers of a crashed node end with it.
 //!
-//! Not here: what a run is (`sim::run`).
+//! Not here: the run itself (`sim::run`).
 
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -14,30 +14,30 @@ use sim::{Bug, Options, Report, run};
 /// Whole nodes in a simulated world.
 #[derive(Parser)]
 struct Flags {
-    /// Run this seed twice and compare.
+    /// Run this seed twice and compare the traces.
     seed: Option<u64>,
     /// Run seeds from here on, one after the other.
     #[arg(long)]
     from: Option<u64>,
-    /// For so many minutes.
+    /// The minutes after which no new seed starts.
     #[arg(long, default_value_t = 10)]
     minutes: u64,
-    /// At most so many seeds.
+    /// The maximum number of seeds.
     #[arg(long, default_value_t = u64::MAX)]
     seeds: u64,
-    /// Things go wrong for so many seconds.
+    /// The seconds during which faults occur.
     #[arg(long, default_value_t = 20)]
     trouble: u64,
-    /// Nothing goes wrong but links between two nodes, one at a time: then every request is answered.
+    /// Cut single links between two nodes and cause no other fault: then every request is answered.
     #[arg(long)]
     cuts: bool,
     /// Leave a rule out, by its name among `cluster::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
-    /// Print everything that happens.
+    /// Print the whole trace.
     #[arg(long)]
     trace: bool,
-    /// Print what nodes log, as `RUST_LOG` has it.
+    /// Print the nodes' logs, filtered as by `RUST_LOG`.
     #[arg(long)]
     log: Option<String>,
     /// Run the seed once only.
@@ -87,9 +87,9 @@ fn main() -> ExitCode {
     if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// One seed in this process.
+/// Runs one seed in this process.
 fn once(seed: u64, flags: &Flags) -> bool {
-    // tokio and hash tables draw from the system by themselves.
+    // tokio and hash tables draw random numbers from the system, which this replaces.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
     let options = Options {
         trouble: Duration::from_secs(flags.trouble),
@@ -111,8 +111,8 @@ fn once(seed: u64, flags: &Flags) -> bool {
     report.violations.is_empty()
 }
 
-/// One seed in two new processes: what a process has once, as tokio's count of runtimes, is then the
-/// same for both.
+/// Runs one seed in two new processes: state that a process has once, such as tokio's count of
+/// runtimes, is then the same for both.
 fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(seed.to_string()).args(["--once", "--trace"]);
@@ -145,14 +145,15 @@ fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
     Ok(is_well)
 }
 
-/// How long the machine runs. The clocks of this process are those of the worlds, and stand still outside one.
+/// The machine's uptime. The clocks of this process belong to the worlds, and stand still outside
+/// one.
 fn uptime() -> std::io::Result<Duration> {
     let text = std::fs::read_to_string("/proc/uptime")?;
     let seconds = text.split(' ').next().and_then(|word| word.parse().ok());
     seconds.map(Duration::from_secs_f64).ok_or_else(|| std::io::Error::other(text))
 }
 
-/// Many seeds.
+/// Runs many seeds.
 fn many(flags: &Flags) -> std::io::Result<bool> {
     let start = uptime()?;
     let from = flags.from.unwrap_or(1);

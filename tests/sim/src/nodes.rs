@@ -1,6 +1,6 @@
-//! The hosts that nodes live on: their disks and clocks outlive their processes.
+//! The hosts of nodes: their disks and clocks outlive the processes.
 //!
-//! Here: what a host keeps, and how a node is started on it. Not here: when (`faults`).
+//! Here: the state of a host, and the start of a node on it. Not here: when it starts (`faults`).
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};
@@ -26,26 +26,26 @@ pub(crate) struct Host {
     pub(crate) address: IpAddr,
     pub(crate) disk: RefCell<Disk>,
     pub(crate) skew: Arc<Skew>,
-    /// Its process runs.
+    /// Whether its process runs.
     pub(crate) is_up: Rc<Cell<bool>>,
-    /// It ended since the cluster has let it go.
+    /// Whether its process ended because the cluster has removed the node.
     pub(crate) has_left: Rc<Cell<bool>>,
     args: Vec<String>,
     history: Rc<RefCell<History>>,
 }
 
-/// How a cluster is set up.
+/// The setup of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Shape {
     pub(crate) nodes: usize,
-    /// So many of them found the cluster; the others join.
+    /// The number of nodes that found the cluster; the others join.
     pub(crate) founders: usize,
     pub(crate) partition_bits: u8,
     pub(crate) lost_after: u64,
     pub(crate) threads: usize,
 }
 
-/// Where clients are.
+/// The address of clients.
 pub(crate) const CLIENTS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
 
 fn address_of(number: usize) -> IpAddr {
@@ -102,7 +102,7 @@ impl Host {
         self.args.iter().map(Into::into).collect()
     }
 
-    /// One life of a node.
+    /// Runs one incarnation of a node.
     pub(crate) fn life(&self) -> impl Future<Output = turmoil::Result> + use<> {
         self.has_left.set(false);
         let life = self.config().and_then(|config| {
@@ -140,12 +140,12 @@ impl Host {
         }
     }
 
-    /// Sets its wall clock right, as an operator does.
+    /// Corrects its wall clock, as an operator does.
     pub(crate) fn right_clock(&self) {
         self.skew.is_right.store(true, Ordering::Relaxed);
     }
 
-    /// Sets its clock wrong.
+    /// Makes its wall clock wrong.
     pub(crate) fn set_clock(&self, ahead_ms: i64, fast_ppm: i64) {
         self.skew.is_right.store(false, Ordering::Relaxed);
         self.skew.ahead_ms.store(ahead_ms, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! A run: from its seed to its verdict.
 //!
-//! Here: the world and its phases: it begins, things go wrong, all is healed, it comes to rest. Not
-//! here: what goes wrong (`faults`), what must be true (`invariants`).
+//! Here: the world and its phases: start, faults, healing, rest. Not here: the faults (`faults`),
+//! the properties that must hold (`invariants`).
 
 use std::cell::RefCell;
 use std::net::IpAddr;
@@ -20,21 +20,21 @@ use crate::nodes::{CLIENTS, Host, Shape};
 
 /// 2026-01-01T00:00:00Z.
 const EPOCH_S: u64 = 1_767_225_600;
-/// A cluster begins within so long.
+/// The time limit for the start of a cluster.
 const BEGIN_MAX: Duration = Duration::from_secs(40);
-/// How often nodes are looked at.
+/// The period between two observations of the nodes.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// How a run is made.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// So long things go wrong.
+    /// The time during which faults occur.
     pub trouble: Duration,
-    /// Nothing goes wrong but single links.
+    /// Single links are cut, and no other fault occurs.
     pub cuts: bool,
     /// A rule that copies leave out.
     pub bug: Option<Bug>,
-    /// Keep the lines of the trace, not their sum alone.
+    /// Keep the lines of the trace, not only their sum.
     pub keeps_lines: bool,
 }
 
@@ -44,34 +44,34 @@ impl Default for Options {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// A sum over everything that happened, and when.
+    /// A sum over all events and their times.
     pub trace: u64,
-    /// Everything that happened, if it was kept.
+    /// All events, if they were kept.
     pub lines: Vec<String>,
-    /// What must not be.
+    /// Violations of the properties.
     pub violations: Vec<String>,
     /// Requests of clients.
     pub requests: usize,
-    /// Of them, those whose outcome clients know.
+    /// Requests with a known outcome.
     pub answered: usize,
-    /// Faults.
+    /// The number of faults.
     pub faults: usize,
-    /// From the end of the faults until every partition was served.
+    /// The time from the end of the faults until every partition was served.
     pub served_after: Duration,
-    /// And until all had their copies.
+    /// The time from then until all partitions had their copies.
     pub rest_after: Duration,
-    /// True time that passed in it.
+    /// The true time that passed in the run.
     pub simulated: Duration,
 }
 
-/// Runs a seed, on a thread of its own: what threads keep for themselves is new then.
+/// Runs a seed in a thread of its own, so that thread-local state is new.
 ///
 /// # Panics
 ///
-/// If the system has no thread for it.
+/// If the system cannot start a thread.
 #[must_use]
 pub fn run(seed: u64, options: &Options) -> Report {
     let options = options.clone();
@@ -126,7 +126,7 @@ impl Run {
         let hosts: Vec<Host> =
             (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
         if rng.chance(1, 2) {
-            // Of the others most agree.
+            // One clock is wrong, so most of the others agree.
             let number = usize::try_from(rng.below(shape.nodes as u64)).unwrap_or(0);
             let ahead_ms = rng.pick(&CLOCK_STEPS_MS).unwrap_or(0);
             hosts[number].set_clock(if rng.chance(1, 2) { ahead_ms } else { -ahead_ms }, 0);
@@ -216,14 +216,14 @@ impl Run {
             return;
         };
         (report.served_after, report.rest_after) = (served, served + rest);
-        // Some work in peace, then no more.
+        // The clients work without faults for a second, then stop.
         self.until(Duration::from_secs(1), |_| false);
         self.work.is_over.set(true);
         if self.until(Duration::from_secs(10), |run| run.work.running.get() == 0).is_none() {
             self.violation("clients wait for ever");
             return;
         }
-        // What is still under way arrives.
+        // Messages in flight arrive.
         self.until(Duration::from_secs(2), |_| false);
         let evidence = Evidence {
             unix_ms: u64::try_from(self.sim.since_epoch().as_millis()).unwrap_or(0),
@@ -236,7 +236,7 @@ impl Run {
         }
     }
 
-    /// A millisecond. False when it cannot go on.
+    /// Advances by a millisecond. Returns false if the run cannot continue.
     fn step(&mut self) -> bool {
         if let Err(error) = self.sim.step() {
             self.violation(&format!("the world ends: {error}"));
@@ -251,7 +251,7 @@ impl Run {
         true
     }
 
-    /// Goes on until something is so; how long that took, if it came to be.
+    /// Runs until `is_so` returns true; returns the elapsed time, or `None` after `most`.
     fn until(&mut self, most: Duration, is_so: impl Fn(&mut Self) -> bool) -> Option<Duration> {
         let start = self.sim.elapsed();
         loop {

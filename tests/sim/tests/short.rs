@@ -1,4 +1,5 @@
-//! The short form: a few seeds, each twice with equal traces, and rules left out, which must be missed.
+//! The short form: a few seeds, each twice with equal traces, and runs without a rule, which must
+//! be found.
 //!
 //! Not here: many seeds (`just chaos`).
 
@@ -24,7 +25,7 @@ fn cut_links_are_gone_around() {
     }
 }
 
-/// One of forty seeds is not well where a rule is left out.
+/// Whether one of forty seeds reports a violation if `rule` is left out.
 fn is_missed(rule: &str) -> bool {
     let bug = format!("--bug={rule}");
     (1..=40).any(|seed| !sim(&[&seed.to_string(), "--once", &bug]).status.success())

@@ -1,4 +1,4 @@
-//! Counts as they are kept in a file, and what has changed since.
+//! The stored counts, and their comparison with new ones.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -6,34 +6,34 @@ use std::fmt::Write as _;
 use anyhow::{Context, ensure};
 use benches::table::{Table, whole};
 
-/// So many percent above what is written down are let pass; more below it are news.
+/// A count may exceed the stored one by this percentage; a count below it by more is reported.
 const TOLERANCE_PERCENT: u64 = 5;
 
-/// Instructions an operation, by `part.case`.
+/// Instructions per operation, by `part.case`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Counts {
-    /// The compiler.
+    /// The compiler's version.
     pub(crate) rustc: String,
-    /// What decides which of their ways the libraries take.
+    /// The processor features by which the libraries choose their code paths.
     pub(crate) cpu: String,
     pub(crate) of: BTreeMap<String, u64>,
 }
 
-/// What a comparison found.
+/// The result of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Comparison {
-    /// A table of all.
+    /// A table of all counts.
     pub(crate) table: String,
-    /// Those that became dearer.
+    /// The cases that became dearer.
     pub(crate) dearer: Vec<String>,
-    /// Those that became cheaper: the file should be written again.
+    /// The cases that became cheaper: the file should be written again.
     pub(crate) cheaper: Vec<String>,
-    /// Those that are counted or written down alone, so that nothing was compared.
+    /// The cases that are only counted or only stored, and so not compared.
     pub(crate) alone: Vec<String>,
 }
 
 impl Counts {
-    /// Reads a file.
+    /// Parses a file of counts.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let file: toml::Table = text.parse()?;
         let word = |name: &str| file.get(name)?.as_str().map(str::to_owned);
@@ -54,7 +54,7 @@ impl Counts {
         Ok(counts)
     }
 
-    /// Writes a file.
+    /// Renders the counts as a file.
     pub(crate) fn render(&self) -> String {
         let mut text = format!(
             "# Instructions an operation, as callgrind counts them: `just instructions --write` writes this.\n\
@@ -71,7 +71,7 @@ impl Counts {
         text
     }
 
-    /// Compares what was counted now with what is written down of those whose name contains `only`.
+    /// Compares these counts with the stored ones, for names that contain `only`.
     pub(crate) fn compare(&self, written: &Self, only: &str) -> Comparison {
         let mut found = Comparison::default();
         let mut table = Table::new(["operation", "before", "now", "change"], 1);

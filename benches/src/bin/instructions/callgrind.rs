@@ -1,6 +1,6 @@
-//! Starts this program again under callgrind and reads what that counted.
+//! Starts this program again under callgrind and reads the counts.
 //!
-//! Not here: what is counted (`run`).
+//! Not here: the counted work (`run`).
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -10,11 +10,11 @@ use anyhow::{Context, bail, ensure};
 
 use crate::baseline::Counts;
 
-/// The function that counts, as callgrind knows it.
+/// The function that callgrind counts, by its symbol.
 const MEASURED: &str = "instructions::run::measured";
 
-/// Counts everything whose name contains `only`. One profile for each is left in the answered folder, for
-/// `callgrind_annotate`.
+/// Counts every case whose name contains `only`. The returned folder keeps one profile per case,
+/// for `callgrind_annotate`.
 pub(crate) fn count(only: &str) -> anyhow::Result<(Counts, PathBuf)> {
     let program = env::current_exe().context("this program")?;
     let folder = program.with_file_name("callgrind");
@@ -52,7 +52,7 @@ pub(crate) fn count(only: &str) -> anyhow::Result<(Counts, PathBuf)> {
     Ok((counts, folder))
 }
 
-/// What a profile counts in all.
+/// The total instruction count of a profile.
 fn instructions(profile: &Path) -> anyhow::Result<u64> {
     let text = fs::read_to_string(profile).with_context(|| profile.display().to_string())?;
     let Some(sum) = text.lines().find_map(|line| line.strip_prefix("summary: ")) else {
@@ -61,7 +61,7 @@ fn instructions(profile: &Path) -> anyhow::Result<u64> {
     sum.trim().parse().with_context(|| profile.display().to_string())
 }
 
-/// The compiler, as it names itself; empty where there is none.
+/// The output of `rustc --version`; empty if there is no compiler.
 fn rustc() -> String {
     let told = Command::new("rustc").arg("--version").output();
     told.map_or_else(|_| String::new(), |told| String::from_utf8_lossy(&told.stdout).trim().into())

@@ -1,4 +1,4 @@
-//! What is measured: commands, each with what comes before it and what must be answered.
+//! The cases: commands, each with its preparation and its expected reply.
 //!
 //! Here: the table. Not here: how a case is run (`run`).
 
@@ -6,20 +6,20 @@
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Case {
     pub(crate) name: &'static str,
-    /// Sent before for each key, which takes the place of `{}`; nothing where it is empty.
+    /// A request sent first for each key, which replaces `{}`; nothing is sent if it is empty.
     pub(crate) before: &'static str,
-    /// How often the request itself is sent before for each key, a second apart.
+    /// The number of times that the request itself is sent first for each key, a second apart.
     pub(crate) repeated: u64,
     pub(crate) request: &'static str,
-    /// How many keys take the place of `{}` in one request.
+    /// The number of keys that replace `{}` in one request.
     pub(crate) keys: usize,
-    /// What the answer holds once for each key.
+    /// The part of the reply that occurs once per key.
     pub(crate) answer: &'static str,
     /// The limits file.
     pub(crate) limits: &'static str,
 }
 
-/// A request on keys as `before` left them.
+/// A request on keys in the state that `before` left.
 const fn case(
     name: &'static str,
     before: &'static str,
@@ -29,7 +29,7 @@ const fn case(
     Case { name, before, repeated: 0, request, keys: 1, answer, limits: "" }
 }
 
-/// A request that was sent for the same keys `repeated` times before.
+/// A request that was sent `repeated` times before, for the same keys.
 const fn again(
     name: &'static str,
     repeated: u64,
@@ -53,7 +53,7 @@ const NUMBER: &str = "set {} 0 0 2\r\n10\r\n";
 const VALUE: &str = "set {} 0 0 32\r\n01234567890123456789012345678901\r\n";
 const SPENT: &str = "take {} 200 bucket:100/60s,capacity=200\r\n";
 
-/// A limit of other keys.
+/// A limit that matches other keys.
 const OTHERS: &str =
     "[[limit]]\nname = 'other'\nmatch = 'other:{id}'\npolicy = 'sliding:1000/60s'\n";
 const BOUND: &str = "[[limit]]\nname = 'user'\nmatch = 'user:{id}'\npolicy = 'sliding:1000/60s'\n";

@@ -1,7 +1,8 @@
-//! The instruction counts' program: count under callgrind, compare with what is written down, exit code.
+//! The instruction counts' program: count under callgrind, compare with the stored counts, exit
+//! code.
 //!
-//! In reading order: `case`, what is counted; `run`, how; `callgrind`, who counts; `baseline`, what it was
-//! before.
+//! In reading order: `case`, the cases; `run`, how they are executed; `callgrind`, the counter;
+//! `baseline`, the stored counts.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -21,26 +22,26 @@ use clap::Parser;
 
 use self::baseline::Counts;
 
-/// Something takes more instructions than is written down, or is not written down.
+/// A case takes more instructions than the stored count, or has no stored count.
 const DEARER: u8 = 1;
 /// The run could not finish.
 const FAILED: u8 = 2;
 
-/// Counts the instructions of decoding, applying, encoding and all of it, per operation, and compares them
-/// with those written down.
+/// Counts the instructions of decoding, applying, encoding and all of it, per operation, and
+/// compares them with the stored counts.
 ///
-/// Exit codes: 0 nothing takes over 5 % more; 1 something does, or is counted or written down alone; 2 the
-/// run could not finish.
+/// Exit codes: 0 no case takes over 5 % more; 1 a case does, or is only counted or only stored; 2
+/// the run could not finish.
 #[derive(Debug, Parser)]
 #[command(name = "instructions", version, max_term_width = 100)]
 struct Options {
-    /// Write the counts down instead
+    /// Store the new counts instead of comparing
     #[arg(long, conflicts_with = "only")]
     write: bool,
-    /// Count only what has this in its name, such as `whole.take`
+    /// Count only cases whose name contains this, such as `whole.take`
     #[arg(long, value_name = "PART", default_value = "")]
     only: String,
-    /// Where they are written down
+    /// The file of the stored counts
     #[arg(long, value_name = "FILE", default_value = "benches/instructions.toml")]
     baseline: PathBuf,
     /// Run in this process, without counting
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Counts, and writes or compares; false when something became dearer or could not be compared.
+/// Counts, and writes or compares. Returns false if a case became dearer or was not compared.
 fn run(options: &Options) -> anyhow::Result<bool> {
     let Options { write, only, baseline, here } = options;
     if *here {
@@ -83,7 +84,8 @@ fn run(options: &Options) -> anyhow::Result<bool> {
         eprintln!("instructions: by {}, written down by {}", counts.rustc, written.rustc);
     }
     if counts.cpu != written.cpu {
-        // The libraries take other ways there: nothing follows from a difference.
+        // The libraries choose other code paths on another processor, so a difference means
+        // nothing.
         eprintln!("instructions: on {}, written down on {}: not judged", counts.cpu, written.cpu);
         return Ok(true);
     }

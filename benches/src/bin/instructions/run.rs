@@ -1,8 +1,8 @@
 //! Runs the cases, in a process that callgrind watches.
 //!
-//! Only what [`measured`] calls counts: callgrind begins anew where it is entered and writes its
-//! count down where it is left. Each line on standard output names what was counted and says how
-//! many operations that were. Not here: starting callgrind (`callgrind`).
+//! Callgrind counts only the calls of [`measured`]: it resets its counter on entry and writes it on
+//! exit. Each line on standard output names a counted case and the number of its operations. Not
+//! here: starting callgrind (`callgrind`).
 
 use std::hint::black_box;
 
@@ -23,22 +23,22 @@ use crate::case::{CASES, Case};
 const KEYS: usize = 1600;
 /// Requests that a client sends at once.
 const PIPELINE: usize = 16;
-/// More than the answers to so many requests take, of 100 keys each.
+/// More bytes than the replies to `PIPELINE` requests of 100 keys each.
 const ANSWER_BYTES: usize = 64 << 10;
 
-/// Runs a part of a case; false where it has no such part.
+/// Runs a part of a case; returns false if the case has no such part.
 type Run = fn(&Case) -> bool;
 
 const PARTS: [(&str, Run); 3] =
     [("decode", decode_all), ("apply", apply_all), ("whole", answer_all)];
 
-/// What is counted.
+/// The function whose instructions are counted.
 #[inline(never)]
 pub(crate) fn measured(work: &mut dyn FnMut()) {
     work();
 }
 
-/// Runs everything whose name, `part.case`, contains `only`.
+/// Runs every case whose name, `part.case`, contains `only`.
 pub(crate) fn all(only: &str) {
     println!("{}", cpu());
     for (part, run) in PARTS {
@@ -58,7 +58,7 @@ pub(crate) fn all(only: &str) {
     }
 }
 
-/// What decides which of their ways the libraries take.
+/// The processor features by which the libraries choose their code paths.
 fn cpu() -> String {
     let arch = std::env::consts::ARCH;
     #[cfg(target_arch = "x86_64")]
@@ -68,7 +68,7 @@ fn cpu() -> String {
     arch.to_owned()
 }
 
-/// Requests that a client sends at once, on these keys: one request for each group of `keys`.
+/// Batches of requests on these keys, one request for each group of `keys` keys.
 fn wires(request: &str, keys: usize) -> Vec<Vec<u8>> {
     let numbers: Vec<usize> = (0..KEYS).collect();
     let requests: Vec<String> = numbers
@@ -81,7 +81,7 @@ fn wires(request: &str, keys: usize) -> Vec<Vec<u8>> {
     requests.chunks(PIPELINE).map(|group| group.concat().into_bytes()).collect()
 }
 
-/// The requests of a wire.
+/// The requests of a batch.
 fn requests(wire: &[u8]) -> impl Iterator<Item = Request<'_>> {
     let mut rest = wire;
     std::iter::from_fn(move || {
@@ -116,7 +116,7 @@ struct Client {
 }
 
 impl Client {
-    /// Everything is as it should be before the request of a case.
+    /// A client and a server in the state that the case requires.
     fn ready_for(case: &Case) -> Self {
         let config = Config { threads: 1, ..Config::default() };
         let limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
@@ -133,13 +133,13 @@ impl Client {
         client
     }
 
-    /// Sends everything at the next second.
+    /// Sends all batches, one second later than the previous call.
     fn send(&mut self, wires: &[Vec<u8>]) {
         self.now_ms += 1000;
         self.answer(wires, &mut room_for_answers(wires));
     }
 
-    /// Answers what is sent at once, each into its place.
+    /// Executes the batches; the replies to each go into the entry of `answers` with its index.
     fn answer(&mut self, wires: &[Vec<u8>], answers: &mut [Vec<u8>]) {
         let now = Now::at_ms(self.now_ms);
         for (wire, out) in wires.iter().zip(answers) {
@@ -153,7 +153,7 @@ fn room_for_answers(wires: &[Vec<u8>]) -> Vec<Vec<u8>> {
     wires.iter().map(|_| Vec::with_capacity(ANSWER_BYTES)).collect()
 }
 
-/// Requests as the server meets them: bytes in, bytes out.
+/// Runs whole requests: bytes in, bytes out.
 fn answer_all(case: &Case) -> bool {
     let mut client = Client::ready_for(case);
     let wires = wires(case.request, case.keys);
@@ -164,13 +164,13 @@ fn answer_all(case: &Case) -> bool {
     true
 }
 
-/// What the store is asked.
+/// A call to the engine.
 enum Ask<'a> {
     Plain(Command<'a>),
     Take(Key<'a>, Policy, Units),
 }
 
-/// Requests that need nothing but the store, decoded before; false for others.
+/// Applies decoded requests that need only the engine; returns false for other requests.
 fn apply_all(case: &Case) -> bool {
     let wires = wires(case.request, case.keys);
     let asks: Vec<Ask<'_>> = wires.iter().flat_map(|wire| requests(wire)).flat_map(asks).collect();
@@ -201,7 +201,7 @@ fn apply_all(case: &Case) -> bool {
     true
 }
 
-/// What a request asks the store, where that is simple.
+/// The engine calls of a request; empty if it needs more than the engine.
 fn asks(request: Request<'_>) -> Vec<Ask<'_>> {
     match request {
         Request::Retrieve { keys, .. } => {
@@ -224,7 +224,7 @@ fn asks(request: Request<'_>) -> Vec<Ask<'_>> {
     }
 }
 
-/// Answers as they are told: a name, a request, what became of it.
+/// Outcomes to encode: a name, the request, its outcome.
 fn answers() -> [(&'static str, &'static [u8], Outcome<'static>); 6] {
     let item =
         ItemView { value: Value::Number(1234), ttl_seconds: Some(60), ..ItemView::default() };

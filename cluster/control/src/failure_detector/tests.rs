@@ -1,4 +1,4 @@
-//! Whose silence counts.
+//! The silence that counts, and the silence that does not.
 
 use cluster::map::NodeDescription;
 use cluster::placement::{Placement, Scheme};
@@ -35,7 +35,8 @@ fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-/// The leader, node 1, when `late` of the voters heard node 4 too long ago, and `mute` say nothing.
+/// Whether leader 1 calls node 4 silent when its last message is too old at the voters `late`, and
+/// the voters `mute` report nothing.
 fn is_silent(voters: u32, late: &[u32], mute: &[u32]) -> bool {
     let map = map(7);
     let now = ms(60_000);
@@ -67,7 +68,7 @@ fn a_majority_of_all_voters_has_to_miss_it() {
 }
 
 #[test]
-fn nobody_is_silent_before_there_was_time_to_speak() {
+fn new_node_is_not_silent_before_its_first_heartbeat() {
     let map = map(3);
     let mut liveness = FailureDetector::default();
     liveness.see(&map, &ids([1]), NodeId(1), ms(5000));
@@ -77,7 +78,7 @@ fn nobody_is_silent_before_there_was_time_to_speak() {
     liveness.record(NodeId(2), LIFE, ms(6400));
     liveness.see(&map, &ids([1]), NodeId(1), ms(7000));
     assert_eq!(silent(&liveness, 7000), ids([3]));
-    // Held up for ten seconds: what was missed meanwhile says nothing.
+    // Suspended for ten seconds: silence in that time proves nothing.
     liveness.slept(ms(10_000), ms(17_000));
     assert_eq!(silent(&liveness, 17_000), ids([3]), "it was silent before");
     assert_eq!(silent(&liveness, 17_899), ids([3]));
@@ -85,7 +86,7 @@ fn nobody_is_silent_before_there_was_time_to_speak() {
 }
 
 #[test]
-fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
+fn refused_or_replaced_incarnation_is_over() {
     let map = map(3);
     let mut liveness = FailureDetector::default();
     let now = ms(10_000);
@@ -93,14 +94,15 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     liveness.record(NodeId(2), Incarnation(2), now);
     liveness.record(NodeId(2), LIFE, now);
     liveness.record(NodeId(3), Incarnation(0), now);
-    // A later life is heard before it is in the map; one before it is an echo.
+    // A later incarnation sends a message before it is in the map; a message of an earlier one is
+    // an echo.
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([3]));
-    // It died before the map knew it: so is the one in the map.
+    // It died before the map had it, so the incarnation in the map is over too.
     liveness.record(NodeId(3), LIFE, now + ms(1500));
     assert_eq!(liveness.silent(&map, NodeId(1), now + ms(1499)), ids([]));
     assert_eq!(liveness.silent(&map, NodeId(1), now + ms(1500)), ids([2]));
     liveness.record(NodeId(3), Incarnation(0), now);
-    // A life that is new in the map had no time to speak.
+    // An incarnation that is new in the map had no time to send.
     let mut reborn = map.clone();
     let description = map.nodes()[&NodeId(3)].description.clone();
     let incarnation = Incarnation(5);
@@ -113,7 +115,7 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
     liveness.see(&map, &ids([1]), NodeId(1), now);
     liveness.refuse(NodeId(2), LIFE, now);
     assert_eq!(liveness.silent(&map, NodeId(1), now), ids([2]));
-    // A message that was on its way is no sign of life, a later one is.
+    // A message in flight is no sign of life, a later one is.
     liveness.record(NodeId(2), LIFE, now + ms(250));
     assert_eq!(liveness.silent(&map, NodeId(1), now + ms(250)), ids([2]));
     liveness.record(NodeId(2), LIFE, now + ms(251));
@@ -121,7 +123,7 @@ fn a_life_is_over_when_it_was_refused_and_an_old_one_is_not_heard() {
 }
 
 #[test]
-fn old_words_do_not_count() {
+fn stale_reports_do_not_count() {
     let map = map(4);
     let mut liveness = FailureDetector::default();
     liveness.see(&map, &ids([1, 2, 3]), NodeId(1), ms(0));
@@ -132,7 +134,7 @@ fn old_words_do_not_count() {
 }
 
 #[test]
-fn new_voters_accuse_nobody_before_they_listened() {
+fn new_voters_call_no_node_silent_at_first() {
     let map = map(5);
     let mut liveness = FailureDetector::default();
     let me = NodeId(4);
@@ -140,7 +142,7 @@ fn new_voters_accuse_nobody_before_they_listened() {
     assert!(liveness.report(ms(60_000)).iter().all(|heard| heard.2 == 60_000));
     liveness.see(&map, &ids([1, 4, 5]), me, ms(60_000));
     assert!(liveness.report(ms(60_000)).iter().all(|heard| heard.2 == 0));
-    // The one that leads waits too, though the two others are a majority.
+    // The leader waits too, although the two others are a majority.
     liveness.take_report(
         NodeId(5),
         vec![(NodeId(1), LIFE, 60_000), (NodeId(2), LIFE, 60_000)],

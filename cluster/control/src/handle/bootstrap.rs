@@ -1,14 +1,14 @@
-//! How a node without a cluster finds one, or founds one with others.
+//! Bootstrap: finding a cluster, or founding one with others.
 //!
-//! Here: greeting the seeds, the pledges, joining. Not here: what becomes of a node that has its
-//! place (`heartbeat`).
+//! Here: greeting the seeds, the bootstrap votes, joining. Not here: a node that has its membership
+//! (`heartbeat`).
 //!
-//! Whoever founds a cluster is its first voter, alone; all others join. So there is one
-//! initialisation, by one node, and what has to be agreed before is only who. Every seeking node
-//! pledges itself to one, the lowest birth it sees, and a node founds a cluster of `n` only when it
-//! holds `n` pledges, its own among them. A pledge is taken back only when the other one has itself
-//! pledged to a third, or another process answers at its address. So of fewer than 2n nodes no two
-//! can found.
+//! The founder of a cluster is its first voter, alone; all others join. So one node initialises
+//! Raft, once, and only the choice of the founder must be agreed before. Every seeking node gives
+//! its bootstrap vote to one node, the lowest node uuid that it sees. A node founds a cluster of
+//! `n` only with `n` votes, its own included. A vote moves only if its holder has voted for a third
+//! node, or if another process answers at the holder's address. So of fewer than 2n nodes no two
+//! can found a cluster.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use super::{ControlNode, StartMode, heartbeat};
 use crate::rpc::{ProposeReply, RpcReply, RpcRequest, Sender};
 use crate::store::{Membership, StoreError};
 
-/// Between two rounds of greetings.
+/// The time between two rounds of greetings.
 const PERIOD: Duration = Duration::from_millis(250);
-/// For a greeting, and for a place in the cluster.
+/// The timeouts of a greeting, and of a registration.
 const GREET_TTL: Duration = Duration::from_millis(500);
 const JOIN_TTL: Duration = Duration::from_secs(2);
-/// Another seeking node counts for so long.
+/// Another seeking node counts for this time after it was last seen.
 const SEEN: Duration = Duration::from_secs(2);
-/// Most seeking nodes remembered.
+/// The most seeking nodes that are recorded.
 const SEEKERS_MAX: usize = 1024;
 
-/// The other nodes that have no cluster either.
+/// The other nodes without a cluster.
 #[derive(Debug, Default)]
 pub(super) struct BootstrapPeers {
     seen: BTreeMap<u128, BootstrapPeer>,
-    /// Our own: to whom, and since when.
+    /// This node's own vote, and since when.
     bootstrap_vote: Option<(u128, Duration)>,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct BootstrapPeers {
 struct BootstrapPeer {
     address: String,
     at: Duration,
-    /// To whom it said it is pledged, and when we had asked.
+    /// The vote that the node reported, and when this node had asked.
     bootstrap_vote: Option<(u128, Duration)>,
 }
 
@@ -54,8 +54,8 @@ impl BootstrapPeers {
         self.bootstrap_vote.map(|(node_uuid, _)| node_uuid)
     }
 
-    /// A node without a cluster is there. Its pledge counts for the founder if it answered a
-    /// question, asked at `asked`.
+    /// Records a node without a cluster. Its vote counts only if it was the answer to a request
+    /// that this node sent at `asked`.
     pub(super) fn saw(
         &mut self,
         from: &Sender,
@@ -63,7 +63,7 @@ impl BootstrapPeers {
         asked: Option<Duration>,
         now: Duration,
     ) {
-        // One address has one tenant, and the last is the one that lives.
+        // An address belongs to one process: the last one seen there.
         self.seen.retain(|node_uuid, other| {
             *node_uuid == from.node_uuid || other.address != from.address
         });
@@ -84,7 +84,8 @@ impl BootstrapPeers {
         }
     }
 
-    /// What a round of greetings led to: whether node `me` is to found a cluster of `wanted`.
+    /// Updates this node's vote after a round of greetings. Returns whether node `me` must found a
+    /// cluster of `wanted` nodes.
     fn decide(&mut self, me: u128, wanted: usize, now: Duration) -> bool {
         let fresh = |seeker: &BootstrapPeer| now.saturating_sub(seeker.at) <= SEEN;
         let lowest = self
@@ -100,7 +101,7 @@ impl BootstrapPeers {
             None => visible >= wanted,
             Some((to, _)) if to == me => lowest != me,
             Some((to, _)) => match self.seen.get(&to) {
-                // Gone from its address: `saw` met another one there.
+                // The holder left its address: `saw` found another process there.
                 None => true,
                 Some(seeker) => seeker.bootstrap_vote.is_some_and(|(third, _)| third != to),
             },
@@ -117,7 +118,7 @@ impl BootstrapPeers {
     }
 }
 
-/// Returns when the node has a place.
+/// Returns once the node has a membership.
 pub(super) async fn seek(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     loop {
         if node.membership().is_some() {
@@ -144,12 +145,12 @@ pub(super) async fn seek(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     }
 }
 
-/// Sees to it that the node of this directory does not run already, at the address of its last life: a
-/// copy of the directory would vote with the same name.
+/// Checks that the node of this directory does not already run at the address of its last
+/// incarnation: a copy of the directory would vote under the same id.
 ///
 /// # Errors
 ///
-/// [`StoreError::Copied`]; those of the disk.
+/// [`StoreError::Copied`], and errors of the disk.
 pub(super) async fn is_the_only_one(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     let here = node.options.description.peer_address.clone();
     if node.membership().is_some()
@@ -169,16 +170,17 @@ pub(super) async fn is_the_only_one(node: &Arc<ControlNode>) -> Result<(), Store
     node.store.moves_to(&here).await
 }
 
-/// Begins a cluster. Its first node has the id that the map gives first.
+/// Founds a cluster. Its first node gets the first id of the map.
 async fn found(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     let cluster = node.state.lock().rng.wide();
-    // The rest of the id is kept from logs, for key hashes are seeded with it.
+    // Only the front of the id is logged, because key hashes are seeded with the id.
     let cluster_front = format!("{:08x}", (cluster >> 96) as u32);
-    tracing::info!(target: "tollgate::life", cluster = cluster_front, "founds a cluster");
+    tracing::info!(target: "tollgate::life", cluster = cluster_front, "this node founds a cluster");
     node.sit(Membership { cluster, node: NodeId(1), is_founder: true }).await
 }
 
-/// Asks all seeds who is there. A place, if one of them has a cluster that gives one.
+/// Greets all seeds. Returns a membership if one of them belongs to a cluster that admits this
+/// node.
 async fn greet_all(node: &Arc<ControlNode>) -> Option<Membership> {
     let seeds = node.state.lock().seeds.clone();
     let mut greetings = JoinSet::new();
@@ -220,7 +222,7 @@ async fn greet_all(node: &Arc<ControlNode>) -> Option<Membership> {
     None
 }
 
-/// Asks for a place, at the address and wherever that points to.
+/// Registers this node at an address, following redirects to the leader.
 async fn join(node: &Arc<ControlNode>, seed: String) -> Option<NodeId> {
     let mut address = seed;
     for _ in 0..3 {
@@ -233,7 +235,7 @@ async fn join(node: &Arc<ControlNode>, seed: String) -> Option<NodeId> {
                 return Some(id);
             }
             RpcReply::Propose(ProposeReply::Answered(_, Err(refused))) => {
-                tracing::warn!(%refused, "the cluster does not take the node");
+                tracing::warn!(%refused, "the cluster of a seed refuses to register this node");
                 return None;
             }
             RpcReply::Propose(ProposeReply::NotLeader(Some((_, leader)))) => address = leader,

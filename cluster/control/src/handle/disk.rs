@@ -1,11 +1,11 @@
-//! A disk under the control log that fails, fills or is slow.
+//! Handling of a disk under the control log that fails, fills up or is slow.
 //!
-//! Here: the task that looks at the store and at Raft: a Raft that ended is started again as soon as the
-//! disk can be written, and a leader with a slow or full disk lets another node lead. Not here: what
-//! writes take (`store::health`), who votes instead (`leader`).
+//! Here: the task that watches the store and Raft. It starts an ended Raft again as soon as the
+//! disk can be written, and it transfers the leadership away from a slow or full disk. Not here:
+//! the durations of writes (`store::health`), the replacement of voters (`leader`).
 //!
-//! A node whose Raft has ended goes on as an observer does: it beats, hears of changes, and its copies
-//! serve. Nothing of it depends on the disk but its vote and its log.
+//! A node whose Raft has ended goes on as an observer: it sends heartbeats, receives changes, and
+//! its copies serve. Only its vote and its log depend on the disk.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::rpc::DiskState;
 use crate::store::StoreError;
 use crate::store::health::DiskCondition;
 
-/// Between two looks.
+/// The time between two checks.
 const PACE: Duration = Duration::from_millis(200);
-/// A disk that was not written for this long is written to, to learn how it does.
+/// A disk without a write for this time is probed by a write.
 const PROBE_AFTER: Duration = Duration::from_millis(500);
-/// Between two tries to open a store that failed.
+/// The time between two attempts to open a store that failed.
 const RETRY: Duration = Duration::from_secs(1);
-/// Between two lines about the same fault.
+/// The time between two log lines about the same fault.
 const REPORT_AGAIN: Duration = Duration::from_mins(1);
-/// Lets Raft end.
+/// The longest wait for Raft's shutdown.
 const END_MAX: Duration = Duration::from_secs(2);
-/// Between two tries to give the lead away.
+/// The time between two attempts to transfer the leadership.
 const STEP_DOWN_AGAIN: Duration = Duration::from_secs(5);
-/// Without contact for so long a node with a slow disk is better than none.
+/// After this time without contact a leader with a slow disk is better than none.
 const NO_LEADER_MAX: Duration = Duration::from_secs(5);
 
-/// How the disk does, in a word.
+/// The state of the disk.
 pub(super) fn state(node: &ControlNode) -> DiskState {
     if node.state.lock().fault.is_some() {
         return DiskState::Failed;
@@ -49,7 +49,7 @@ pub(super) fn state(node: &ControlNode) -> DiskState {
     }
 }
 
-/// Why nothing can be written, from the first write that failed on.
+/// The reason why the disk cannot be written, from the first failed write on.
 pub(super) fn failure(node: &ControlNode) -> Option<String> {
     let told = node.state.lock().fault.as_ref().map(|fault| fault.why.clone());
     told.or_else(|| match node.store.health().condition() {
@@ -58,7 +58,7 @@ pub(super) fn failure(node: &ControlNode) -> Option<String> {
     })
 }
 
-/// The fault, or the slowness, for people.
+/// The fault or the slowness, as text for operators.
 pub(super) fn fault(node: &ControlNode) -> Option<String> {
     if let Some(fault) = &node.state.lock().fault {
         let still = fault.still.as_ref().filter(|still| !fault.why.contains(*still));
@@ -72,7 +72,7 @@ pub(super) fn fault(node: &ControlNode) -> Option<String> {
     }
 }
 
-/// What is wrong with a disk that can be written, for people.
+/// The trouble of a disk that can be written, as text for operators.
 fn trouble_of(node: &ControlNode, condition: &DiskCondition) -> Option<String> {
     let name = node.store.name();
     match condition {
@@ -88,7 +88,7 @@ fn cannot_be_written(node: &ControlNode, why: &str) -> String {
     format!("control log {} cannot be written: {why}", node.store.name())
 }
 
-/// Nodes whose control log cannot be written, which should not vote where others can.
+/// Nodes that cannot write their control log. They should not vote if others can.
 pub(super) fn unfit(node: &ControlNode) -> BTreeSet<NodeId> {
     let me = node.id().filter(|_| state(node) == DiskState::Failed);
     let state = node.state.lock();
@@ -96,7 +96,8 @@ pub(super) fn unfit(node: &ControlNode) -> BTreeSet<NodeId> {
     has_failed.map(|(id, _)| *id).chain(me).collect()
 }
 
-/// This node's disk is slow or full, and a voter that is there has a better one: that one should lead.
+/// Whether this node's disk is slow or full while a reachable voter has a better one, which should
+/// lead.
 pub(super) fn is_outdone(node: &ControlNode) -> bool {
     if !node.store.health().is_sick() {
         return false;
@@ -115,7 +116,7 @@ pub(super) fn is_outdone(node: &ControlNode) -> bool {
         .any(|(id, _)| state.conditions.get(&id).is_some_and(|other| other.disk == DiskState::Fine))
 }
 
-/// What was said when.
+/// When each condition was last logged or acted on.
 #[derive(Default)]
 struct LoggedConditions {
     fault: Option<Instant>,
@@ -133,7 +134,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
             continue;
         }
         let ended = node.metrics().and_then(|metrics| metrics.running_state.err());
-        // The disk says why Raft has ended, if it is the disk.
+        // If the disk is the reason for the end of Raft, its error is the better one.
         if let Some(why) = failure(&node).or(ended.map(|why| format!("Raft has ended: {why}"))) {
             fail(&node, why, &mut logged);
             continue;
@@ -142,17 +143,17 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         transfer_lead(&node, &mut logged).await;
         if node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
             let store = node.store.clone();
-            // Not waited for: it may hang. What comes of it, the store knows.
+            // The task does not wait for the probe, which may hang. The store records the result.
             tokio::spawn(async move { store.probe().await });
         }
     }
 }
 
-/// Raft ends here until the disk works again.
+/// Ends Raft on this node until the disk works again.
 fn fail(node: &Arc<ControlNode>, why: String, logged: &mut LoggedConditions) {
     tracing::error!(
-        "{why}. The node goes on serving its copies, and votes no more. Free space or repair the disk: \
-         it is tried again every second"
+        "{why}. This node keeps serving its copies, but does not vote. Free space or repair the \
+         disk: the node tries again every second"
     );
     let now = Instant::now();
     (logged.fault, logged.tried) = (Some(now), Some(now));
@@ -164,7 +165,7 @@ fn fail(node: &Arc<ControlNode>, why: String, logged: &mut LoggedConditions) {
     if let Some(raft) = raft {
         tokio::spawn(async move { timeout(END_MAX, raft.shutdown()).await });
     }
-    // The others should know.
+    // Reports the fault to the voters at once.
     node.heartbeat_now.notify_one();
 }
 
@@ -190,12 +191,19 @@ async fn recover(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
     let since = fault.since.elapsed().as_secs();
     match again {
         Ok(()) => {
-            tracing::warn!("control log {} works again after {since} s", node.store.name());
+            tracing::warn!(
+                "control log {} can be written again, after {since} s",
+                node.store.name()
+            );
             node.heartbeat_now.notify_one();
         }
         Err(error) if logged.fault.is_none_or(|at| at.elapsed() > REPORT_AGAIN) => {
             logged.fault = Some(Instant::now());
-            tracing::error!("{}, for {since} s now: {error}", fault.why);
+            tracing::error!(
+                "{}. This node has tried for {since} s to recover: {error}. Free space or repair \
+                 the disk",
+                fault.why
+            );
         }
         Err(_) => {}
     }
@@ -203,7 +211,7 @@ async fn recover(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
 
 async fn start_again(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     node.store.reopen().await?;
-    // It could be opened; whether it can be written shows when it is.
+    // Opening succeeded; the probe checks that the disk can be written.
     node.store.probe().await?;
     node.start_raft().await
 }
@@ -217,12 +225,12 @@ fn report_fault(node: &ControlNode, logged: &mut LoggedConditions) {
     {
         logged.trouble = Some(Instant::now());
         tracing::warn!(
-            "{trouble}. The node serves on; where another one can, that leads the cluster"
+            "{trouble}. This node keeps serving, and another voter leads if one can. Check the disk"
         );
     }
 }
 
-/// A leader with a slow or full disk gives the lead away.
+/// Transfers the leadership if this node leads with a slow or full disk.
 async fn transfer_lead(node: &Arc<ControlNode>, logged: &mut LoggedConditions) {
     let is_early = logged.stepped_down.is_some_and(|at| at.elapsed() < STEP_DOWN_AGAIN);
     if !is_early && node.is_leader() && is_outdone(node) {

@@ -1,7 +1,7 @@
-//! Beats: a node says to every voter that it is there, and hears what is new.
+//! Heartbeats: a node sends every voter a sign of life, and receives map changes in the answers.
 //!
-//! Here: the task that beats, what becomes of the answers, registering the present life. Not here:
-//! what a voter answers (`rpc_server`).
+//! Here: the task that sends heartbeats, the handling of the answers, the registration of the
+//! present incarnation. Not here: the voter's answer (`rpc_server`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,41 +20,46 @@ use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{self, RpcReply, RpcRequest};
 use crate::store::Membership;
 
-/// Between two beats.
+/// The time between two heartbeats.
 pub(crate) const PERIOD: Duration = Duration::from_millis(250);
-/// Between two beats of a node that gets or gives partitions: each step waits until it has the map.
+/// The same for a node that receives or gives away partitions: each step of a move waits until the
+/// node has the map.
 const PERIOD_MOVING: Duration = Duration::from_millis(25);
-/// A partition of a node's moves on, or has come to rest, within so long.
+/// A move counts as under way for this time after a change of one of the node's partitions.
 const MOVING: Duration = Duration::from_millis(500);
-/// No two are closer than this, whoever asks for one.
+/// The least time between two heartbeats, even on request.
 const PERIOD_MIN: Duration = Duration::from_millis(10);
-/// An answer that takes longer is of no use.
+/// A later answer is of no use.
 const TTL: Duration = Duration::from_secs(1);
-/// Whoever did not run for so much longer than a period could hear nobody.
+/// If the process did not run for this much longer than a period, it could not receive messages.
 const GAP: Duration = Duration::from_millis(500);
-/// An answer older than this makes no lease.
+/// Older answers do not count for a lease.
 const LEASE_MAX: Duration = SILENCE;
-/// Without contact for so long a node looks for voters at its seeds.
+/// After this time without contact a node asks its seeds for the voters.
 const LOST: Duration = Duration::from_secs(1);
-/// So long a process is refused as the double of a node that runs before it ends: the other may be its
-/// own last life, heard a moment ago at another address.
+/// A process that is refused as a duplicate of a running node ends after this time. Until then the
+/// other process may be its own previous incarnation, seen a moment ago at another address.
 const DOUBLED_MAX: Duration = Duration::from_secs(4);
-/// Between two tries to take a place that the disk could not note down.
+/// The time between two attempts to store a membership on a disk that fails.
 const SEEK_AGAIN: Duration = Duration::from_secs(5);
-/// A registration may take so long, and is tried so often.
+/// The timeout of a registration, and the time between two of them.
 const REGISTER_TTL: Duration = Duration::from_secs(2);
 const REGISTER_PERIOD: Duration = Duration::from_millis(500);
 
 pub(super) async fn run(node: Arc<ControlNode>) {
     let had_membership = node.membership().is_some();
     while let Err(error) = bootstrap::seek(&node).await {
-        tracing::error!(%error, "the node cannot take its place in the cluster: it is tried again");
+        tracing::error!(
+            %error,
+            "this node cannot store its membership, and tries again every 5 s. Free space or \
+             repair the disk of the data directory"
+        );
         sleep(SEEK_AGAIN).await;
     }
     let mut flights = JoinSet::new();
     if had_membership {
-        // Seeds of another cluster than the directory's are a mistake, which a node that reaches its own
-        // would never notice.
+        // Seeds of another cluster than the data directory's are a mistake. A node that reaches its
+        // own cluster would not notice it otherwise.
         let seeds = node.state.lock().seeds.clone();
         for seed in seeds {
             flights.spawn(greet_node(node.clone(), seed));
@@ -64,7 +69,10 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     loop {
         let gap = last.elapsed().saturating_sub(PERIOD);
         if gap > GAP {
-            tracing::warn!(?gap, "did not run");
+            tracing::warn!(
+                ?gap,
+                "this process did not run: check for overload or a paused machine"
+            );
             node.state.lock().liveness.slept(gap, node.now());
         }
         last = Instant::now();
@@ -74,7 +82,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     }
 }
 
-/// Waits for `longest`, or until somebody asks for a round, but for `least` at least.
+/// Waits for `longest`, or until `asked` is notified, but at least for `least`.
 pub(super) async fn rest(asked: &Notify, least: Duration, longest: Duration) {
     let begun = Instant::now();
     tokio::select! {
@@ -104,7 +112,8 @@ fn round(node: &Arc<ControlNode>, flights: &mut JoinSet<()>) {
     };
     let metrics = node.metrics();
     if let (Some(raft), Some(metrics)) = (node.raft(), &metrics) {
-        // Who was replaced while it was away does not know it, and would stand for ever.
+        // A voter that was replaced while it was away has not received that change, and would stand
+        // for election for ever.
         let ours = metrics.membership_config.log_id().map_or(0, |id| id.index + 1);
         let may_vote = voters.contains(&me) || index <= ours;
         raft.runtime_config().elect(may_vote && !disk::is_outdone(node));
@@ -149,8 +158,8 @@ async fn greet_node(node: Arc<ControlNode>, seed: String) {
         if node.state.lock().strange_seeds.insert(seed.clone()) {
             let front = |cluster: u128| format!("{:08x}", (cluster >> 96) as u32);
             tracing::warn!(
-                "{seed} is ignored: it is in cluster {}, and the data directory of this node is of \
-                 cluster {}. To join the other, start with an empty data directory",
+                "seed {seed} is ignored: it belongs to cluster {}, the data directory of this node \
+                 to cluster {}. To join the other cluster, start with an empty data directory",
                 front(cluster),
                 front(ours.unwrap_or_default())
             );
@@ -187,14 +196,14 @@ async fn take_reply(
             }
             if has_moved {
                 node.state.lock().moved_at = Some(Instant::now());
-                // In time for the beat that is waited for.
+                // Ends the present pause, which was chosen before the move.
                 node.heartbeat_now.notify_one();
             }
         }
         None => fetch(node, voter).await,
     }
     if node.published.ver() < news.map_ver {
-        // There is more than goes into one answer.
+        // The rest of the deltas did not fit into one answer.
         node.heartbeat_now.notify_one();
         return;
     }
@@ -204,7 +213,8 @@ async fn take_reply(
         *answered = sent.max(*answered);
         state.answered.retain(|_, sent| sent.elapsed() < LEASE_MAX);
     }
-    // Only now: contact means to know what the majority has decided.
+    // Set the contact only after the deltas: contact means that this node has the decisions of the
+    // majority.
     let age = news.contact_ms.map(|ms| Duration::from_millis(ms.into()));
     if let Some(contact) = age.and_then(|age| sent.checked_sub(age)) {
         let mut state = node.state.lock();
@@ -212,7 +222,7 @@ async fn take_reply(
     }
 }
 
-/// Whether a partition of this node's changed.
+/// Whether a partition with a copy on node `me` changed.
 fn is_about(delta: &Delta, me: NodeId) -> bool {
     delta.items.iter().any(|item| match item {
         DeltaItem::Partition(_, entry) => entry.copies().any(|copy| copy.node == me),
@@ -220,7 +230,7 @@ fn is_about(delta: &Delta, me: NodeId) -> bool {
     })
 }
 
-/// Gets the whole map, piece by piece, once at a time.
+/// Fetches the whole map in chunks. At most one fetch runs at a time.
 async fn fetch(node: &Arc<ControlNode>, voter: NodeId) {
     if std::mem::replace(&mut node.state.lock().is_fetching, true) {
         return;
@@ -249,7 +259,7 @@ async fn fetch_whole(node: &Arc<ControlNode>, voter: NodeId) -> Option<Map> {
     }
 }
 
-/// Sees to it that the map has the present life of this node, as it is.
+/// Registers the present incarnation and description of this node if the map lacks them.
 fn check_registration(node: &Arc<ControlNode>, map: &Map, flights: &mut JoinSet<()>) {
     let mut state = node.state.lock();
     let Some(membership) = state.identity.membership else { return };
@@ -262,7 +272,7 @@ fn check_registration(node: &Arc<ControlNode>, map: &Map, flights: &mut JoinSet<
     }
     if is_known && !state.was_member {
         state.was_member = true;
-        tracing::info!(node = %membership.node, "is in the map");
+        tracing::info!(node = %membership.node, "this node is registered in the map");
     }
     let is_gone = known.is_none() && state.was_member;
     let is_same = known.is_some_and(|known| known.description == node.options.description);
@@ -279,11 +289,19 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
     let command = registration(&node);
     match proposals::propose(&node, command, REGISTER_TTL).await.map(|outcome| outcome.answer) {
         Ok(Ok(MapAnswer::Registered(id))) if id != membership.node => {
-            // The cluster forgot the old one, so this directory is another node now.
-            tracing::warn!(old = %membership.node, new = %id, "was forgotten and is another node now");
+            // The cluster has forgotten the old id, so this directory is a new node.
+            tracing::warn!(
+                old = %membership.node,
+                new = %id,
+                "the cluster had forgotten this node, which gets a new id and new copies"
+            );
             let membership = Membership { node: id, is_founder: false, ..membership };
             if let Err(error) = node.sit(membership).await {
-                tracing::error!(%error, "the node cannot take its place");
+                tracing::error!(
+                    %error,
+                    "this node cannot store its new id. Free space or repair the disk of the data \
+                     directory"
+                );
             }
         }
         Ok(Ok(_)) => node.state.lock().doubled = None,
@@ -294,7 +312,7 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
         Ok(Err(refused)) => {
             let is_new = node.state.lock().refused.replace(refused) != Some(refused);
             if is_new {
-                tracing::warn!(%refused, "the cluster does not take the node: it asks again");
+                tracing::warn!(%refused, "the cluster refuses to register this node: trying again");
             }
         }
     }
@@ -302,8 +320,8 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
     node.progress.send_modify(|count| *count += 1);
 }
 
-/// Another process is this node, says the cluster. A moment later it still does: one of the two has a
-/// copy of the other's data directory, and this is the one to end.
+/// Handles the refusal of a registration because another process runs as this node. If the refusal
+/// lasts, one of the two has a copy of the other's data directory, and this process must end.
 fn note_duplicate(node: &ControlNode, membership: Membership, refused: MapRefusal) {
     let now = Instant::now();
     let mut state = node.state.lock();
@@ -322,7 +340,7 @@ fn note_duplicate(node: &ControlNode, membership: Membership, refused: MapRefusa
     ));
 }
 
-/// What a node says of itself to be in the map.
+/// The command that registers this node.
 pub(super) fn registration(node: &ControlNode) -> MapCommand {
     let identity = node.state.lock().identity;
     MapCommand::Register {

@@ -1,10 +1,11 @@
-//! What the leader does: takes commands, buries the silent, follows the controller, seats voters.
+//! The leader's work: takes commands, marks silent nodes dead, follows the controller, changes
+//! voters.
 //!
-//! Here: the task that does so while this node leads, and the rules a command meets before the log.
-//! Not here: what should change (`cluster::map::controller`), who is silent (`failure_detector`).
+//! Here: the task that runs while this node leads, and the checks of a command before the log. Not
+//! here: the choice of changes (`cluster::map::controller`), the silent nodes (`failure_detector`).
 //!
-//! It acts only on a map that a majority has just confirmed; should another one lead meanwhile,
-//! its commands are refused by version, or by Raft.
+//! The leader acts only on a map that a majority has just confirmed. If another node leads
+//! meanwhile, its commands are refused by version or by Raft.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,43 +26,44 @@ use crate::raft_network::{CallError, Unreachable, node_id};
 use crate::rpc::{ProposeReply, RpcRequest};
 use crate::store::encode;
 
-/// Between two rounds.
+/// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same, while nothing is left to do and every node was heard a moment ago.
+/// The same, while nothing is left to do and every node sent a message recently.
 const PACE_AT_REST: Duration = Duration::from_millis(250);
-/// A node that was heard this long ago is not called silent before the next round at rest.
+/// A node with a last message of this age cannot become silent before the next round at rest.
 const HEARD_RECENTLY: Duration = Duration::from_millis(600);
-/// No two are closer than this, whoever asks for one.
+/// The least time between two rounds, even on request.
 const PACE_MIN: Duration = Duration::from_millis(10);
 /// A commit, or a confirmation by the majority, that takes longer is given up for this round.
 const COMMIT_TTL: Duration = Duration::from_secs(2);
-/// Between the voters that would lead after a leader whose process is gone.
+/// The time between the candidacies of voters after the leader's process is gone.
 const STAND_GAP: Duration = Duration::from_millis(100);
-/// For a probe of a node that seems to be gone.
+/// The timeout for a probe of a suspected node.
 const PROBE_TTL: Duration = Duration::from_millis(300);
-/// Voters do not change while one of them was last heard this long ago: it may be dying together with
-/// the one that is to be replaced. Nobody is called silent for a while after voters changed, so a change
-/// now would delay its burial.
+/// Voters are not changed while the last message of one of them is this old: it may be dying
+/// together with the one to replace. After a change of voters no node counts as silent for a while,
+/// so a change now would delay its removal.
 const FALLING_SILENT: Duration = Duration::from_millis(600);
-/// Nor longer than this: a voter that only the leader does not hear must not stop replacements.
+/// The change waits no longer than this: one bad link between the leader and a voter must not
+/// prevent replacements.
 const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
-/// When more than a third of the nodes die within this time, nothing is copied for as long.
+/// If more than a third of the nodes die within this time, no copies are made for as long.
 const HOLD: Duration = Duration::from_secs(10);
-/// A newcomer votes once it has all but so many entries.
+/// A new voter votes once it lacks at most this number of entries.
 const CAUGHT_UP: u64 = 64;
 
-/// Longest command. 256 partitions take some 8 KB, the longest limit 5 KB.
+/// The longest command. 256 partitions take some 8 KB, the longest limit some 33 KB.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 
-/// What one leader remembers, from becoming it to losing it.
+/// The state of one leadership, from its beginning to its end.
 #[derive(Default)]
 struct Leader {
     dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
     burials: Vec<Duration>,
     targets: Option<(Vec<Member>, u8, Vec<PartitionOwners>)>,
-    /// Whose wall clock is off.
+    /// The nodes with a wrong wall clock.
     off: BTreeSet<NodeId>,
-    /// The map and the facts on which nothing was left to do.
+    /// The map version and the input with which nothing was left to do.
     at_rest: Option<(u64, ControllerInput)>,
 }
 
@@ -83,7 +85,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     }
 }
 
-/// Whether all nodes were heard a moment ago.
+/// Whether all nodes sent a message recently.
 fn hears_all(node: &ControlNode) -> bool {
     let (me, now) = (node.id(), node.now());
     let state = node.state.lock();
@@ -91,7 +93,8 @@ fn hears_all(node: &ControlNode) -> bool {
 }
 
 impl Leader {
-    /// Brings the map nearer to what it should be. None: without a majority, or not quite.
+    /// Runs the controller and commits its commands. Returns none without a majority, or if the map
+    /// has changed meanwhile.
     async fn round(&mut self, node: &Arc<ControlNode>, raft: &Raft, me: NodeId) -> Option<()> {
         if node.published.map().head().is_none() {
             let membership = node.membership().filter(|membership| membership.is_founder)?;
@@ -103,7 +106,7 @@ impl Leader {
             let create = MapCommand::Create { cluster: membership.cluster, placement };
             return write_all(raft, vec![create]).await;
         }
-        // Whoever was buried is mourned in the same round: its partitions wait.
+        // The second pass handles the partitions of nodes that the first pass marked dead.
         for _ in 0..2 {
             let map = node.published.map();
             let facts = self.facts(node, &map, me);
@@ -173,8 +176,8 @@ impl Leader {
         ControllerInput { silent, lost, serving, hold_copies, off, unmeasured }
     }
 
-    /// The living nodes whose wall clock is off, and the joining ones whose clock this node has not
-    /// measured yet. None of either where clocks are not measured at all.
+    /// The living nodes with a wrong wall clock, and the joining ones without a measured clock.
+    /// Both are empty if clocks are not measured at all.
     fn judge_clocks(
         &mut self,
         node: &ControlNode,
@@ -187,10 +190,14 @@ impl Leader {
         clocks.retain(|id, _| is_living(id));
         let off = clocks::off(&clocks, Some(me), &self.off);
         for node in off.difference(&self.off) {
-            tracing::warn!(%node, ahead_ms = clocks[node], "its clock is off: it becomes primary last");
+            tracing::warn!(
+                %node,
+                ahead_ms = clocks[node],
+                "the node's wall clock is off, so it becomes primary last: set its clock"
+            );
         }
         for node in self.off.difference(&off) {
-            tracing::info!(%node, "its clock is right again, or it is gone");
+            tracing::info!(%node, "the node's wall clock is right again, or the node is gone");
         }
         self.off.clone_from(&off);
         let is_unmeasured = |(id, known): &(&NodeId, &cluster::map::MapNode)| {
@@ -205,11 +212,12 @@ impl Leader {
         self.dead_since.iter().filter(is_long).map(|((id, _), _)| *id).collect()
     }
 
-    /// A step towards the right voters: newcomers listen first, and vote when they have the log.
+    /// Makes a step towards the wanted voters. New voters are learners first, and vote once they
+    /// have the log.
     ///
-    /// A dead voter is replaced at once. Membership changes are joint, so they are safe at any time; a
-    /// quick replacement lets a second voter die soon after the first. One that comes back finds its
-    /// seat taken, which costs it nothing.
+    /// A dead voter is replaced at once. Membership changes are joint, so they are safe at any
+    /// time, and after a quick replacement a second voter may die soon after the first. A replaced
+    /// voter that comes back goes on as an observer.
     async fn set_voters(&mut self, node: &Arc<ControlNode>, raft: &Raft) -> Option<()> {
         let map = node.published.map();
         let metrics = raft.metrics().borrow().clone();
@@ -230,7 +238,7 @@ impl Leader {
         }
         let leaves = node.id().is_some_and(|me| !wanted.contains(&me));
         if leaves && step_down::step_down(node).await {
-            // The new leader takes this node out of the voters.
+            // The new leader removes this node from the voters.
             return None;
         }
         let falling = FALLING_SILENT..FALLING_SILENT_MAX;
@@ -253,7 +261,7 @@ impl Leader {
             is_ready &= has > 0 && has + CAUGHT_UP >= metrics.last_log_index.unwrap_or(0);
         }
         if is_ready {
-            tracing::info!(?current, ?wanted, "other voters");
+            tracing::info!(?current, ?wanted, "changing the voters");
             let ids: BTreeSet<u64> = wanted.iter().map(|id| u64::from(id.0)).collect();
             timeout(COMMIT_TTL, raft.change_membership(ids, true)).await.ok()?.ok()?;
             if leaves {
@@ -264,12 +272,14 @@ impl Leader {
     }
 }
 
-/// A majority confirms that this node leads, and its map has all that was decided before.
+/// Waits until a majority confirms that this node leads, and until its map has every earlier
+/// decision.
 async fn confirm(raft: &Raft) -> Option<()> {
     timeout(COMMIT_TTL, raft.ensure_linearizable()).await.ok()?.ok().map(|_| ())
 }
 
-/// Puts commands into the log in one go. Refusals are no failures: something else came first.
+/// Appends commands to the log in one batch. A refused command is no failure: another one was
+/// first.
 async fn write_all(raft: &Raft, commands: Vec<MapCommand>) -> Option<()> {
     let mut written = Vec::with_capacity(commands.len());
     for command in commands {
@@ -284,7 +294,7 @@ async fn write_all(raft: &Raft, commands: Vec<MapCommand>) -> Option<()> {
     timeout(COMMIT_TTL, all).await.ok()?
 }
 
-/// What becomes of a command that someone asked for.
+/// Handles a command that a node proposed.
 pub(super) async fn decide(
     node: &Arc<ControlNode>,
     command: MapCommand,
@@ -302,13 +312,13 @@ pub(super) async fn decide(
         && map.nodes().len() > 1
         && step_down::step_down(node).await
     {
-        // Before partitions move: what moves waits for the leader.
+        // Step down before partitions move, because moves wait for the leader.
         return not_leader(node, node.leader());
     }
     if encode(&command).len() > COMMAND_BYTES_MAX {
         return ProposeReply::Answered(map.ver(), Err(MapRefusal::OutOfBounds));
     }
-    // The founder comes first: it has the first id already.
+    // The founder registers first, because it already has the first id.
     if map.head().is_none() || map.nodes().is_empty() && sender != node.id() {
         return ProposeReply::NotYet;
     }
@@ -327,8 +337,9 @@ pub(super) async fn decide(
                 if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
                     return ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere));
                 }
-                // Who is heard by few would be buried again at once. But who does not sit there yet
-                // cannot be heard: the answer that told it its place was lost, and it was buried.
+                // A dead node that reaches few voters would be marked dead again at once, so it
+                // waits. A sender without a membership sends no heartbeats: the reply with its id
+                // was lost, and it was marked dead.
                 let sits = sender == Some(id);
                 if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
                     return ProposeReply::NotYet;
@@ -337,7 +348,8 @@ pub(super) async fn decide(
                 && known.description.peer_address == description.peer_address
                 && (is_dead || silent.contains(&id))
             {
-                // Another process has its address: that one lost its directory and is no more.
+                // The new process has the address of the old one, which has lost its data directory
+                // and cannot come back.
                 let forget = MapCommand::Forget(id, known.incarnation);
                 let commands = vec![MapCommand::Bury(id, known.incarnation), forget];
                 if write_all(&raft, commands).await.is_none() {
@@ -366,9 +378,9 @@ fn not_leader(node: &ControlNode, leader: Option<NodeId>) -> ProposeReply {
     ProposeReply::NotLeader(leader.filter(|leader| Some(*leader) != node.id()).and_then(place))
 }
 
-/// The process that led is gone, somebody says. A voter looks, and stands for election as soon as no
-/// other voter believes in that leader any more: sooner than for one that is merely silent. Voters do
-/// so one after the other.
+/// Checks a report that the leader's process is gone. If so, a voter stands for election as soon as
+/// no other voter believes in that leader any more, which is sooner than for a silent leader.
+/// Voters do so one after the other.
 pub(super) async fn succeed(node: &Arc<ControlNode>, gone: NodeId, incarnation: Incarnation) {
     let (_, voters) = node.published.voters();
     let others = voters.iter().filter(|voter| **voter != gone);
@@ -385,15 +397,15 @@ pub(super) async fn succeed(node: &Arc<ControlNode>, gone: NodeId, incarnation: 
     if node.leader() == Some(gone)
         && let Some(raft) = node.raft()
     {
-        tracing::info!(%gone, "the leader's process is gone: standing for election");
+        tracing::info!(%gone, "the leader's process is gone: this node stands for election");
         let _ = raft.trigger().elect().await;
     }
 }
 
-/// Looks once whether a process is still there. A host that is and refuses has lost it.
+/// Probes a suspected process once. A host that refuses the connection has lost the process.
 ///
-/// Every voter looks, not the leader alone: the leader may have died in the same moment, and the next
-/// one should know.
+/// Every voter probes, not only the leader: the leader may have died in the same moment, and the
+/// next one needs the result.
 pub(super) async fn probe(node: &Arc<ControlNode>, suspect: NodeId, incarnation: Incarnation) {
     let (_, voters) = node.published.voters();
     let is_voter = node.id().is_some_and(|me| voters.contains(&me));

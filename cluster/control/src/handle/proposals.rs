@@ -1,7 +1,7 @@
 //! Commands on their way to the leader, from any node.
 //!
-//! Here: finding the leader, and what is known when it does not answer. Not here: what the leader
-//! does with a command (`leader`).
+//! Here: finding the leader, and the result if it does not answer. Not here: the leader's handling
+//! of a command (`leader`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,27 +14,27 @@ use super::{ControlNode, heartbeat, leader};
 use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{ProposeReply, RpcReply, RpcRequest};
 
-/// Longest time for one try; an election is over by then.
+/// The longest time for one attempt; an election is over by then.
 const TRY: Duration = Duration::from_secs(2);
-/// Between two tries.
+/// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// What the map said to a command.
+/// The map's answer to a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommandOutcome {
-    /// The version of the map that said it.
+    /// The version of the map that answered.
     pub map_ver: u64,
-    /// What.
+    /// The answer.
     pub answer: Result<MapAnswer, MapRefusal>,
 }
 
-/// Why there is none.
+/// The reason for the lack of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum ProposeError {
     /// No leader was found. Nothing was done.
     #[error("no control leader in reach: nothing was done")]
     NoLeader,
-    /// It may or may not have been done: look at the map.
+    /// The change may or may not have been made: check the map.
     #[error("the control leader did not answer: the change may come yet")]
     Unknown,
 }
@@ -67,7 +67,7 @@ pub(super) async fn propose(
     }
 }
 
-/// Asks whoever leads. `NotLeader` and `NotYet`: nothing was done.
+/// Sends the command to the leader once. `NotLeader` and `NotYet` mean that nothing was done.
 async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) -> ProposeReply {
     let Some(leader) = node.leader() else { return ProposeReply::NotLeader(None) };
     if Some(leader) == node.id() {
@@ -77,7 +77,8 @@ async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) ->
     match node.rpc.call_node(leader, RpcRequest::Ask { command, ttl_ms }, ttl).await {
         Ok(RpcReply::Propose(reply)) => reply,
         Ok(_) | Err(CallError::Declined(_) | CallError::Unreachable(Unreachable::Refused)) => {
-            // Whoever is there does not lead. The next news will tell who does.
+            // The node answers but does not lead. The next heartbeat's answer carries the present
+            // leader.
             let mut state = node.state.lock();
             if state.leader == Some(leader) {
                 state.leader = None;
@@ -89,7 +90,7 @@ async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) ->
     }
 }
 
-/// Waits until the map of this node has what was just answered.
+/// Waits until this node's map has version `ver`.
 async fn catch_up(node: &Arc<ControlNode>, ver: u64, longest: Duration) {
     if node.published.ver() >= ver {
         return;
@@ -99,7 +100,7 @@ async fn catch_up(node: &Arc<ControlNode>, ver: u64, longest: Duration) {
     let _ = timeout(longest, waiting.wait_for(|&now| now >= ver)).await;
 }
 
-/// Tells the leader that a node may be gone.
+/// Reports to the leader that a node may be gone.
 pub(super) async fn suspect(node: &Arc<ControlNode>, suspect: NodeId) {
     let map = node.published.map();
     let known = map.nodes().get(&suspect).filter(|known| known.state != NodeState::Dead);

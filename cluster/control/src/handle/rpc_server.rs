@@ -1,7 +1,7 @@
-//! What other nodes are answered.
+//! Answers to the calls of other nodes.
 //!
-//! Here: one call in, one reply out. Not here: the bytes (`rpc`), what a leader does with a command
-//! (`leader`).
+//! Here: one request in, one reply out. Not here: the encoding (`rpc`), the handling of commands by
+//! the leader (`leader`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::rpc::{
     Sender,
 };
 
-/// Longest snapshot that is taken. All limits there may be have 43 MB.
+/// The longest snapshot that is accepted. The bodies of all limits take up to 64 MiB of it.
 const SNAPSHOT_BYTES_MAX: usize = 256 << 20;
 
 pub(super) async fn answer(node: &Arc<ControlNode>, bytes: &[u8]) -> bytes::Bytes {
@@ -49,7 +49,7 @@ async fn reply(node: &Arc<ControlNode>, envelope: Envelope) -> Result<RpcReply, 
     if from.membership.is_some_and(|(cluster, _)| cluster != membership.cluster) {
         return Err(Declined::OtherCluster);
     }
-    // Without a seat one can only ask for it.
+    // A node without a membership may only ask for one.
     let sender = from.membership.map(|(_, id)| id);
     if let RpcRequest::Ask { command, ttl_ms } = call {
         let ttl = Duration::from_millis(ttl_ms.into());
@@ -79,8 +79,8 @@ async fn reply(node: &Arc<ControlNode>, envelope: Envelope) -> Result<RpcReply, 
     }
 }
 
-/// A node that the map knows was heard in its present life just now, so whoever says to be its next
-/// life, at another address, has a copy of its data directory.
+/// Whether the sender runs from a copy of the node's data directory: it reports a later incarnation
+/// of a node, at another address, just after a heartbeat of the present incarnation.
 pub(super) fn runs_elsewhere(
     node: &ControlNode,
     id: NodeId,
@@ -94,7 +94,8 @@ pub(super) fn runs_elsewhere(
     }
     let state = node.state.lock();
     if state.identity.membership.is_some_and(|membership| membership.node == id) {
-        // This process may be restarted at another address, and take note of itself.
+        // This process may have been restarted at another address, and receive its own
+        // registration.
         return state.identity.incarnation != incarnation;
     }
     let heard = state.incarnations.get(&id);
@@ -118,7 +119,7 @@ fn greeting(
     let now = node.now();
     let (index, voters) = node.published.voters();
     let mut state = node.state.lock();
-    // A node's seeds may have its own address.
+    // A node's seeds may include its own address.
     if founds && from.membership.is_none() && from.node_uuid != state.identity.node_uuid {
         state.seekers.saw(from, bootstrap_vote, None, now);
     }
@@ -181,7 +182,7 @@ fn map_chunk(node: &Arc<ControlNode>, ver: u64, offset: u64) -> Result<RpcReply,
     Ok(RpcReply::Chunk { ver, total: whole.len() as u64, bytes })
 }
 
-/// What is for Raft waits for it no longer than the longest of its calls.
+/// Hands a call to Raft, and waits at most as long as the longest of its calls.
 async fn for_raft(node: &Arc<ControlNode>, call: RpcRequest) -> Result<RpcReply, Declined> {
     let raft = node.raft().ok_or(Declined::NotMember)?;
     let answered = async {
@@ -204,7 +205,7 @@ async fn for_raft(node: &Arc<ControlNode>, call: RpcRequest) -> Result<RpcReply,
     timeout(Duration::from_secs(10), answered).await.unwrap_or(Err(Declined::Stopped))
 }
 
-/// Puts the pieces of a snapshot together; the whole, when the last one came.
+/// Collects the chunks of a snapshot. Returns the whole snapshot with the last chunk.
 fn collect(node: &Arc<ControlNode>, install: Install) -> Result<Option<Install>, Declined> {
     let mut state = node.state.lock();
     let id = install.meta.snapshot_id.clone();

@@ -1,7 +1,7 @@
-//! What the handle of a node and its tasks share.
+//! The state that the handle of a node and its tasks share.
 //!
-//! Here: the state, how Raft is started, and what can be read off: who leads, contact, lease, place.
-//! Not here: what the tasks do (`heartbeat`, `leader`, `bootstrap`).
+//! Here: the state, the start of Raft, and queries: leader, contact, lease, membership. Not here:
+//! the tasks (`heartbeat`, `leader`, `bootstrap`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::store::{ControlStore, Membership, NodeIdentity, StoreError};
 
 pub(super) type Raft = openraft::Raft<Types>;
 
-/// What the handle and its tasks share.
+/// The handle's and the tasks' common state.
 pub(super) struct ControlNode {
     pub(super) store: ControlStore,
     pub(super) options: ControlOptions,
@@ -34,11 +34,11 @@ pub(super) struct ControlNode {
     pub(super) rpc: RpcClient,
     pub(super) origin: Instant,
     pub(super) state: Mutex<ControlState>,
-    /// A beat is due now.
+    /// Requests a heartbeat now.
     pub(super) heartbeat_now: Notify,
-    /// The leader has something to look at.
+    /// Requests a round of the leader now.
     pub(super) leader_now: Notify,
-    /// Where [`Control::registered`](super::Control::registered) looks again.
+    /// Wakes [`Control::registered`](super::Control::registered).
     pub(super) progress: watch::Sender<u64>,
     pub(super) tasks: Mutex<Vec<JoinHandle<()>>>,
 }
@@ -49,48 +49,50 @@ pub(super) struct ControlState {
     pub(super) seeds: Vec<String>,
     pub(super) rng: Rng,
     pub(super) liveness: FailureDetector,
-    /// Who leads, by the last news.
+    /// The leader by the last answer.
     pub(super) leader: Option<NodeId>,
-    /// This node leads, and is about to give the lead to another voter.
+    /// This node leads, and is transferring the leadership to another voter.
     pub(super) steps_down: bool,
-    /// The last moment at which a majority was known to be behind a leader.
+    /// The last moment at which a majority was known to follow a leader.
     pub(super) contact: Option<Instant>,
-    /// When the last beat was sent that each voter answered, while the map held us alive.
+    /// For each voter, when the last heartbeat was sent that it answered while the map had this
+    /// node alive.
     pub(super) answered: BTreeMap<NodeId, Instant>,
-    /// When news were last about a partition that this node holds.
+    /// When a partition of this node last changed.
     pub(super) moved_at: Option<Instant>,
-    /// This life was seen in the map.
+    /// This incarnation was seen in the map.
     pub(super) was_member: bool,
-    /// When each node last beat in the life that the map knows.
+    /// The last heartbeat of each node in the incarnation of the map.
     pub(super) incarnations: BTreeMap<NodeId, (Incarnation, Instant)>,
-    /// Since when the cluster says that another process is this node.
+    /// When the cluster first reported that another process runs as this node.
     pub(super) doubled: Option<Instant>,
-    /// Seeds that are in another cluster: each is warned of once.
+    /// Seeds that belong to another cluster; each is logged once.
     pub(super) strange_seeds: BTreeSet<String>,
-    /// Why the cluster did not take this life, when it was last asked.
+    /// The last refusal of a registration.
     pub(super) refused: Option<MapRefusal>,
-    /// Why the process should end.
+    /// The reason why the process should end.
     pub(super) ended: Option<String>,
-    /// A registration, or the fetching of the whole map, is on its way.
+    /// A registration is in flight; `is_fetching`: a fetch of the whole map is.
     pub(super) is_registering: bool,
     pub(super) is_fetching: bool,
     pub(super) registered_at: Option<Instant>,
     pub(super) is_ready: bool,
     pub(super) load: u32,
-    /// What the others said of themselves.
+    /// The reports in the other nodes' heartbeats.
     pub(super) conditions: BTreeMap<NodeId, NodeCondition>,
-    /// How many milliseconds each node's wall clock is ahead of this node's, as far as it is known.
+    /// For each node, the milliseconds by which its wall clock is ahead of this node's, as far as
+    /// known.
     pub(super) clocks: BTreeMap<NodeId, i64>,
-    /// This node has led in this life, and nobody else votes since then.
+    /// This incarnation has led, and has been the only voter since.
     pub(super) has_led_alone: bool,
-    /// Why Raft does not run, since when.
+    /// The reason why Raft does not run.
     pub(super) fault: Option<RaftFault>,
-    /// A snapshot that comes in pieces.
+    /// A snapshot that arrives in chunks.
     pub(super) incoming: Option<(String, Vec<u8>)>,
     pub(super) seekers: bootstrap::BootstrapPeers,
 }
 
-/// What a node says of itself in its beats.
+/// A node's report about itself in its heartbeats.
 #[derive(Debug, Default, Clone, Copy)]
 pub(super) struct NodeCondition {
     pub(super) is_ready: bool,
@@ -98,18 +100,18 @@ pub(super) struct NodeCondition {
     pub(super) disk: DiskState,
 }
 
-/// Why Raft does not run.
+/// The reason why Raft does not run.
 #[derive(Debug, Clone)]
 pub(super) struct RaftFault {
     pub(super) since: Instant,
-    /// For people.
+    /// The reason, as text for operators.
     pub(super) why: String,
-    /// What stood in the way of going on, the last time that it was tried.
+    /// The error of the last attempt to recover.
     pub(super) still: Option<String>,
 }
 
-/// Chance, from a seed: `SplitMix64`. Source: Steele, Lea and Flood, "Fast splittable pseudorandom
-/// number generators", 2014.
+/// A seeded generator of random numbers: `SplitMix64`. Source: Steele, Lea and Flood, "Fast
+/// splittable pseudorandom number generators", 2014.
 pub(super) struct Rng(pub(super) u128);
 
 impl Rng {
@@ -190,12 +192,12 @@ impl ControlNode {
         }
     }
 
-    /// Since the start, for what has no clock.
+    /// The time since the start, for parts that have no clock.
     pub(super) fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// It has tasks from its start to its end.
+    /// Whether the node was stopped: a running node always has tasks.
     pub(super) fn is_stopped(&self) -> bool {
         self.tasks.lock().is_empty()
     }
@@ -216,19 +218,19 @@ impl ControlNode {
         self.state.lock().raft.as_ref().map(|raft| raft.metrics().borrow().clone())
     }
 
-    /// This node leads, as far as it knows.
+    /// Whether this node leads, as far as it knows.
     pub(super) fn is_leader(&self) -> bool {
         self.metrics().is_some_and(|metrics| metrics.state == ServerState::Leader)
     }
 
-    /// Nobody but this node votes.
+    /// Whether this node is the only voter.
     pub(super) fn is_sole_voter(&self) -> bool {
         let me = self.id();
         let (_, voters) = self.published.voters();
         !voters.is_empty() && voters.iter().all(|voter| Some(*voter) == me)
     }
 
-    /// Who leads: by Raft where this node votes, else by the last news.
+    /// The leader: by Raft if this node votes, else by the last answer.
     pub(super) fn leader(&self) -> Option<NodeId> {
         let metrics = self.metrics();
         let me = self.id();
@@ -239,13 +241,14 @@ impl ControlNode {
         by_raft.or(self.state.lock().leader.filter(|leader| Some(*leader) != me))
     }
 
-    /// A leader knows from its followers; any other node from whoever it beat.
+    /// The age of the contact: a leader takes it from its followers, any other node from answers to
+    /// its heartbeats.
     pub(super) fn contact_age(&self) -> Option<Duration> {
         let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
         let is_alone = self.is_sole_voter();
         let mut state = self.state.lock();
-        // Without the only voter nothing is decided: once it has led, what it knows is the newest that
-        // there is, whether its Raft runs or not.
+        // Without its only voter a cluster decides nothing. Once this node has led alone, its map
+        // is the newest one, even while its Raft does not run.
         state.has_led_alone = is_alone && (state.has_led_alone || metrics.is_some());
         if state.has_led_alone {
             return Some(Duration::ZERO);
@@ -256,7 +259,8 @@ impl ControlNode {
         by_raft.into_iter().chain(by_news).min()
     }
 
-    /// That of the majority-th newest answer; and no newer than what is known of who votes.
+    /// The age of the majority-th newest answer. The voters are known only as of the contact, so
+    /// the lease is at least as old as the contact.
     pub(super) fn lease_age(&self) -> Option<Duration> {
         let MembershipState::Member(_) = self.membership_state() else { return None };
         let contact = self.contact_age()?;
@@ -290,7 +294,8 @@ impl ControlNode {
         }
     }
 
-    /// Starts Raft under the node's id. Whoever is no member of the cluster's Raft only listens.
+    /// Starts Raft under the node's id. A node that is no member of the cluster's Raft only
+    /// listens.
     pub(super) async fn start_raft(self: &Arc<Self>) -> Result<(), StoreError> {
         let Some(membership) = self.membership() else { return Ok(()) };
         self.rpc.join(membership.cluster, membership.node);
@@ -301,7 +306,7 @@ impl ControlNode {
         let config = Config {
             cluster_name: format!("{:x}", membership.cluster),
             heartbeat_interval: HEARTBEAT_MS + jitter,
-            // One value, drawn by us: openraft's own generator cannot be seeded.
+            // A single value, drawn here: openraft's own generator cannot be seeded.
             election_timeout_min: timeout,
             election_timeout_max: timeout + 1,
             install_snapshot_timeout: INSTALL_MS,
@@ -316,14 +321,14 @@ impl ControlNode {
         let id = u64::from(membership.node.0);
         let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine).await;
         let raft = raft.map_err(|error| {
-            tracing::error!(%error, "Raft does not start");
+            tracing::error!(%error, "Raft failed to start on this node");
             StoreError::Unreadable("Raft's state")
         })?;
         if membership.is_founder && !raft.is_initialized().await.unwrap_or(true) {
             let address = self.options.description.peer_address.clone();
             let members = [(id, openraft::BasicNode::new(address))];
             if let Err(error) = raft.initialize(BTreeMap::from(members)).await {
-                tracing::error!(%error, "the cluster is not initialised");
+                tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
         self.state.lock().raft = Some(raft);
@@ -331,7 +336,7 @@ impl ControlNode {
         Ok(())
     }
 
-    /// Takes a place in a cluster, or another one, and starts Raft anew under its id.
+    /// Stores a first or another membership, and restarts Raft under its id.
     pub(super) async fn sit(self: &Arc<Self>, membership: Membership) -> Result<(), StoreError> {
         let raft = self.state.lock().raft.take();
         if let Some(raft) = raft {
@@ -346,18 +351,23 @@ impl ControlNode {
             state.answered.clear();
         }
         let cluster = format!("{:08x}", (membership.cluster >> 96) as u32);
-        tracing::info!(target: "tollgate::life", node = %membership.node, cluster, "has a place in a cluster");
+        tracing::info!(
+            target: "tollgate::life",
+            node = %membership.node,
+            cluster,
+            "this node is a member of a cluster"
+        );
         self.start_raft().await
     }
 }
 
-/// Raft's heartbeats; its clock ticks half as slowly again.
+/// Raft's heartbeat interval; openraft's timer ticks at one and a half times this.
 const HEARTBEAT_MS: u64 = 100;
-/// A follower waits twice this before it stands for election: the leader's lease, and the timeout.
+/// A follower waits twice this before it stands for election: the leader's lease, then the timeout.
 const ELECTION_MS: u64 = 250;
-/// Nodes draw theirs from as many, so that two seldom stand at once.
+/// Nodes draw their timeouts from a range of this width, so that two seldom stand at once.
 const ELECTION_SPREAD_MS: u64 = 100;
-/// So long after its last heartbeat no voter believes in a leader any more.
+/// After this time without a heartbeat no voter believes in a leader any more.
 pub(super) const LEASE_MAX: Duration = Duration::from_millis(ELECTION_MS + ELECTION_SPREAD_MS);
-/// A whole snapshot may take so long.
+/// The timeout for a whole snapshot.
 const INSTALL_MS: u64 = 10_000;

@@ -1,12 +1,13 @@
-//! A leader gives the lead to another voter before it leaves, so that nobody waits for an election.
+//! Leadership transfer: a leader hands over to another voter before it leaves, so that the cluster
+//! need not wait for an election.
 //!
-//! Here: both sides of it. Not here: who should vote (`cluster::map::controller`), elections after a
-//! leader's death (`leader::succeed`).
+//! Here: both sides of the transfer. Not here: the choice of voters (`cluster::map::controller`),
+//! elections after a leader's death (`leader::succeed`).
 //!
-//! openraft 0.9 cannot transfer the lead, and no voter grants a vote while it believes in a leader. So
-//! the leader falls silent for as long as the others believe in it, then asks one of them to stand.
-//! It does so before anything moves: partitions are served meanwhile, and no change of the map is
-//! waited for.
+//! openraft 0.9 cannot transfer the leadership, and no voter grants a vote while it believes in a
+//! leader. So the leader sends no heartbeats until the others no longer believe in it, then asks
+//! one of them to stand for election. It does so before partitions move: they are served meanwhile,
+//! and no change of the map waits.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,15 +23,15 @@ use super::state::LEASE_MAX;
 use crate::raft_network::node_id;
 use crate::rpc::{Declined, DiskState, RpcReply, RpcRequest};
 
-/// A voter that was asked to stand leads within this time, or the next one is asked.
+/// A voter that was asked to stand must lead within this time, else the next one is asked.
 const STAND_TTL: Duration = Duration::from_millis(300);
-/// Voters that are asked to stand, one after the other.
+/// The number of voters that are asked to stand, one after the other.
 const CANDIDATES_MAX: usize = 3;
-/// Between two looks at who leads.
+/// The time between two checks for a new leader.
 const POLL: Duration = Duration::from_millis(10);
 
-/// Gives the lead to another voter. True: this node does not lead any more. False: no other voter
-/// could take over, and this node goes on.
+/// Transfers the leadership to another voter. Returns true if this node no longer leads, false if
+/// no other voter could take over.
 pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
     let Some(raft) = node.raft().filter(|_| node.is_leader()) else { return true };
     let Some(metrics) = node.metrics() else { return false };
@@ -44,7 +45,7 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
         if !node.is_leader() {
             break;
         }
-        tracing::info!(heir = %transfer_target, "gives the lead to another voter");
+        tracing::info!(%transfer_target, "transferring the leadership to another voter");
         let asked = Instant::now();
         let _ = node.rpc.call_node(transfer_target, RpcRequest::Stand, STAND_TTL).await;
         while node.is_leader() && asked.elapsed() < STAND_TTL {
@@ -56,7 +57,7 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
     !node.is_leader()
 }
 
-/// The voters that could lead at once: active nodes, those with the most of the log first.
+/// The voters that can lead at once: active and joining nodes, those with the longest log first.
 fn heirs(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) -> Vec<NodeId> {
     let map = node.published.map();
     let has = |id: &NodeId| {
@@ -67,7 +68,7 @@ fn heirs(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) ->
     let voters = metrics.membership_config.membership().voter_ids().map(node_id);
     let mut heirs: Vec<NodeId> =
         voters.filter(|id| Some(*id) != me && stays(&map, *id) && has(id).is_some()).collect();
-    // A disk that is not fit to lead with is the last choice.
+    // Voters with a slow, full or failed disk come last.
     let state = node.state.lock();
     let disk = |id: &NodeId| state.conditions.get(id).map(|other| other.disk).unwrap_or_default();
     heirs.sort_by_key(|id| (disk(id) != DiskState::Fine, std::cmp::Reverse(has(id))));
@@ -80,8 +81,8 @@ fn stays(map: &Map, id: NodeId) -> bool {
     node.is_some_and(|node| matches!(node.state, NodeState::Active | NodeState::Joining))
 }
 
-/// The leader asks this node to stand for election. It does if it votes by the newest membership it
-/// has, committed or not.
+/// Stands for election at the leader's request, if this node votes by its newest membership,
+/// committed or not.
 pub(super) async fn stand(node: &Arc<ControlNode>, sender: NodeId) -> Result<RpcReply, Declined> {
     let (Some(me), Some(metrics)) = (node.id(), node.metrics()) else {
         return Err(Declined::NotMember);
@@ -93,7 +94,7 @@ pub(super) async fn stand(node: &Arc<ControlNode>, sender: NodeId) -> Result<Rpc
     Ok(RpcReply::Done)
 }
 
-/// This node leads and is no voter any more: one of the voters is asked to stand at once.
+/// Asks one of the voters to stand at once, for a leader that is no longer a voter.
 pub(super) async fn stand_instead(node: &Arc<ControlNode>, voters: &BTreeSet<NodeId>) {
     for voter in voters.iter().take(CANDIDATES_MAX) {
         if node.rpc.call_node(*voter, RpcRequest::Stand, STAND_TTL).await.is_ok() {

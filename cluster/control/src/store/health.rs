@@ -1,6 +1,6 @@
-//! How well the disk under the control log does: fine, slow, or failed.
+//! The health of the disk under the control log: fine, slow, full or failed.
 //!
-//! Here: what writes took and how they ended. Not here: what follows from it (`handle::disk`).
+//! Here: the durations and results of writes. Not here: the consequences (`handle::disk`).
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,31 +10,33 @@ use tokio::time::Instant;
 
 use super::StoreError;
 
-/// A synced write that takes longer is slow. Raft's followers stand for election after half a second
-/// without their leader, which cannot speak while it waits for its disk.
+/// A synced write that takes longer is slow. A leader sends nothing while it waits for its disk,
+/// and Raft's followers stand for election after half a second without their leader.
 const SLOW: Duration = Duration::from_millis(300);
-/// A write that has not ended after this time counts as slow before it ends.
+/// A pending write counts as slow after this time.
 const PENDING_MAX: Duration = Duration::from_millis(700);
-/// A disk with so many slow writes in a row, or a write that waits so long, is too slow to lead with.
+/// A disk with this number of slow writes in a row, or with a write pending for `SICK_PENDING`, is
+/// too slow for a leader.
 const SICK: u32 = 3;
 const SICK_PENDING: Duration = Duration::from_millis(1500);
-/// Quick writes that it takes, at most, to be well again.
+/// The most fast writes that a slow disk needs to be fine again.
 const SLOW_WRITES_MAX: u32 = 5;
 
-/// What is known of the disk.
+/// The condition of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskCondition {
     /// Writes end in time.
     Fine,
-    /// The last write took this long, or one has waited so long.
+    /// The duration of the last write, or of a pending one.
     Slow(Duration),
-    /// What is there can be written, but there is no room for more, said the system.
+    /// The system reports that there is no free space. Present files can be written. Carries the
+    /// error.
     Full(String),
-    /// A write failed: nothing is written until the file was opened again.
+    /// A write failed. No write succeeds until the file is opened again. Carries the error.
     Failed(String),
 }
 
-/// Looks at writes. Shared by all who write.
+/// The record of writes, shared by all writers.
 #[derive(Debug, Default)]
 pub(crate) struct DiskHealth {
     state: Mutex<DiskHealthState>,
@@ -51,7 +53,8 @@ struct DiskHealthState {
 }
 
 impl DiskHealth {
-    /// A write begins; none for one that is not synced, which says nothing.
+    /// Records that a write begins. Returns none for a write that is not synced, which proves
+    /// nothing.
     pub(super) fn begin(&self, is_synced: bool) -> Option<u64> {
         if !is_synced {
             return None;
@@ -69,7 +72,7 @@ impl DiskHealth {
         match error {
             Some(StoreError::Interrupted | StoreError::Closed) => return,
             Some(error) => {
-                // The first says why; those after it, that there was one.
+                // The first error has the cause; later ones only report that there was one.
                 state.failed.get_or_insert_with(|| cause(error));
                 return;
             }
@@ -85,18 +88,18 @@ impl DiskHealth {
         };
     }
 
-    /// Whether there was room for more beside the file.
+    /// Records whether there is free space beside the file.
     pub(super) fn note_room(&self, room: std::io::Result<()>) {
         self.state.lock().full = room.err().map(|error| error.to_string());
     }
 
-    /// The file was opened again.
+    /// Records that the file was opened again.
     pub(super) fn reset(&self) {
         let mut state = self.state.lock();
         (state.slow, state.failed, state.last) = (0, None, None);
     }
 
-    /// How it does now.
+    /// The present condition.
     pub(crate) fn condition(&self) -> DiskCondition {
         let state = self.state.lock();
         if let Some(why) = &state.failed {
@@ -113,7 +116,7 @@ impl DiskHealth {
         }
     }
 
-    /// Whether another node should lead: the disk is full, or slow again and again.
+    /// Whether another node should lead: the disk is full, or slow repeatedly.
     pub(crate) fn is_sick(&self) -> bool {
         let state = self.state.lock();
         let waits = state.pending.values().next().map(Instant::elapsed);
@@ -121,7 +124,8 @@ impl DiskHealth {
         is_slow || state.full.is_some()
     }
 
-    /// How long ago a write ended well, with none on its way; none: one is, or there was none.
+    /// The time since the last successful write, if no write is pending; `Duration::MAX` before the
+    /// first. None while a write is pending.
     pub(crate) fn idle(&self) -> Option<Duration> {
         let state = self.state.lock();
         if !state.pending.is_empty() {
@@ -131,7 +135,7 @@ impl DiskHealth {
     }
 }
 
-/// What the system said, without what the layers above it add.
+/// The system's error, without the additions of the layers above it.
 fn cause(error: &StoreError) -> String {
     match error {
         StoreError::Database(error) => match &**error {

@@ -1,6 +1,7 @@
 //! Raft's vote and log in the store.
 //!
-//! Here: the tables as openraft wants them. Not here: the file (`store`), the map (`state_machine`).
+//! Here: openraft's storage interface over the tables. Not here: the file (`store`), the map
+//! (`state_machine`).
 
 use std::fmt::Debug;
 use std::ops::RangeBounds;
@@ -18,8 +19,8 @@ pub(super) const VOTE: &str = "vote";
 pub(super) const COMMITTED: &str = "committed";
 pub(super) const PURGED: &str = "purged";
 
-/// Most bytes of entries that are read for one message, unless the first is longer: a message must
-/// fit into a frame of a lane.
+/// The most bytes of entries that are read for one message, unless the first entry is longer: a
+/// message must fit into a control frame.
 const READ_BYTES_MAX: usize = 256 << 10;
 
 type LogEntry = openraft::Entry<Types>;

@@ -1,9 +1,9 @@
 //! The map as Raft's state machine, and its snapshots in the store.
 //!
-//! Here: committed entries become a map in memory, now and then a snapshot on disk. Not here: what
-//! a command does (`cluster::map`), who hears of it (`map_watch`).
+//! Here: committed entries change a map in memory; snapshots go to disk. Not here: the effects of
+//! commands (`cluster::map`), the watchers (`map_watch`).
 //!
-//! The map is rebuilt at start from the last snapshot and the log after it.
+//! At start the map is rebuilt from the last snapshot and the log after it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ type SnapshotFailure = StorageError<u64>;
 type Meta = openraft::SnapshotMeta<u64, openraft::BasicNode>;
 type RaftMembership = StoredMembership<u64, openraft::BasicNode>;
 
-/// The state machine.
+/// The map, with the last applied entry and the membership.
 #[derive(Debug)]
 pub(crate) struct MapStateMachine {
     store: ControlStore,
@@ -39,7 +39,7 @@ pub(crate) struct MapStateMachine {
 }
 
 impl MapStateMachine {
-    /// From the last snapshot.
+    /// Starts from the last snapshot.
     pub(crate) fn new(
         store: ControlStore,
         published: Arc<MapPublisher>,
@@ -158,7 +158,7 @@ impl RaftStateMachine<Types> for MapStateMachine {
     }
 }
 
-/// Holds the map of one moment, and writes it down.
+/// The map at one moment, to be written as a snapshot.
 #[derive(Debug)]
 pub(crate) struct MapSnapshotBuilder {
     store: ControlStore,
@@ -176,7 +176,7 @@ impl RaftSnapshotBuilder<Types> for MapSnapshotBuilder {
     }
 }
 
-/// Keeps the newer one: a photograph may be ready after the leader sent a later snapshot.
+/// Keeps the newer snapshot: the leader may have sent a later one while this one was built.
 async fn save(store: &ControlStore, meta: Meta, bytes: Bytes) -> Result<(), StoreError> {
     let before = store.fact::<Meta>(META)?;
     if before.is_some_and(|before| before.last_log_id > meta.last_log_id) {

@@ -1,4 +1,4 @@
-//! What is left of the store after a power cut at any moment; and openraft's own tests of stores.
+//! The store after a power cut at any moment; and openraft's own tests of stores.
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::MapCommand;
@@ -33,7 +33,7 @@ fn open(store: &ControlStore) -> (RaftLog, MapStateMachine) {
 }
 
 #[test]
-fn it_passes_openrafts_tests() {
+fn store_passes_openrafts_tests() {
     Suite::test_all(Builder).expect("all of them");
 }
 
@@ -46,14 +46,14 @@ fn entry(term: u64, index: u64) -> openraft::Entry<Types> {
         let placement = Placement::new(Scheme::Ketama, 6).expect("few");
         MapCommand::Create { cluster: 7, placement }
     } else {
-        // Longer than a page, some of them.
+        // Some bodies are longer than a page.
         let body = Some(vec![term as u8; 300 * (index as usize % 5)]);
         MapCommand::PutLimit { name: format!("limit{index}"), version: 0, body }
     };
     openraft::Entry { log_id: id(term, index), payload: EntryPayload::Normal(command) }
 }
 
-/// Things a node writes, in an order that makes sense.
+/// The writes of a node, in an order that can occur.
 #[derive(Debug, Clone)]
 enum Write {
     Begin,
@@ -86,7 +86,7 @@ const SCRIPT: [Write; 17] = [
     Write::Sit(5),
 ];
 
-/// All that was acknowledged must be there again.
+/// The acknowledged state, which must be read back.
 #[derive(Debug, PartialEq)]
 struct Image {
     identity: Option<NodeIdentity>,
@@ -178,7 +178,7 @@ async fn a_power_cut_at_any_sync_loses_nothing_acknowledged() {
                 acknowledged += 1;
             }
             drop((store, state_machine));
-            // None, all, or some of the sectors that were not synced are there.
+            // None, all, or some of the unsynced sectors survive.
             let left = disk.after_power_cut(|| match round {
                 0 => false,
                 1 => true,
@@ -234,7 +234,7 @@ async fn a_reopened_file_has_what_was_written() {
     log.blocking_append((1..200).map(|index| entry(3, index))).await.expect("it can be written");
     let before = log.try_get_log_entries(0..1000).await.expect("it can be read");
     store.reopen().await.expect("it can be opened again");
-    // A Raft that had the file before has it no more.
+    // The handle of the Raft before is invalid.
     assert!(log.save_vote(&Vote::new(9, 1)).await.is_err());
     assert!(log.read_vote().await.is_err());
     drop(log);

@@ -21,7 +21,7 @@ fn id_of(world: &World, name: &'static str) -> NodeId {
     world.at(name).identity().membership.expect("it is in").node
 }
 
-/// A change of the limit that these tests change, at the version that a node knows.
+/// A change of the limit used in these tests, at the version that a node knows.
 fn next(world: &World, name: &'static str) -> MapCommand {
     let version = world.at(name).map().limits().get("api").map_or(0, |limit| limit.version);
     put("api", version, "1")
@@ -40,7 +40,8 @@ async fn a_leader_with_a_broken_disk_is_succeeded() {
         println!(
             "{trouble:?} at the leader: said after {said:?}, another leads {succeeded:?} later"
         );
-        // The node stays, and may ask for changes; its seat goes to the one that did not vote.
+        // The node stays and may propose changes; the node that did not vote replaces it as a
+        // voter.
         done(world.at(led), put("api", 0, "1")).await;
         let id = id_of(&world, led);
         let lost_membership = |world: &World| {
@@ -79,7 +80,7 @@ async fn a_voter_votes_again_when_its_disk_works() {
     done(world.at(sick), put("api", 0, "1")).await;
     world.nodes[sick].disk.set_trouble(None);
     world.until("it is well", ms(3000), |w| w.at(sick).fault().is_none()).await;
-    // It was not dead for a moment, and there is a majority only with it from now on.
+    // The node was never dead, and from now on there is a majority only with it.
     assert_eq!(state(&world.at(led).map(), id_of(&world, sick).0), Some(NodeState::Active));
     world.power_off(other).await;
     let id = id_of(&world, led);
@@ -100,7 +101,7 @@ async fn the_only_voter_with_a_broken_disk_keeps_contact() {
     world.until("it says so", SAID_WITHIN, |w| w.at("a").fault().is_some()).await;
     for _ in 0..200 {
         sleep(ms(100)).await;
-        // Nobody can decide anything over them, so both may go on serving.
+        // No other voters can decide over them, so both may keep serving.
         for name in ["a", "b"] {
             let contact = world.at(name).contact().expect("it had some");
             assert!(contact < ms(1500), "{name}: {contact:?}");
@@ -126,7 +127,7 @@ async fn a_slow_disk_leads_only_where_no_better_one_is() {
     let is_led = |world: &World| world.leader().is_some_and(|name| name != led);
     let took = world.until("another leads", ms(10_000), is_led).await;
     println!("slow leader: another leads after {took:?}");
-    // As a follower it does not disturb.
+    // The node causes no elections as a follower.
     let another = world.leader().expect("one leads");
     let before = (world.leader(), world.at(another).status().raft_term);
     for _ in 0..20 {
@@ -134,7 +135,7 @@ async fn a_slow_disk_leads_only_where_no_better_one_is() {
         sleep(ms(500)).await;
     }
     assert_eq!((world.leader(), world.at(another).status().raft_term), before);
-    // Where all are slow, one of them leads all the same.
+    // One of them leads even if all disks are slow.
     for running in world.nodes.values() {
         running.disk.set_trouble(slow);
     }

@@ -1,4 +1,4 @@
-//! What survives restarts.
+//! The state that survives restarts.
 
 use super::*;
 use crate::ControlStore;
@@ -71,14 +71,14 @@ async fn a_restarted_voter_keeps_its_id_and_votes() {
     world.start_on("b", disk, StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(2));
     assert_eq!(world.at("b").identity().incarnation, Incarnation(2));
-    // It votes: with one of the others gone, there is a majority only with it.
+    // The node votes: without one of the others there is a majority only with it.
     world.power_off("c").await;
     world.until("c is dead", ms(5000), is_dead("a", 3)).await;
     done(world.at("b"), put("api", 0, "1")).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_emptied_node_is_a_new_one_and_the_old_is_forgotten() {
+async fn emptied_directory_becomes_a_new_node() {
     let mut world = World::cluster(1, &["a", "b", "c"]).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     world.kill("b").await;
@@ -119,7 +119,7 @@ async fn a_late_voter_gets_a_snapshot() {
     let took = world.voters_are(&[1, 2, 3], ms(20_000)).await;
     println!("two voters with a snapshot of 400 KB after {took:?}");
     world.until("all are even", ms(2000), World::is_even).await;
-    // And a snapshot is what it restarts from.
+    // The node restarts from a snapshot.
     let disk = world.kill("c").await;
     world.start_on("c", disk, StartMode::Join).await;
     world.is_in("c").await;
@@ -127,7 +127,7 @@ async fn a_late_voter_gets_a_snapshot() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
+async fn node_whose_new_id_was_lost_gets_it_again() {
     let mut world = World::cluster(1, &["a", "b", "c"]).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
     let disk = world.kill("c").await;
@@ -140,7 +140,7 @@ async fn who_did_not_hear_that_it_is_another_becomes_it_all_the_same() {
     for other in ["a", "b"] {
         world.net.cut(other, "c");
     }
-    // It beats as the one that was forgotten, so the other one is buried.
+    // The node sends heartbeats under the forgotten id, so the new one is marked dead.
     world.until("it is dead", ms(5000), is_dead("a", 4)).await;
     assert_eq!(c.identity().membership.map(|membership| membership.node), Some(NodeId(3)));
     world.net.heal();

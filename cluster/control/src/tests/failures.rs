@@ -1,4 +1,4 @@
-//! Deaths, cuts, and what goes on without a majority.
+//! Deaths, cuts, and the work that goes on without a majority.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn others(name: &'static str) -> impl Iterator<Item = &'static str> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_node_may_ask() {
+async fn any_node_may_propose() {
     let world = three(1).await;
     for name in THREE {
         let started = Instant::now();
@@ -70,7 +70,7 @@ async fn another_one_leads_when_the_leader_dies() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_dies_is_buried_by_the_majority() {
+async fn silent_node_is_marked_dead_by_the_majority() {
     for seed in 0..10 {
         let mut world = three(seed).await;
         let leader = world.leader().expect("one leads");
@@ -108,7 +108,7 @@ async fn a_silent_host_is_no_quick_death() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_reaches_only_the_leader_stays_dead() {
+async fn node_that_only_the_leader_hears_stays_dead() {
     let mut world = three(1).await;
     world.names.push("d");
     world.start("d", StartMode::Join).await;
@@ -129,7 +129,7 @@ async fn who_reaches_only_the_leader_stays_dead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_bad_link_kills_nobody() {
+async fn one_bad_link_makes_no_node_dead() {
     let world = three(1).await;
     for (from, to) in [("a", "b"), ("b", "a"), ("b", "c"), ("c", "a"), ("a", "c"), ("c", "b")] {
         world.net.cut(from, to);
@@ -162,7 +162,7 @@ async fn an_observer_with_one_bad_link_lives_and_hears() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_was_held_dead_registers_again_in_the_same_life() {
+async fn node_marked_dead_registers_in_its_incarnation() {
     let world = three(1).await;
     let leader = world.leader().expect("one leads");
     let other = others(leader).next().expect("two follow");
@@ -181,7 +181,7 @@ async fn who_was_held_dead_registers_again_in_the_same_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_majority_nothing_changes_and_the_map_stays() {
+async fn without_a_majority_the_map_stays_unchanged() {
     let mut world = three(1).await;
     let leader = world.leader().expect("one leads");
     for name in others(leader) {
@@ -217,7 +217,7 @@ async fn two_halves_never_decide_both() {
     assert_eq!(body(&world.at(leader).map(), "api").as_deref(), Some("majority"));
 }
 
-/// For each node, as the test sees it: until when nobody is promoted over it.
+/// Checks that no node is marked dead before the end of a lease that it had.
 async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut World)) {
     let mut world = three(seed).await;
     let mut until: BTreeMap<NodeId, Instant> = BTreeMap::new();
@@ -255,7 +255,7 @@ async fn nobody_is_promoted_within_a_lease(seed: u64, wreck: impl AsyncFn(&mut W
 }
 
 #[tokio::test(start_paused = true)]
-async fn nobody_is_promoted_over_a_node_with_a_lease() {
+async fn node_with_a_lease_is_not_promoted_over() {
     for seed in 0..4 {
         for name in THREE {
             nobody_is_promoted_within_a_lease(seed, async |world: &mut World| {

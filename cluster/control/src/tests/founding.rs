@@ -1,4 +1,4 @@
-//! Clusters of one, founding, joining.
+//! Clusters of one node, founding, joining.
 
 use super::*;
 
@@ -71,7 +71,7 @@ async fn too_few_expecting_nodes_found_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_a_cluster_is_joined_whatever_was_expected() {
+async fn existing_cluster_is_joined_despite_expect() {
     let mut world = World::new(1, &["z", "a", "b"]);
     world.start("z", StartMode::Found).await;
     world.is_in("z").await;
@@ -82,7 +82,7 @@ async fn who_has_a_cluster_is_joined_whatever_was_expected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn voters_grow_with_the_cluster_from_one_to_three_to_five() {
+async fn voters_grow_from_one_to_three_to_five() {
     let names = ["a", "b", "c", "d", "e", "f", "g"];
     let mut world = World::new(1, &names);
     for (at, name) in names.iter().enumerate() {
@@ -110,7 +110,7 @@ async fn voters_are_spread_over_zones() {
     let mut world = World::new(1, &names);
     world.zones = [("a", "x"), ("b", "x"), ("c", "y"), ("d", "z")].into();
     world.start("a", StartMode::Found).await;
-    // The last one is in a third zone, so it takes the seat of one that shares its zone.
+    // The last node is in a third zone, so it replaces a voter that shares its zone.
     for name in ["b", "c", "d"] {
         world.start(name, StartMode::Join).await;
         world.is_in(name).await;
@@ -123,7 +123,7 @@ async fn voters_are_spread_over_zones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
+async fn node_whose_first_id_was_lost_gets_it_again() {
     let mut world = World::new(1, &["a", "b"]);
     world.start("a", StartMode::Found).await;
     world.is_in("a").await;
@@ -132,20 +132,21 @@ async fn who_did_not_hear_that_it_has_a_place_gets_it_all_the_same() {
         sleep(ms(1)).await;
     }
     world.net.cut("a", "b");
-    // It says nothing, for it does not know that it is in: it is buried, in its present life.
+    // The node sends nothing because it does not know of its membership, so its present incarnation
+    // is marked dead.
     world.until("it is dead", ms(5000), is_dead("a", 2)).await;
     assert_eq!(b.membership_state(), MembershipState::Seeking);
     world.net.heal();
     assert_eq!(world.is_in("b").await, NodeId(2));
     let active = |world: &World| state(&world.at("a").map(), 2) == Some(NodeState::Active);
-    // A third of the nodes died: nothing is copied for ten seconds.
+    // A third of the nodes died, so no copies are made for ten seconds.
     world.until("it is active", ms(15_000), active).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_only_joins_does_not_keep_others_from_founding() {
+async fn joining_node_does_not_prevent_founding() {
     let mut world = World::new(1, &["a", "b", "c"]);
-    // Its birth is the lowest.
+    // It has the lowest node uuid.
     world.start("a", StartMode::Join).await;
     sleep(ms(500)).await;
     world.start("b", StartMode::Expect(2)).await;

@@ -34,7 +34,7 @@ async fn a_dead_voter_is_replaced_within_seconds() {
     let disk = world.power_off("b").await;
     let took = world.voters_are(&[1, 3, 4], ms(3000)).await;
     println!("voter off: replaced after {took:?}");
-    // It comes back as an observer and does not disturb.
+    // The node comes back as an observer and causes no elections.
     let before = (world.leader(), world.at("a").status().raft_term);
     world.start_on("b", disk, StartMode::Join).await;
     assert_eq!(world.is_in("b").await, NodeId(2));
@@ -65,7 +65,7 @@ async fn a_leader_that_leaves_gives_everything_away() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_leader_gives_up_the_lead_before_it_drains() {
+async fn leader_transfers_leadership_before_it_drains() {
     let names = ["a", "b", "c"];
     let world = World::cluster(1, &names).await;
     world.voters_are(&[1, 2, 3], ms(10_000)).await;
@@ -78,7 +78,7 @@ async fn a_leader_gives_up_the_lead_before_it_drains() {
         while world.at(old).membership_state() != MembershipState::Gone {
             assert!(start.elapsed() < ms(30_000), "{}", world.show());
             if state(&world.at(old).map(), id.0) == Some(NodeState::Draining) {
-                // Partitions move from here on, and each step of a move takes a leader.
+                // Partitions move from here on, and each step of a move needs a leader.
                 assert!(world.leader().is_some_and(|leader| leader != old), "{}", world.show());
             }
             sleep(ms(5)).await;
@@ -89,7 +89,7 @@ async fn a_leader_gives_up_the_lead_before_it_drains() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_last_voter_of_two_nodes_gives_the_lead_away() {
+async fn last_voter_of_two_transfers_the_leadership() {
     let world = World::cluster(1, &["a", "b"]).await;
     world.voters_are(&[1], ms(10_000)).await;
     let identity = world.at("a").identity();
@@ -126,7 +126,7 @@ async fn partitions_come_to_rest_at_their_targets() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_has_just_come_is_not_buried() {
+async fn new_node_is_not_marked_dead() {
     let mut world = World::cluster(1, &["a"]).await;
     sleep(ms(10_000)).await;
     let mut watch = world.at("a").watch();

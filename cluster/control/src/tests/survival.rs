@@ -1,18 +1,18 @@
-//! Deaths at one moment, and one after the other: the table of docs/operations/cluster.md, held
+//! Deaths at one moment, and one after the other: checks the table of docs/operations/cluster.md
 //! against whole control planes.
 //!
-//! Here: every set of nodes of the size that the table allows is powered off at once, for each number
-//! of nodes and copies; of six and seven nodes every fourth set, and all with `SETS=all`. Not here: the
-//! same with processes and counts (`tests/cluster/pairs.rs`).
+//! Here: every set of nodes of the size that the table allows is powered off at once, for each
+//! number of nodes and copies; for six and seven nodes every fourth set, and all of them with
+//! `SETS=all`. Not here: the same with processes and counts (`tests/cluster/pairs.rs`).
 
 use super::*;
 
 const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
-/// A host that is off is noticed after 1.5 s; another leader takes one more.
+/// A host that is off is detected after 1.5 s; another leader takes one second more.
 const SERVED_WITHIN: Duration = Duration::from_millis(4500);
 
-/// A row of the table: nodes, voters, deaths at once with one, two and three copies, deaths one after
-/// the other with two copies.
+/// A row of the table: nodes, voters, deaths at once with one, two and three copies, deaths one
+/// after the other with two copies.
 struct Row {
     nodes: usize,
     voters: usize,
@@ -38,7 +38,7 @@ fn sets_of(size: usize, nodes: usize) -> impl Iterator<Item = Vec<&'static str>>
     })
 }
 
-/// Every partition has its copies on living nodes, and its voters are as many as should be.
+/// Whether every partition has its copies on living nodes, and there is the right number of voters.
 fn is_whole(world: &World, copies: usize, voters: usize) -> bool {
     world.nodes.values().all(|running| {
         let map = running.control.map();
@@ -59,7 +59,7 @@ async fn whole(nodes: usize, copies: usize, voters: usize) -> World {
     let replicas = u8::try_from(copies).expect("three at most");
     done(world.at("a"), MapCommand::Set(Setting::Replicas(replicas))).await;
     world.until("it is whole", ms(60_000), |world| is_whole(world, copies, voters)).await;
-    // Until the leases and silences of the beginning are over.
+    // Waits until the first leases and silences are over.
     sleep(ms(5000)).await;
     world
 }
@@ -68,8 +68,8 @@ fn eras(map: &Map) -> Vec<u32> {
     map.partitions().iter().map(|entry| entry.era).collect()
 }
 
-/// Somebody who lives knows a map in which every partition answers: its primary and all in-sync copies
-/// are on nodes that run, and none began anew.
+/// Whether a running node has a map in which every partition is served: its primary and all in-sync
+/// copies are on running nodes, and no partition began anew.
 fn is_served(world: &World, eras_before: &[u32]) -> bool {
     let membership =
         |running: &Running| running.control.identity().membership.map(|membership| membership.node);
@@ -84,7 +84,7 @@ fn is_served(world: &World, eras_before: &[u32]) -> bool {
     })
 }
 
-/// Powers off all of `dead` in one moment; whether every partition is served soon after.
+/// Powers off all of `dead` at once. Returns whether every partition is served soon after.
 async fn survives(row: &Row, copies: usize, dead: &[&'static str]) -> bool {
     let mut world = whole(row.nodes, copies, row.voters).await;
     let before = eras(&world.at("a").map());
@@ -117,7 +117,7 @@ async fn holds_the_table(copies: usize) {
                 assert!(survived, "{} nodes, {copies} copies, dead {dead:?}", row.nodes);
             }
         }
-        // One more is too many, at least in the worst choice.
+        // One more death is too many, at least for the worst choice.
         let mut has_failed = false;
         for dead in sets_of(most + 1, row.nodes) {
             if !survives(&row, copies, &dead).await {
@@ -130,27 +130,27 @@ async fn holds_the_table(copies: usize) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_copy_survives_what_the_table_says() {
+async fn one_copy_survives_the_deaths_of_the_table() {
     holds_the_table(1).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn two_copies_survive_what_the_table_says() {
+async fn two_copies_survive_the_deaths_of_the_table() {
     holds_the_table(2).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_copies_survive_what_the_table_says() {
+async fn three_copies_survive_the_deaths_of_the_table() {
     holds_the_table(3).await;
 }
 
-/// Whether every partition is served after the voters die one by one, each as soon as the copies of the
-/// one before were made again.
+/// Returns whether every partition is served after the voters die one by one, each as soon as the
+/// copies of the one before were made again.
 async fn survives_in_turn(row: &Row, deaths: usize) -> bool {
     let mut world = whole(row.nodes, 2, row.voters).await;
     let before = eras(&world.at("a").map());
     for _ in 0..deaths {
-        // The leader last: whoever else votes first.
+        // The leader dies last, if another voter is left.
         let leader = world.leader();
         let voters = leader.map(|name| world.at(name).status().voters).unwrap_or_default();
         let mut next = world.nodes.keys().copied().filter(|name| {

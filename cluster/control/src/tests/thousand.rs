@@ -1,9 +1,9 @@
-//! A thousand nodes on paper: what a map of them is, what they say when nothing happens, and how many
-//! rounds a join takes. `cargo test -p tollgate-control thousand -- --nocapture` prints them;
-//! none of them depends on the machine but the times.
+//! A thousand nodes in a model: the size of their map, their idle traffic, and the rounds of a
+//! join. `cargo test -p tollgate-control thousand -- --nocapture` prints them; only the times
+//! depend on the machine.
 //!
-//! Here: real maps, real frames, the real controller; nodes that do at once what it says. Not here:
-//! a thousand processes.
+//! Here: real maps, real frames, the real controller, and nodes that do each step at once. Not
+//! here: a thousand processes.
 
 use tokio::time::Instant;
 
@@ -30,7 +30,7 @@ fn register(number: u32) -> MapCommand {
     }
 }
 
-/// What the nodes of the partitions would ask for right after: each step is done at once.
+/// The changes that the primaries would propose next, with each step done at once.
 fn work(map: &Map) -> Vec<MapCommand> {
     let due = |(number, entry): (usize, &cluster::map::PartitionEntry)| {
         let step = match (entry.transfer_to, entry.learner) {
@@ -44,7 +44,8 @@ fn work(map: &Map) -> Vec<MapCommand> {
     changes.chunks(256).map(|some| MapCommand::Partitions(some.to_vec())).collect()
 }
 
-/// Brings the map to rest: rounds of the controller, commands, partitions' changes, bytes of deltas.
+/// Brings the map to rest. Returns the numbers of rounds, commands, partition changes and bytes of
+/// deltas.
 fn settle(map: &mut Map) -> [usize; 4] {
     let mut figures = [0; 4];
     let mut targets = map.targets();
@@ -116,7 +117,7 @@ fn a_thousand_nodes_on_paper() {
 }
 
 #[test]
-fn what_a_thousand_nodes_say_when_nothing_happens() {
+fn idle_traffic_of_a_thousand_nodes() {
     let from = Sender {
         node_uuid: u128::MAX,
         incarnation: Incarnation(3),
@@ -145,7 +146,7 @@ fn what_a_thousand_nodes_say_when_nothing_happens() {
     let news = frame_bytes(rpc::encode(&RpcReply::News(news)));
     let (node, voter) = (beat(0), beat(1000));
     println!("a beat: {node} bytes, of a voter {voter}; its answer: {news}");
-    // To each of five voters, four times a second.
+    // To each of five voters, four times per second.
     println!(
         "a node sends {} B/s and hears {} B/s; a voter hears {} B/s of nodes and {} B/s of voters, \
          and sends {} B/s",

@@ -1,23 +1,24 @@
-//! Token bucket: holds at most its capacity, refills at its rate, gives what it holds.
+//! Token bucket: starts with `init` tokens, refills at its rate up to its capacity.
 //!
-//! Four options change it:
+//! Here: the general path, with four options. Not here: the fast path without options (`plain`).
 //!
-//! - `init`: a key never seen holds so many tokens. With fewer than the capacity a full bucket is not
-//!   the same as one never seen; its state is then kept, and forgetting it costs tokens.
-//! - `debt`: one take may overdraw while nothing is owed. `part` never overdraws: it takes what there
-//!   is.
-//! - `interval`: refills in whole periods, counted from the take that found it full.
-//! - `warm`: a cold bucket's tokens cost more (`warmup`, with the rounding). What the whole price does
-//!   not fit into is refused, but a bucket that owes nothing gives any cost up to its capacity and is
-//!   shut until that is paid, as Guava's does: else a cold bucket could be smaller than one unit.
-//!   `interval` means nothing beside `warm`.
+//! - `init`: the tokens of a new key. If it is below the capacity, a full bucket differs from a new
+//!   one: its state is then kept, and forgetting it costs tokens.
+//! - `debt`: one take may overdraw the bucket if there is no debt yet. `part` never overdraws: it
+//!   takes the available tokens.
+//! - `interval`: refills in whole periods, counted from the take that found the bucket full.
+//! - `warm`: the tokens of a cold bucket cost more (`warmup`, with the rounding). A cost whose
+//!   whole price does not fit is refused, but a bucket without debt grants any cost up to its
+//!   capacity and then refuses until the price is paid, as Guava's does: otherwise a cold bucket
+//!   could hold less than one unit. `interval` has no effect beside `warm`.
 //!
-//! With `over` a refused attempt costs what it asked, at the usual price. What is owed is counted up to
-//! 2^53 − 1 missing tokens.
+//! With `over` a refused attempt costs its units at the usual price. Debt counts up to 2^53 − 1
+//! missing tokens.
 //!
-//! State, by option: the TAT, here the instant of being full (`tat`), 8 or 16 bytes; `interval`: tokens
-//! missing and the instant of the next refill, together as many; `warm`: the TAT and what has been
-//! stored while idle, 16 bytes each. Idle, and empty, when full (and cold).
+//! State, by option: the TAT, here the instant at which the bucket is full (`tat`), in 8 or 16
+//! bytes; with `interval` the missing tokens and the instant of the next refill, in 8 or 16 bytes
+//! together; with `warm` the TAT and the permits stored while idle, 16 bytes each. A full (and
+//! cold) bucket is idle and its state empty.
 
 mod plain;
 
@@ -32,41 +33,41 @@ use crate::time::Now;
 /// The parameters.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket {
-    /// Refill.
+    /// The refill.
     pub(crate) rate: Rate,
-    /// Most tokens held.
+    /// Most tokens in the bucket.
     pub(crate) capacity: u64,
-    /// Tokens of a key never seen.
+    /// Tokens of a new key.
     pub(crate) init: u64,
-    /// How far below zero one take may go.
+    /// The debt in tokens that one take may leave.
     pub(crate) debt: u64,
     /// Warm-up, if any.
     pub(crate) warm: Option<Warm>,
-    /// Refill in whole periods only.
+    /// Whether tokens are refilled in whole periods only.
     pub(crate) interval: bool,
 }
 
-/// What a state says at an instant, in ticks.
+/// The level of a bucket at an instant, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct BucketLevel {
-    /// The tick it is for this key: now, or with `interval` the next refill, up to which it is still
-    /// the last one.
+    /// The current tick of this key. With `interval` it is the tick of the next refill, until which
+    /// the level of the last one holds.
     clock: u128,
     /// The tick at which the bucket is full; never before `clock`.
     full_at: u128,
-    /// What a warm-up has stored; 0 without one.
+    /// The permits stored by a warm-up; 0 without one.
     stored: u128,
 }
 
 impl BucketLevel {
-    /// Ticks that are missing to a full bucket.
+    /// Ticks missing to a full bucket.
     fn missing(self) -> u128 {
         self.full_at - self.clock
     }
 }
 
 impl Bucket {
-    /// A full bucket in ticks.
+    /// The capacity in ticks.
     fn full(&self) -> u128 {
         self.cost(self.capacity)
     }
@@ -79,17 +80,17 @@ impl Bucket {
         self.warm.and_then(|warm| WarmupLine::new(self.rate, warm))
     }
 
-    /// What a cold bucket has stored.
+    /// The permits stored in a cold bucket.
     fn cold(&self) -> u128 {
         self.line().map_or(0, |line| line.max)
     }
 
-    /// Whether it refills in whole periods.
+    /// Whether the bucket refills in whole periods.
     fn steps(&self) -> bool {
         self.interval && self.line().is_none()
     }
 
-    /// Whether a key never seen is a full bucket.
+    /// Whether the bucket of a new key is full.
     fn begins_full(&self) -> bool {
         self.init >= self.capacity
     }
@@ -113,7 +114,8 @@ impl Bucket {
             _ => self.spent(before, granted),
         };
 
-        // A bucket that does not begin full begins to fill when it is first seen, refused or not.
+        // A bucket that does not begin full begins to fill at its first attempt, even a refused
+        // one.
         let begins = known.is_none() && !self.begins_full();
         let changed = !attempt.peek && (after != before || begins);
         if changed {
@@ -139,7 +141,7 @@ impl Bucket {
         }
     }
 
-    /// Most ticks that may be missing for so many units to pass; `None` if they never do.
+    /// The most ticks that may be missing for `units` to pass; `None` if they never pass.
     fn room(&self, seen: BucketLevel, units: u64) -> Option<u128> {
         let max = self.capacity.saturating_add(self.debt);
         (units <= max).then(|| {
@@ -149,14 +151,14 @@ impl Bucket {
     }
 
     fn passes(&self, seen: BucketLevel, units: u64) -> bool {
-        // Asking for nothing is refused only where something is owed, not where a price is.
+        // A cost of 0 is refused only for a debt, not for an unpaid price.
         if units == 0 && self.line().is_some() {
             return true;
         }
         self.room(seen, units).is_some_and(|room| seen.missing() <= room)
     }
 
-    /// What so many units cost in ticks.
+    /// The price of `units` in ticks.
     fn price(&self, seen: BucketLevel, units: u64) -> u128 {
         let surcharge = self.line().map_or(0, |line| {
             let rest = line.after_taking(seen.stored, units);
@@ -171,19 +173,19 @@ impl Bucket {
         BucketLevel { full_at, stored, ..seen }
     }
 
-    /// After a refusal that counts.
+    /// The level after a refused attempt that counts.
     fn overdrawn(&self, seen: BucketLevel, units: u64) -> BucketLevel {
         let full_at = seen.full_at.saturating_add(self.cost(units));
         let max = seen.clock.saturating_add(tat::owed_max(self.rate));
         BucketLevel { full_at: seen.full_at.max(full_at.min(max)), ..seen }
     }
 
-    /// Units that are owed.
+    /// The debt in units.
     fn owed(&self, seen: BucketLevel) -> u64 {
         tat::units_of(self.rate, seen.missing().saturating_sub(self.full()))
     }
 
-    /// The most units that would pass without debt; below 0 those that are owed.
+    /// The most units that would pass without debt; negative by the debt.
     fn left(&self, seen: BucketLevel) -> i64 {
         left(self.remaining(seen), self.owed(seen))
     }
@@ -198,7 +200,8 @@ impl Bucket {
         if self.price(seen, at_most) <= left {
             return at_most;
         }
-        // The price rises with the units: halve what is between one that fits and one that does not.
+        // The price rises with the units: halve the range between a count that fits and one that
+        // exceeds.
         let (mut fits, mut exceeds) = (0, at_most);
         while exceeds - fits > 1 {
             let middle = fits + (exceeds - fits) / 2;
@@ -218,20 +221,20 @@ impl Bucket {
         tat::units_of(self.rate, seen.missing())
     }
 
-    /// Nanoseconds until so many units pass; `None` for never.
+    /// Nanoseconds until `units` pass; `None` for never.
     fn retry(&self, now: Now, seen: BucketLevel, units: u64) -> Option<u64> {
-        // No permits are stored while anything is missing, so the price stays what it is until then.
+        // No permits are stored while tokens are missing, so the price is constant until then.
         let room = self.room(seen, units)?;
         Some(self.nanos_until(now, seen, seen.full_at.saturating_sub(room)))
     }
 
-    /// Nanoseconds until full, and cold if there is a warm-up.
+    /// Nanoseconds until the bucket is full, and cold if it has a warm-up.
     fn reset(&self, now: Now, seen: BucketLevel) -> u64 {
         let cooling = self.line().map_or(0, |line| line.ticks_to_cold(seen.stored));
         self.nanos_until(now, seen, seen.full_at.saturating_add(cooling))
     }
 
-    /// Nanoseconds until the clock of a key has come to a tick.
+    /// Nanoseconds until the key's clock reaches `tick`.
     fn nanos_until(&self, now: Now, seen: BucketLevel, tick: u128) -> u64 {
         if !self.steps() {
             return tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)));
@@ -245,17 +248,17 @@ impl Bucket {
         at.saturating_sub(now.mono.0.into()).try_into().unwrap_or(u64::MAX)
     }
 
-    /// Gives units back at their usual price: what a warm-up added for heat stays paid, and what it has
-    /// stored stays as it is. Heat may have changed since they were taken, and giving back at another
-    /// price would let more through than was ever paid for.
+    /// Gives units back at their usual price: the surcharge of a warm-up stays paid, and the stored
+    /// permits stay. The warmth may have changed since the take, and a refund at another price
+    /// could let more pass than was ever paid for.
     pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let Some(mut seen) = self.see(state, now) else { return };
         seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);
     }
 
-    /// Sees to it that at least so many tokens are missing, as if they had been all the time: the
-    /// bucket was not idle, so nothing was stored and its periods went on.
+    /// Raises the missing tokens to at least `units`, as if they had been missing all the time: the
+    /// bucket was not idle, so no permits were stored and its periods continued.
     pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let units = units.min(self.capacity);
         let unseen = self.unseen(now);
@@ -277,16 +280,16 @@ impl Bucket {
         }
     }
 
-    /// Leaves what a warm-up has stored: usage is set, not heat.
+    /// Sets the usage and keeps the permits stored by a warm-up.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut seen = self.see(state, now).unwrap_or_else(|| self.unseen(now));
         seen.full_at = seen.clock.saturating_add(self.cost(used.min(self.capacity)));
         self.keep(seen, state);
     }
 
-    /// Tokens stay, up to the new capacity; what is owed stays owed. A new warm-up begins cold, as
-    /// Guava's does, a changed one as warm as it was. A change to or from whole periods rounds the
-    /// tokens down.
+    /// Keeps the tokens, up to the new capacity, and the debt. A new warm-up begins cold, as in
+    /// Guava; a changed one keeps its warmth. A change to or from whole periods rounds the tokens
+    /// down.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let Some(was) = old.see(state, now) else { return state.clear() };
         if old.is_idle(was) {
@@ -295,7 +298,7 @@ impl Bucket {
         let missing =
             tat::missing_after((old.rate, old.full()), was.missing(), (self.rate, self.full()));
         let clock = if self.steps() && old.steps() {
-            // A period after the last refill, as long as periods are now.
+            // One period, at its new length, after the last refill.
             let next = was.clock / u128::from(old.rate.count) + u128::from(self.rate.period);
             next.saturating_sub(old.rate.period.into()) * u128::from(self.rate.count)
         } else {
@@ -313,7 +316,7 @@ impl Bucket {
             return self.shift_steps(state, by);
         }
         let Some((full_at, stored)) = self.decode(state) else { return };
-        // What is cut off at the origin was idle time.
+        // The part cut off at the origin was idle time.
         let (full_at, idle) = tat::shift(self.rate, full_at, by);
         let stored = self.line().map_or(0, |line| line.after_idling(stored, idle));
         self.encode(full_at, stored, state);
@@ -324,7 +327,7 @@ impl Bucket {
         let distance = by.unsigned_abs();
         let mut moved = if by < 0 { next.saturating_sub(distance) } else { next + distance };
         if by < 0 && distance > next {
-            // Refills that lie before the origin are done.
+            // Refills before the origin are done.
             let before = distance - next;
             let periods = before.div_ceil(self.rate.period.into());
             let refilled = periods.saturating_mul(self.rate.count.into());
@@ -334,20 +337,20 @@ impl Bucket {
         encode_steps(missing, moved, state);
     }
 
-    /// The clock of a key whose periods begin now.
+    /// The clock of a key if its periods begin now.
     fn fresh_clock(&self, now: Now) -> u128 {
         let ticks = tat::ticks(self.rate, now);
         if self.steps() { ticks + self.cost(self.rate.count) } else { ticks }
     }
 
-    /// A key never seen.
+    /// The level of a new key.
     fn unseen(&self, now: Now) -> BucketLevel {
         let clock = self.fresh_clock(now);
         let missing = self.cost(self.capacity.saturating_sub(self.init));
         BucketLevel { clock, full_at: clock.saturating_add(missing), stored: self.cold() }
     }
 
-    /// What a state says now; `None` for a key never seen.
+    /// The level of a state now; `None` for a new key.
     fn see(&self, state: &[u8], now: Now) -> Option<BucketLevel> {
         if self.steps() {
             let (missing, next) = decode_steps(state)?;
@@ -368,7 +371,7 @@ impl Bucket {
         self.rate.count.into()
     }
 
-    /// What is missing after the refills up to now, and the instant of the next.
+    /// The missing tokens after the refills up to now, and the instant of the next refill.
     fn refilled(&self, missing: u64, next: u128, now: Now) -> (u64, u128) {
         let period = u128::from(self.rate.period);
         let since = u128::from(now.mono.0).checked_sub(next);
@@ -403,7 +406,7 @@ impl Bucket {
         }
     }
 
-    /// The TAT, and what a warm-up has stored.
+    /// The TAT, and the permits stored by a warm-up.
     fn decode(&self, state: &[u8]) -> Option<(u128, u128)> {
         let Some(line) = self.line() else { return tat::decode(state).map(|tat| (tat, 0)) };
         let (full_at, stored) = state.split_at_checked(tat::BYTES)?;
@@ -420,11 +423,11 @@ impl Bucket {
     }
 }
 
-/// Bits of the instant of the next refill, which is at most a period after the last instant there
-/// is; the tokens missing have the others.
+/// Bits of the instant of the next refill, which is at most one period after the greatest instant;
+/// the missing tokens take the remaining bits.
 const NEXT_BITS: u32 = 72;
 
-/// Tokens missing, and the instant of the next refill.
+/// The missing tokens, and the instant of the next refill.
 fn decode_steps(state: &[u8]) -> Option<(u64, u128)> {
     let both = tat::decode(state)?;
     Some(((both >> NEXT_BITS) as u64, both & ((1 << NEXT_BITS) - 1)))

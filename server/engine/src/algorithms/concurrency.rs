@@ -1,18 +1,20 @@
-//! Concurrency: at most so many units held at once.
+//! Concurrency: at most `max` units held at once.
 //!
-//! Every take is a hold, known by its lease; it ends when it is settled, or by itself. Calls that
-//! name no lease (`decr`) end the newest holds. `over` means nothing here: who was refused holds
+//! Here: holds in the item's state. Not here: the holds that lie beside it (`many`, `holders`).
+//!
+//! Every take is a hold, named by its lease; it ends when it is settled, or by itself. Refunds that
+//! name no lease (`decr`) end the newest holds. `over` has no effect: a refused attempt holds
 //! nothing.
 //!
-//! There are never more than [`HOLDERS_MAX`] holds. With so many the answer is as if all units were
+//! There are at most [`HOLDERS_MAX`] holds. With that number the decision is as if all units were
 //! held.
 //!
-//! A hold is named by the caller, who knows a name that is free everywhere. Where none is given the
-//! leases of a new state count up from the milliseconds of the clock, so that one handed out before
-//! an idle state was dropped does not free the hold of somebody else.
+//! The caller names a hold with a lease that is free everywhere. If it names none, the leases of a
+//! new state count up from the milliseconds of the clock: a lease granted before an idle state was
+//! dropped must not end the hold of another client.
 //!
-//! The state: the next lease, then for each hold its lease, units and end; about 15 bytes a hold. Where
-//! that is longer than [`LARGE_BYTES`] the holds lie beside the item (`many`).
+//! The state: the next lease, then for each hold its lease, units and end; about 15 bytes a hold.
+//! If it is longer than [`LARGE_BYTES`], the holds lie beside the item (`many`).
 
 use super::count::{CountDecision, StateReader, between, instant, put_count, put_instant, shifted};
 use super::{Attempt, Decision};
@@ -23,7 +25,7 @@ mod many;
 
 pub(crate) use self::many::{holders_of, state_of};
 
-/// A longer state is no longer kept in its item.
+/// Longest state in bytes that stays in its item.
 const LARGE_BYTES: usize = 1024;
 
 /// The parameters of `concurrency:`.
@@ -39,7 +41,7 @@ pub(crate) struct Concurrency {
 struct ConcurrencyHold {
     lease: u64,
     units: u64,
-    /// From this instant on it holds nothing.
+    /// The instant at which the hold ends.
     end: i64,
 }
 
@@ -51,7 +53,7 @@ struct ConcurrencyHolds {
 }
 
 impl Concurrency {
-    /// Decides an ask, and begins a hold unless it is a peek or for nothing.
+    /// Decides an attempt, and begins a hold unless it is a peek or for no units.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
         let mut holds = ConcurrencyHolds::read(state, now);
         let used_before = self.used_of(&holds);
@@ -89,7 +91,7 @@ impl Concurrency {
         holds.write(state);
     }
 
-    /// Makes the units held `used`, at most the limit, all of them one hold that begins now.
+    /// Sets the units held to `used`, at most the limit, all of them in one hold that begins now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut holds = ConcurrencyHolds::read(state, now);
         holds.list.clear();
@@ -97,7 +99,7 @@ impl Concurrency {
         holds.write(state);
     }
 
-    /// Goes on with a state written under `old`: each hold keeps the end it has.
+    /// Converts a state written under `old`: each hold keeps its end.
     #[expect(clippy::unused_self, reason = "all algorithms are adopted alike")]
     pub(crate) fn adopt(&self, _old: &Self, state: &mut Vec<u8>, now: Now) {
         ConcurrencyHolds::read(state, now).write(state);
@@ -113,18 +115,18 @@ impl Concurrency {
         }
     }
 
-    /// Begins a hold that was given elsewhere, whether it would pass or not.
+    /// Begins a hold that was granted elsewhere, even if it would not pass here.
     #[expect(clippy::unused_self, reason = "as the other functions of the algorithm")]
     pub(crate) fn give(&self, state: &mut Vec<u8>, now: Now, lease: u64, units: u64, for_ns: u64) {
         let mut holds = ConcurrencyHolds::read(state, now);
-        // With so many holds the limit counts as used up anyway.
+        // With the maximum of holds the limit counts as used up anyway.
         if units > 0 && holds.list.len() < HOLDERS_MAX {
             holds.begin(units, now, for_ns, Some(lease));
             holds.write(state);
         }
     }
 
-    /// Ends a hold; false where there is none of that lease any more.
+    /// Ends a hold; false if there is no hold with this lease.
     #[expect(clippy::unused_self, reason = "as the other functions of the algorithm")]
     pub(crate) fn settle(&self, state: &mut Vec<u8>, now: Now, lease: u64) -> bool {
         let mut holds = ConcurrencyHolds::read(state, now);
@@ -134,8 +136,8 @@ impl Concurrency {
         true
     }
 
-    /// Lets a hold end `until_after` nanoseconds from now; false where there is none of that lease
-    /// any more.
+    /// Lets a hold end `until_after` nanoseconds from now; false if there is no hold with this
+    /// lease.
     #[expect(clippy::unused_self, reason = "as the other functions of the algorithm")]
     pub(crate) fn renew(
         &self,
@@ -207,7 +209,7 @@ impl ConcurrencyHolds {
         }
     }
 
-    /// Begins a hold of at least a nanosecond, and tells its lease: `named`, or the next.
+    /// Begins a hold of at least a nanosecond and returns its lease: `named`, or the next.
     fn begin(&mut self, units: u64, now: Now, nanos: u64, named: Option<u64>) -> u64 {
         let lease = named.unwrap_or(self.next_lease);
         if named.is_none() {
@@ -226,7 +228,7 @@ impl ConcurrencyHolds {
         self.list.iter().fold(0, |units, hold| units.saturating_add(hold.units))
     }
 
-    /// Nanoseconds until all have ended.
+    /// Nanoseconds until all holds have ended.
     fn reset(&self, now: Now) -> u64 {
         let last = self.list.iter().map(|hold| hold.end).max();
         last.map_or(0, |end| between(instant(now), end))

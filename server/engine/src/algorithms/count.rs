@@ -1,17 +1,17 @@
-//! What the limiters that count share: the verdict over a count, and the bytes of their states.
+//! Shared code of the limiters that count: the verdict over a count, and the bytes of their states.
 //!
-//! Here: windows, logs and holds all compare a count with a limit, and all keep instants and
+//! Here: windows, logs and holds all compare a count with a limit, and all store instants and
 //! counts. Not here: how each of them counts (`fixed`, `sliding`, `log`, `concurrency`).
 
 use super::{Attempt, Decision, Verdict, left};
 use crate::time::Now;
 use protocol::COUNT_MAX;
 
-/// What becomes of an [`Attempt`], given the usage before it.
+/// The verdict on an [`Attempt`], given the usage before it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct CountDecision {
     pub(super) verdict: Verdict,
-    /// Units granted; on a peek, those that a take would be granted.
+    /// Units granted; for a peek, the units that a take would be granted.
     pub(super) granted: u64,
     /// Units to add to the count.
     pub(super) charge: u64,
@@ -30,7 +30,7 @@ impl CountDecision {
         Self { verdict: Verdict::Deny, granted: 0, charge }
     }
 
-    /// The time until the units that were not granted pass, which `wait` tells for a cost.
+    /// The time until the units that were not granted pass; `wait` returns it for a cost.
     pub(super) fn retry(
         &self,
         attempt: &Attempt,
@@ -65,18 +65,18 @@ impl CountDecision {
     }
 }
 
-/// The instant of `now` as states keep it: nanoseconds on the monotonic clock, cut at 292 years.
-/// Signed, because a restored state may have begun before this process did.
+/// The instant of `now` in a state: nanoseconds on the monotonic clock, cut at 292 years. Signed,
+/// because a restored state may have begun before this process did.
 pub(crate) fn instant(now: Now) -> i64 {
     i64::try_from(now.mono.0).unwrap_or(i64::MAX)
 }
 
-/// Nanoseconds from `from` to `to`, 0 where `to` is not later.
+/// Nanoseconds from `from` to `to`, 0 if `to` is not later.
 pub(super) fn between(from: i64, to: i64) -> u64 {
     if to > from { to.abs_diff(from) } else { 0 }
 }
 
-/// `instant` moved by `by` nanoseconds, as far as it can be.
+/// Moves `instant` by `by` nanoseconds, saturating.
 pub(super) fn shifted(instant: i64, by: i128) -> i64 {
     let moved = i128::from(instant).saturating_add(by);
     i64::try_from(moved).unwrap_or(if by < 0 { i64::MIN } else { i64::MAX })
@@ -108,7 +108,7 @@ impl StateReader<'_> {
 
     #[inline]
     pub(super) fn count(&mut self) -> Option<u64> {
-        // Most are small.
+        // Most counts are small.
         if let [count @ ..0x80, rest @ ..] = self.0 {
             self.0 = rest;
             return Some(u64::from(*count));
@@ -139,7 +139,7 @@ impl StateReader<'_> {
 pub(super) mod tests {
     use super::*;
 
-    /// A plain take, to be varied by tests.
+    /// A plain take, for tests to vary.
     pub(in crate::algorithms) const TAKE: Attempt = Attempt {
         cost: 1,
         part: false,
@@ -161,7 +161,7 @@ pub(super) mod tests {
         Attempt { cost, peek: true, ..TAKE }
     }
 
-    /// A time so many nanoseconds after the origin.
+    /// The time `nanos` nanoseconds after the origin.
     pub(in crate::algorithms) fn at(nanos: u64) -> Now {
         Now { mono: crate::Nanos(nanos), unix_ms: 1_700_000_000_000 + nanos / 1_000_000 }
     }

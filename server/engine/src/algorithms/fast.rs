@@ -1,36 +1,37 @@
-//! The short way of an algorithm: a state of a few bytes is decided on without memory in between.
+//! The fast path of an algorithm: decides on a state of a few bytes without a buffer in between.
 //!
-//! Here: what such a way is, the states that it works on, and how their bytes are written. Not here: what their bytes mean (each
-//! algorithm), and all that is not so usual ([`take_general`](super::take_general)).
+//! Here: the traits of a fast path and of its states, and the writing of their bytes. Not here: the
+//! meaning of the bytes (each algorithm), and all uncommon cases
+//! ([`take_general`](super::take_general)).
 
 use protocol::Policy;
 
 use super::{Attempt, Decision};
 use crate::time::Now;
 
-/// An algorithm with the parameters that most policies have.
+/// An algorithm restricted to the parameters that most policies have.
 pub(crate) trait FastPath: Copy {
-    /// A state that it keeps.
+    /// The type of its states.
     type State: StateBytes;
 
-    /// The parameters of a policy that has these.
+    /// The fast path of `policy`; `None` if its parameters are not the common ones.
     fn of(policy: &Policy) -> Option<Self>;
 
-    /// What [`take_general`](super::take_general) decides, and the state after it, which is another only if the
-    /// decision says so. `None` for what is not usual.
+    /// Returns the decision of [`take_general`](super::take_general) and the state after it, which
+    /// differs only if the decision is `changed`. Returns `None` if the general path is needed.
     fn take(self, state: &[u8], now: Now, attempt: &Attempt) -> Option<(Decision, Self::State)>;
 }
 
 /// The bytes of a state.
 pub(crate) trait StateBytes: Copy {
-    /// How many.
+    /// The number of bytes.
     fn len(self) -> usize;
 
-    /// Writes it over the end of `place`, which is as long at least.
+    /// Writes the bytes over the end of `place`, which is at least as long.
     fn write_at_end(self, place: &mut [u8]);
 }
 
-/// Of any length.
+/// A state of any length.
 impl StateBytes for &[u8] {
     #[inline]
     fn len(self) -> usize {
@@ -44,7 +45,7 @@ impl StateBytes for &[u8] {
     }
 }
 
-/// Of eight bytes.
+/// A state of eight bytes.
 impl StateBytes for u64 {
     #[inline]
     fn len(self) -> usize {
@@ -59,16 +60,16 @@ impl StateBytes for u64 {
     }
 }
 
-/// Of eight to sixteen bytes.
+/// A state of eight to sixteen bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bytes16 {
-    /// The first byte is the lowest; those past the end are 0.
+    /// The first byte is the lowest; the bytes past `len` are 0.
     pub(super) bits: u128,
     pub(super) len: usize,
 }
 
 impl Bytes16 {
-    /// Reads a state; `None` if it is none of these.
+    /// Reads a state; `None` if its length is not in this range.
     #[inline]
     pub(super) fn read(state: &[u8]) -> Option<Self> {
         let len = state.len();
@@ -78,7 +79,7 @@ impl Bytes16 {
         }
         let first = u128::from(u64::from_le_bytes(*first));
         let last = u128::from(u64::from_le_bytes(*last));
-        // Where they overlap they are the same.
+        // The bytes in which the two halves overlap are equal.
         Some(Self { bits: first | last << (8 * (len - size_of::<u64>())), len })
     }
 }

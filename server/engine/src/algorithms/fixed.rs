@@ -1,15 +1,18 @@
-//! Fixed window: a count that begins anew when its window is over.
+//! Fixed window: a count that restarts at 0 when its window is over.
 //!
-//! A window is opened by the first call that counts (`align=first`), or is the piece of the
-//! calendar in which that call falls. Twice the limit can pass around its end; that is what a fixed
-//! window is.
+//! Here: windows and their counts. Not here: the ends of calendar windows (`calendar`).
 //!
-//! A calendar window lasts until its end on the wall clock. Where the clock leaps ahead, the window is
-//! over. Where it goes back to an earlier window, the units used count for that one from then on: a
-//! limit used while the clock was ahead must not stay shut until that time comes. A window that begins
-//! within a second goes on all the same: a small correction of the clock must not give it twice.
+//! The first attempt that counts opens a window (`align=first`), or the window is the piece of the
+//! calendar that contains that attempt. Up to twice the limit can pass around the end of a window,
+//! which is inherent to fixed windows.
 //!
-//! The state, at most 17 bytes: its kind, an instant, the count.
+//! A calendar window lasts until its end on the wall clock. If the clock leaps ahead, the window is
+//! over. If the clock goes back to an earlier window, the used units count for that window from
+//! then on: a limit used while the clock was ahead must not stay exhausted until that time comes. A
+//! window that begins within a second stays open: a small correction of the clock must not grant
+//! its units twice.
+//!
+//! The state has at most 17 bytes: its kind, an instant, the count.
 
 mod calendar;
 
@@ -20,7 +23,7 @@ use super::{Attempt, Decision};
 use crate::time::Now;
 
 const NANOS_PER_MS: u64 = 1_000_000;
-/// A clock that goes back by no more does not leave the window that it was in.
+/// A clock that goes back by at most this does not leave its window.
 const CORRECTION_MS: u64 = 1000;
 
 /// The parameters of `fixed:`.
@@ -30,15 +33,15 @@ pub(crate) struct Fixed {
     pub(crate) window: Window,
 }
 
-/// How far a window goes, and so what its state keeps.
+/// The extent of a window, and thus the content of its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WindowSpan {
-    /// From this monotonic instant as long as the window is.
+    /// From this monotonic instant, for the length of the window.
     From(i64),
-    /// To this Unix time in milliseconds.
+    /// Until this Unix time in milliseconds.
     To(u64),
-    /// The calendar's window around this Unix time in milliseconds, which depends on the key's hash;
-    /// whoever opened it did not know that.
+    /// The calendar's window around this Unix time in milliseconds. Its end depends on the key's
+    /// hash, which the operation that opened it did not have.
     Around(u64),
 }
 
@@ -47,20 +50,20 @@ enum WindowSpan {
 struct OpenWindow {
     span: WindowSpan,
     used: u64,
-    /// Nanoseconds to its end.
+    /// Nanoseconds to the end of the window.
     left: u64,
-    /// The state names a window that begins later than now.
+    /// Whether the state names a window that begins later than now.
     is_moved: bool,
 }
 
 impl Fixed {
-    /// Decides an ask, and counts it unless it is a peek.
+    /// Decides an attempt, and counts it unless it is a peek.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
         let open = self.open(state, now, Some(attempt.hash));
         let before = open.map_or(0, |open| open.used);
         let judged = CountDecision::new(self.count, before, attempt);
         let used = before.saturating_add(judged.charge).min(COUNT_MAX);
-        // Where no window is open, the one that this call would open.
+        // If no window is open, use the one that this attempt would open.
         let (span, left) = open.map_or_else(
             || {
                 let span = self.span_at(now, Some(attempt.hash));
@@ -68,7 +71,8 @@ impl Fixed {
             },
             |open| (open.span, open.left),
         );
-        // Also where nothing is charged: the next window must not take it for one that is still to come.
+        // Also if nothing is charged: the next window must not mistake the state for a future
+        // window.
         let is_moved = open.is_some_and(|open| open.is_moved) && !attempt.peek;
         if is_moved || (judged.charge > 0 && !attempt.peek) {
             write(state, span, used);
@@ -87,7 +91,8 @@ impl Fixed {
         }
     }
 
-    /// Makes the usage `used`, at most the limit; where no window is open, of one opened now.
+    /// Sets the usage to `used`, at most the limit; if no window is open, that of a window opened
+    /// now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let span = match self.open(state, now, None) {
             Some(open) => open.span,
@@ -101,17 +106,17 @@ impl Fixed {
         self.open(state, now, None).map_or(0, |open| open.used)
     }
 
-    /// Nanoseconds to the end of the window, or of the one that a call would open.
+    /// Nanoseconds to the end of the window, or of the window that an attempt would open.
     pub(crate) fn counted_for(&self, state: &[u8], now: Now, hash: u64) -> u64 {
         let span = || self.left(self.span_at(now, Some(hash)), now, Some(hash)).unwrap_or(0);
         self.open(state, now, Some(hash)).map_or_else(span, |open| open.left)
     }
 
-    /// Goes on with a state written under `old`.
+    /// Converts a state written under `old`.
     ///
-    /// A window opened by its first call has now opened then, however long it is. Where one of the
-    /// two is of the calendar and they differ, the count goes to a window opened now, since its
-    /// last call may have been just now.
+    /// A window that its first attempt opened keeps its opening, whatever its new length. If one of
+    /// the two windows is of the calendar and they differ, the count moves to a window opened now,
+    /// since the last attempt may have been just now.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let Some(open) = old.open(state, now, None) else {
             state.clear();
@@ -123,14 +128,14 @@ impl Fixed {
         }
     }
 
-    /// Moves the stored instant by `by` nanoseconds, where it is a monotonic one.
+    /// Moves the stored instant by `by` nanoseconds, if it is a monotonic one.
     pub(crate) fn shift(state: &mut Vec<u8>, by: i128) {
         if let Some((WindowSpan::From(opened), used)) = read(state) {
             write(state, WindowSpan::From(shifted(opened, by)), used);
         }
     }
 
-    /// The window of the state, where it is not over.
+    /// The window of the state, if it is not over.
     fn open(&self, state: &[u8], now: Now, hash: Option<u64>) -> Option<OpenWindow> {
         let (span, used) = read(state)?;
         let span = match span {
@@ -142,8 +147,8 @@ impl Fixed {
         Some(OpenWindow { span: present, used, left, is_moved: present != span })
     }
 
-    /// The window itself, or the one around `now` where it begins later by more than a correction of
-    /// the clock.
+    /// Returns `span`, or the window around `now` if `span` begins later by more than a correction
+    /// of the clock.
     fn present(&self, span: WindowSpan, now: Now, hash: Option<u64>) -> WindowSpan {
         match span {
             WindowSpan::To(end_ms) => {
@@ -169,7 +174,7 @@ impl Fixed {
         }
     }
 
-    /// The window that a call opens now.
+    /// The window that an attempt opens now.
     fn span_at(&self, now: Now, hash: Option<u64>) -> WindowSpan {
         match self.window {
             Window::First(_) => WindowSpan::From(instant(now)),
@@ -184,12 +189,12 @@ impl Fixed {
         }
     }
 
-    /// Nanoseconds to the end of a window, `None` when it is over.
+    /// Nanoseconds to the end of a window; `None` if it is over.
     fn left(&self, span: WindowSpan, now: Now, hash: Option<u64>) -> Option<u64> {
         match (span, self.window) {
             (WindowSpan::From(opened), Window::First(nanos)) => {
                 let now = instant(now);
-                // Where the clock is behind the opening, it has to come there first.
+                // A clock behind the opening must reach the opening first.
                 let left = nanos.checked_sub(between(opened, now)).filter(|left| *left > 0)?;
                 Some(left.saturating_add(between(now, opened)))
             }
@@ -202,13 +207,13 @@ impl Fixed {
                 let latest = calendar::latest_end_ms(&self.window, unix_ms);
                 self.left(WindowSpan::To(latest), now, hash)
             }
-            // A state of the other kind, which nobody adopted.
+            // A state of the other kind, which was not converted.
             _ => None,
         }
     }
 }
 
-/// An empty window has no end to wait for.
+/// Nanoseconds to wait for the end of a window; 0 for an empty one.
 fn left_of(used: u64, left: u64) -> u64 {
     if used == 0 { 0 } else { left }
 }

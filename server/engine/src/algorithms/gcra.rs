@@ -1,10 +1,11 @@
 //! GCRA: spaces a key's units evenly and lets a burst through early, as redis-cell does.
 //!
-//! Here: the arithmetic on one stored instant, the TAT (`tat`: in ticks, so that no emission interval
-//! is rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`.
-//! Source: ITU-T I.371, virtual scheduling form; redis-cell's `CL.THROTTLE` for the figures.
+//! Here: the arithmetic on one stored instant, the TAT (in ticks, so that no emission interval is
+//! rounded). `tat' = max(now, tat) + n·T`, allowed from `tat' − tau` on, `tau = T·(burst + 1)`. Not
+//! here: ticks and the encoding of a TAT (`tat`). Source: ITU-T I.371, virtual scheduling form;
+//! redis-cell's `CL.THROTTLE` for the numbers of a decision.
 //!
-//! With `over` a refused attempt costs what it asked, up to 2^53 − 1 units of usage.
+//! With `over` a refused attempt costs its units, up to 2^53 − 1 units of usage.
 //!
 //! State: the TAT, 8 or 16 bytes. Idle, and empty, once the TAT has passed.
 
@@ -17,17 +18,17 @@ use crate::time::Now;
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Gcra {
     pub(crate) rate: Rate,
-    /// What passes at once, beyond the first unit.
+    /// Most units that pass at once, beyond the first.
     pub(crate) burst: u64,
 }
 
 impl Gcra {
-    /// Most units at once.
+    /// The most units at once.
     fn limit(&self) -> u64 {
         self.burst.saturating_add(1)
     }
 
-    /// The burst span and one emission interval more, tau, in ticks.
+    /// The burst span plus one emission interval, tau, in ticks.
     fn tolerance(&self) -> u128 {
         tat::cost(self.rate, self.limit())
     }
@@ -87,7 +88,7 @@ impl Gcra {
         }
     }
 
-    /// Nanoseconds until so many units pass; `None` for never.
+    /// Nanoseconds until `units` pass; `None` for never.
     fn retry(&self, now: Now, tat: u128, units: u64) -> Option<u64> {
         let charged = tat.saturating_add(tat::cost(self.rate, units));
         let allow_at = charged.saturating_sub(self.tolerance());
@@ -105,7 +106,7 @@ impl Gcra {
         }
     }
 
-    /// Sees to it that at least so many units are used.
+    /// Raises the usage to at least `units`.
     pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let stored = tat::decode(state).unwrap_or(0);
         let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
@@ -122,7 +123,7 @@ impl Gcra {
         self.keep(ticks.saturating_add(owed), state, now);
     }
 
-    /// Units left stay, up to the new limit; what is owed stays owed.
+    /// Keeps the units left, up to the new limit, and the debt.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let Some(stored) = tat::decode(state) else { return state.clear() };
         let ticks = tat::standing(stored, tat::ticks(old.rate, now), tat::owed_max(old.rate));

@@ -1,17 +1,19 @@
-//! Leaky bucket: what is taken fills it, and it leaks at the rate.
+//! Leaky bucket: taken units fill it, and it leaks at the rate.
 //!
-//! As a meter it polices: what would overflow is refused. As a queue (`wait`) it shapes: each taker
-//! has a place in a first-in, first-out line and is told how long to wait for it, which is until
-//! everything before it has leaked; what it takes itself delays those after it. A place that would
-//! come later than the wait allowed, or overflow, is refused and not taken. nginx's `limit_req` with
-//! `rate` and `burst` is a capacity of `burst + 1`: with `nodelay` the meter, else the queue.
+//! Here: the meter and the queue. Not here: ticks and the encoding of a TAT (`tat`).
 //!
-//! A queue grants a part only where nobody is before it: one answer cannot say both how much and how
-//! long to wait.
+//! A meter polices: an attempt that would overflow it is refused. A queue (`wait`) shapes: each
+//! take gets a place in a first-in, first-out line and the time to wait for it, until all units
+//! before it have leaked; its own units delay only later takes. A place that would come later than
+//! the wait allows, or overflow, is refused and not taken. nginx's `limit_req` with `rate` and
+//! `burst` is a capacity of `burst + 1`: with `nodelay` the meter, otherwise the queue.
 //!
-//! With `over` a refused attempt fills it too, up to 2^53 − 1 units.
+//! A queue grants a part only if it is empty: one reply cannot contain both a part and a wait.
 //!
-//! State: the instant of being empty, as a TAT (`tat`), 8 or 16 bytes. Idle, and empty, once it has passed.
+//! With `over` a refused attempt fills the bucket too, up to 2^53 − 1 units.
+//!
+//! State: the instant at which the bucket is empty, as a TAT (`tat`), 8 or 16 bytes. Idle, and
+//! empty, once that instant has passed.
 
 use protocol::Rate;
 
@@ -23,18 +25,18 @@ use crate::time::Now;
 pub(crate) struct Leaky {
     /// The leak.
     pub(crate) rate: Rate,
-    /// Most units held.
+    /// Most units in the bucket.
     pub(crate) capacity: u64,
     /// Longest wait for a place in nanoseconds; `None` for a meter.
     pub(crate) wait: Option<u64>,
 }
 
-/// What a state says at an instant, in ticks.
+/// The level of a bucket at an instant, in ticks.
 #[derive(Debug, Clone, Copy)]
 struct LeakyLevel {
-    /// The tick it is for this key.
+    /// The current tick of this key.
     clock: u128,
-    /// The tick at which it is empty; never before `clock`.
+    /// The tick at which the bucket is empty; never before `clock`.
     empty: u128,
 }
 
@@ -44,7 +46,7 @@ impl Leaky {
         tat::cost(self.rate, self.capacity)
     }
 
-    /// Longest wait of a queue in ticks: the policy's, or the caller's where that is shorter.
+    /// Longest wait of a queue in ticks: the shorter of the policy's and the caller's.
     fn patience(&self, attempt: &Attempt) -> Option<u128> {
         let wait = self.wait?.min(attempt.wait.unwrap_or(u64::MAX));
         Some(u128::from(self.rate.count) * u128::from(wait))
@@ -124,13 +126,13 @@ impl Leaky {
         tat::units_within(self.rate, self.full().saturating_sub(seen.empty - seen.clock))
     }
 
-    /// After a refusal that counts.
+    /// The level after a refused attempt that counts.
     fn overfilled(&self, seen: LeakyLevel, units: u64) -> LeakyLevel {
         let empty = seen.empty.saturating_add(self.cost(units));
         LeakyLevel { empty: empty.min(seen.clock.saturating_add(tat::owed_max(self.rate))), ..seen }
     }
 
-    /// Nanoseconds until so many units pass, at once or with a wait; `None` for never.
+    /// Nanoseconds until `units` pass, at once or with a wait; `None` for never.
     fn retry(&self, now: Now, seen: LeakyLevel, units: u64, patience: Option<u128>) -> Option<u64> {
         if units > self.capacity {
             return None;
@@ -153,7 +155,7 @@ impl Leaky {
         }
     }
 
-    /// Sees to it that it holds at least so many units.
+    /// Raises the level to at least `units`.
     pub(crate) fn cover(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let seen = self.see(state, now);
         let covered = seen.clock.saturating_add(self.cost(units.min(self.capacity)));
@@ -167,7 +169,7 @@ impl Leaky {
         self.keep(clock.saturating_add(self.cost(used.min(self.capacity))), state, now);
     }
 
-    /// What it holds stays, up to the new capacity; what was beyond the old one stays beyond.
+    /// Keeps the level, up to the new capacity, and the units beyond the old capacity.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let seen = old.see(state, now);
         let held = seen.empty - seen.clock;

@@ -1,19 +1,22 @@
-//! Sliding log: every call of the last window with its instant, so the count is exact.
+//! Sliding log: every attempt of the last window with its instant, so that the count is exact.
 //!
-//! A call counts for less than a window: at `instant + period` it is gone. Calls of one instant
-//! share an entry. Where the clock goes back before the newest entry, time stands still there.
+//! Here: the log and its encoding. Not here: the verdict over a count (`count`).
 //!
-//! There are never more entries than the policy's `entries`, its count, or [`LOG_ENTRIES_MAX`]. With so
-//! many the log is full: it answers as if the limit were used up, `Deny` for any cost but 0 and
-//! nothing left, until the oldest entry is gone. With `over` a full log drops its oldest entry for a refused attempt, which changes no
-//! decision: while the dropped one would count, the log is full of younger ones.
+//! An attempt counts for less than a window: at `instant + period` it has expired. Attempts of one
+//! instant share an entry. If the clock goes back before the newest entry, time stands still there.
+//!
+//! The number of entries is at most the policy's `entries`, its count, and [`LOG_ENTRIES_MAX`].
+//! With that number the log is full: it decides as if the limit were used up, `Deny` for any cost
+//! but 0 and nothing left, until the oldest entry has expired. With `over` a full log drops its
+//! oldest entry for a refused attempt. That changes no decision: while the dropped entry would
+//! count, the log is full of younger ones.
 //!
 //! ```text
 //! | oldest 8 | newest 8 | units 8 | entries 4 | since previous, units | since previous, units | …
 //! ```
 //!
-//! The state: 28 bytes and 2 to 18 an entry, about 6 for single calls milliseconds apart. The first
-//! entry's distance from its predecessor means nothing.
+//! The state: 28 bytes, and 2 to 18 an entry, about 6 for single attempts milliseconds apart. The
+//! first entry's distance from its predecessor is meaningless.
 
 use protocol::{COUNT_MAX, LOG_ENTRIES_MAX, Rate};
 
@@ -27,14 +30,14 @@ const HEADER_BYTES: usize = 28;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Log {
     pub(crate) rate: Rate,
-    /// Most entries kept.
+    /// Most entries in the log.
     pub(crate) entries: u64,
 }
 
-/// The entries of a state that still count.
+/// The entries of a state that have not expired.
 #[derive(Debug, Clone, Copy, Default)]
 struct LiveEntries {
-    /// Where the oldest lies in the state.
+    /// The offset of the oldest entry in the state.
     place: usize,
     oldest: i64,
     newest: i64,
@@ -43,13 +46,13 @@ struct LiveEntries {
 }
 
 impl Log {
-    /// Decides an ask, and keeps it unless it is a peek.
+    /// Decides an attempt, and stores it unless it is a peek.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
         let before = self.read(state, now);
         let at = before.tick(now);
         let judged = CountDecision::new(self.rate.count, self.used_of(&before), attempt);
         let mut after = before;
-        // What is left to wait for when a part was granted shows only once that is kept.
+        // The wait after a granted part depends on the stored part, so a peek stores it in a copy.
         let mut scratch = Vec::new();
         let state = if attempt.peek && judged.verdict == Verdict::Part {
             scratch.clone_from(state);
@@ -71,7 +74,7 @@ impl Log {
         )
     }
 
-    /// Gives units back, those of the newest calls first.
+    /// Gives units back, those of the newest attempts first.
     pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let mut live = self.read(state, now);
         live.trim(state);
@@ -91,7 +94,7 @@ impl Log {
         live.write(state);
     }
 
-    /// Counts so many units, the oldest first, as if they had been taken now.
+    /// Moves `units`, the oldest first, to now.
     pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let mut live = self.read(state, now);
         let units = units.min(live.units);
@@ -119,14 +122,14 @@ impl Log {
         }
         let before = live.units;
         if self.is_full(&live) && live.newest != at {
-            // No unit may be lost: the oldest entry counts from now too.
+            // No unit may be lost: the oldest entry moves to now too.
             live.drop_oldest(state);
         }
         let joined = before - live.units;
         self.push(state, &mut live, at, units + joined);
     }
 
-    /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
+    /// Sets the usage to `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let at = self.read(state, now).tick(now);
         state.clear();
@@ -141,8 +144,9 @@ impl Log {
         self.read(state, now).units
     }
 
-    /// Goes on with a state written under `old`: what still counted then counts as long as the new
-    /// window says. A log with more entries than there may be now is full until they are gone.
+    /// Converts a state written under `old`: an entry that has not expired then counts for the new
+    /// window's length. A log with more entries than the new maximum is full until enough of them
+    /// expire.
     #[expect(clippy::unused_self, reason = "all algorithms are adopted alike")]
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let mut live = old.read(state, now);
@@ -164,7 +168,7 @@ impl Log {
         self.entries.min(self.rate.count).clamp(1, LOG_ENTRIES_MAX)
     }
 
-    /// Whether all entries are used up.
+    /// Whether the log has its maximum of entries.
     fn is_full(&self, live: &LiveEntries) -> bool {
         u64::from(live.entries) >= self.entries_max()
     }
@@ -173,7 +177,7 @@ impl Log {
         if self.is_full(live) { live.units.max(self.rate.count) } else { live.units }
     }
 
-    /// What of the state still counts at `now`.
+    /// The entries of the state that have not expired at `now`.
     fn read(&self, state: &[u8], now: Now) -> LiveEntries {
         let Some(mut live) = LiveEntries::decode(state) else { return LiveEntries::default() };
         let at = live.tick(now);
@@ -232,7 +236,7 @@ impl Log {
         Some(self.until_expired(at, now))
     }
 
-    /// Nanoseconds until nothing counts.
+    /// Nanoseconds until every entry has expired.
     fn reset(&self, live: &LiveEntries, now: Now) -> u64 {
         if live.entries == 0 { 0 } else { self.until_expired(live.newest, now) }
     }
@@ -257,12 +261,12 @@ impl LiveEntries {
         })
     }
 
-    /// The instant of a call at `now`.
+    /// The instant of an attempt at `now`.
     fn tick(&self, now: Now) -> i64 {
         if self.entries == 0 { instant(now) } else { instant(now).max(self.newest) }
     }
 
-    /// Takes the bytes of entries that no longer count out of the state.
+    /// Removes the bytes of expired entries from the state.
     fn trim(&mut self, state: &mut Vec<u8>) {
         if self.entries == 0 {
             state.clear();
@@ -276,7 +280,7 @@ impl LiveEntries {
         self.place = HEADER_BYTES;
     }
 
-    /// Takes the oldest entry out of a trimmed state.
+    /// Removes the oldest entry from a trimmed state.
     fn drop_oldest(&mut self, state: &mut Vec<u8>) {
         let mut entries = StateReader(&state[HEADER_BYTES..]);
         let _ = entries.count();
@@ -301,8 +305,8 @@ impl LiveEntries {
     }
 }
 
-/// Takes the last count off a trimmed state. All bytes of a count but its last have the top bit
-/// set, so its beginning shows from behind.
+/// Removes the last count from a trimmed state. All bytes of a count but its last have the top bit
+/// set, so its beginning can be found from the end.
 fn pop_count(state: &mut Vec<u8>) -> Option<u64> {
     let last = state.len().checked_sub(1).filter(|last| *last >= HEADER_BYTES)?;
     let start = state[HEADER_BYTES..last]

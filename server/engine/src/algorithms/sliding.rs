@@ -1,4 +1,6 @@
-//! Sliding window: counts of the last slices stand for the calls of the last window.
+//! Sliding window: the counts of the last slices stand for the attempts of the last window.
+//!
+//! Here: windows of any number of slices. Not here: the fast path of one slice (`two`).
 //!
 //! ```text
 //!            |<------------------ window ------------------>|
@@ -7,16 +9,17 @@
 //!       weighted             whole             `elapsed` ago
 //! ```
 //!
-//! The `slices` newest count whole and the oldest by the part of it still inside the window
-//! (`strict`: whole, `flat`: not at all). A slice is `period / slices` nanoseconds, which need not
-//! be whole, so all times here are in ticks of `1 / slices` nanosecond: a slice is `period` ticks.
-//! Slices begin at multiples of their length on the monotonic clock; a restored or adopted state
-//! keeps the phase it had until it is idle.
+//! The `slices` newest counts are whole, and the oldest is weighted by the part of it still inside
+//! the window (`strict`: whole, `flat`: not at all). A slice is `period / slices` nanoseconds,
+//! which need not be whole, so all times here are in ticks of `1 / slices` nanosecond: a slice is
+//! `period` ticks. Slices begin at multiples of their length on the monotonic clock; a restored or
+//! converted state keeps its phase until it is idle.
 //!
-//! Where the clock goes back before the newest slice, time stands still at its beginning.
+//! If the clock goes back before the newest slice, time stands still at its beginning.
 //!
-//! The state: when the newest slice began (8 bytes, and 1 for the odd ticks), then the counts from
-//! the newest to the last that is not 0, in at most 8 bytes each. So at most `8·slices + 17`.
+//! The state: the beginning of the newest slice (8 bytes, and 1 for the odd ticks), then the counts
+//! from the newest to the last that is not 0, in at most 8 bytes each: at most `8·slices + 17`
+//! bytes.
 
 mod two;
 
@@ -28,39 +31,40 @@ use super::count::{CountDecision, StateReader, instant, put_count, put_instant, 
 use super::{Attempt, Decision};
 use crate::time::Now;
 
-/// Counters at most: the slices of the window and the oldest.
+/// Most counters: the slices of the window and the oldest.
 const COUNTERS_MAX: usize = 121;
-/// Counters of a window of one slice: room for them is room for no others.
+/// Counters of a window of one slice; this capacity is used for no other window.
 const COUNTERS_OF_ONE: usize = 2;
 
 /// The parameters of `sliding:`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sliding {
     pub(crate) rate: Rate,
-    /// 1 to 120.
+    /// Slices of the window besides the oldest, 1 to 120.
     pub(crate) slices: u8,
     pub(crate) oldest: Oldest,
 }
 
-/// A state brought up to some instant.
+/// The counts of a state, brought up to date.
 #[derive(Debug, Clone, Copy)]
 struct WindowCounts<const N: usize> {
-    /// Nanoseconds at which the newest slice began, rounded down.
+    /// The beginning of the newest slice in nanoseconds, rounded down.
     start: i64,
-    /// Ticks that it began later than that.
+    /// The ticks by which the slice began later than `start`.
     start_ticks: u8,
-    /// Ticks since it began, less than a slice.
+    /// Ticks since the newest slice began, less than a slice.
     elapsed: u64,
-    /// Ticks by which the clock is behind its beginning.
+    /// Ticks by which the clock is behind the beginning of the newest slice.
     behind: u128,
-    /// Newest first.
+    /// The counts, newest first.
     counts: [u64; N],
 }
 
 impl Sliding {
-    /// Decides an ask, and counts it unless it is a peek.
+    /// Decides an attempt, and counts it unless it is a peek.
     pub(crate) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
-        // Most windows are two counters, for which making room for more costs more than all else.
+        // Most windows have two counters, and initializing more costs more than the rest of the
+        // decision.
         match self.slices {
             1 => self.take_of::<COUNTERS_OF_ONE>(state, now, attempt),
             _ => self.take_of::<COUNTERS_MAX>(state, now, attempt),
@@ -101,7 +105,7 @@ impl Sliding {
         self.write(state, &counts);
     }
 
-    /// Counts so many units that count whole, the oldest first, as if they had been taken now.
+    /// Moves `units` of the counts that are whole, the oldest first, to now.
     pub(crate) fn recount(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let mut counts: WindowCounts<COUNTERS_MAX> = self.read(state, now);
         let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
@@ -115,7 +119,7 @@ impl Sliding {
         self.write(state, &counts);
     }
 
-    /// Makes the usage `used`, at most the limit, as if all of it had been taken now.
+    /// Sets the usage to `used`, at most the limit, as if all of it had been taken now.
     pub(crate) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         let mut counts: WindowCounts<COUNTERS_MAX> = self.read(state, now);
         counts.counts = [0; COUNTERS_MAX];
@@ -129,16 +133,16 @@ impl Sliding {
     }
 
     /// Nanoseconds for which a unit taken now counts whole: until its slice is the oldest, or with
-    /// `strict` until it is none any more.
+    /// `strict` until its slice leaves the window.
     pub(crate) fn counted_for(&self, state: &[u8], now: Now) -> u64 {
         let whole = usize::from(self.slices) + usize::from(self.oldest == Oldest::Whole);
         self.until(&self.read::<COUNTERS_MAX>(state, now), whole, 0)
     }
 
-    /// Goes on with a state written under `old`.
+    /// Converts a state written under `old`.
     ///
-    /// Where the slicing differs, the newest slice keeps its beginning and each older count goes to
-    /// the slice in which its last call may have been: no count leaves the window too early.
+    /// If the slices differ, the newest slice keeps its beginning, and each older count moves to
+    /// the slice that may contain its last attempt: no count leaves the window too early.
     pub(crate) fn adopt(&self, old: &Self, state: &mut Vec<u8>, now: Now) {
         let from: WindowCounts<COUNTERS_MAX> = old.read(state, now);
         if old.is_idle(&from) {
@@ -148,13 +152,14 @@ impl Sliding {
         if (self.slices, self.rate.period) == (old.slices, old.rate.period) {
             return;
         }
-        // In ticks that suit both: 1 / (old slices · new slices) nanosecond.
+        // In ticks that fit both slicings: 1 / (old slices · new slices) nanosecond.
         let (old_slices, new_slices) = (u128::from(old.slices), u128::from(self.slices));
         let old_slice = u128::from(old.rate.period) * new_slices;
         let new_slice = u128::from(self.rate.period) * old_slices;
         let skipped = u128::from(from.elapsed) * new_slices / new_slice * new_slice;
         let start = u128::from(from.start_ticks) * new_slices + skipped;
-        // A beginning between two of the new ticks is put at the later: counts only get younger.
+        // A beginning between two of the new ticks is rounded up to the later one: counts only
+        // become younger.
         let ticks = start.div_ceil(old_slices);
         let moved = ticks * old_slices - start + skipped;
         let mut to = WindowCounts::<COUNTERS_MAX>::new(
@@ -164,7 +169,7 @@ impl Sliding {
         for (age, count) in from.counts[..=usize::from(old.slices)].iter().enumerate() {
             let slice = match age {
                 0 => 0,
-                // It ended so long before the new newest slice begins.
+                // The time from the end of this slice to the beginning of the new newest slice.
                 _ => (moved + (age as u128 - 1) * old_slice) / new_slice + 1,
             };
             if slice <= u128::from(self.slices) {
@@ -186,16 +191,16 @@ impl Sliding {
         self.rate.period
     }
 
-    /// How many slices there are. Where there is room for those of one it is known beforehand, and nothing need
-    /// be multiplied or divided by it.
+    /// The number of slices. With capacity for one slice it is a constant, which saves the
+    /// multiplications and divisions by it.
     fn slices_of<const N: usize>(&self) -> u8 {
         if N == COUNTERS_OF_ONE { 1 } else { self.slices }
     }
 
-    /// The state as it is at `now`.
+    /// The counts of the state at `now`.
     fn read<const N: usize>(&self, state: &[u8], now: Now) -> WindowCounts<N> {
         let now = instant(now);
-        // In place: moving so many counters about costs more than all the rest.
+        // Filled in place: moving this many counters costs more than the rest.
         let mut counts = WindowCounts::new(0, 0);
         if self.decode(state, &mut counts).is_some() {
             self.advance(&mut counts, now);
@@ -207,7 +212,7 @@ impl Sliding {
         counts
     }
 
-    /// Makes it an empty state.
+    /// Sets `counts` to those of an empty state.
     fn begin<const N: usize>(&self, counts: &mut WindowCounts<N>, now: i64) {
         let slices = i128::from(self.slices_of::<N>());
         let now_ticks = i128::from(now) * slices;
@@ -260,27 +265,27 @@ impl Sliding {
         counters[..passed].fill(0);
     }
 
-    /// The counts of the slices that count whole, and the count of the oldest.
+    /// The counts that are whole, and the count of the oldest slice.
     fn split<'a, const N: usize>(&self, counts: &'a WindowCounts<N>) -> (&'a [u64], u64) {
         let slices = usize::from(self.slices_of::<N>());
         (&counts.counts[..slices], counts.counts[slices])
     }
 
-    /// Whether nothing is left that will ever count.
+    /// Whether no count has an effect any more.
     fn is_idle<const N: usize>(&self, counts: &WindowCounts<N>) -> bool {
         let (whole, oldest) = self.split(counts);
         whole.iter().all(|count| *count == 0) && (oldest == 0 || self.oldest == Oldest::Dropped)
     }
 
-    /// `ceil(est)`: being whole numbers, `used + n ≤ limit` exactly when `est + n ≤ limit`, which
-    /// for one slice is `prev·(W − e) + (cur + n)·W ≤ limit·W`.
+    /// The usage `ceil(est)`. In whole numbers, `used + n ≤ limit` exactly when `est + n ≤ limit`,
+    /// which for one slice is `prev·(W − e) + (cur + n)·W ≤ limit·W`.
     fn used_of<const N: usize>(&self, counts: &WindowCounts<N>) -> u64 {
         let (whole, oldest) = self.split(counts);
         let slice = self.slice_ticks();
         let weighted = match self.oldest {
             Oldest::Whole => oldest,
             Oldest::Dropped => 0,
-            // Mostly, and to divide is dearer than all the rest.
+            // The common case; it saves a division, the costliest step.
             Oldest::Weighted if oldest == 0 => 0,
             Oldest::Weighted => {
                 let product = u128::from(oldest) * u128::from(slice - counts.elapsed);
@@ -299,7 +304,7 @@ impl Sliding {
         let slice = u128::from(self.slice_ticks());
         let slices = usize::from(self.slices_of::<N>());
         let mut whole = counts.counts[..slices].iter().sum::<u64>();
-        // After so many more slices have begun, how far into the newest does it pass?
+        // For each number of further slices, the point in the newest slice at which `cost` passes.
         for begun in 0..=slices {
             let oldest = counts.counts[slices - begun];
             let from = if begun == 0 { u128::from(counts.elapsed) } else { 0 };
@@ -320,7 +325,7 @@ impl Sliding {
         Some(self.until(counts, slices + 1, 0))
     }
 
-    /// Nanoseconds until nothing counts.
+    /// Nanoseconds until no count has an effect.
     fn reset<const N: usize>(&self, counts: &WindowCounts<N>) -> u64 {
         if self.is_idle(counts) {
             return 0;
@@ -358,7 +363,7 @@ impl<const N: usize> WindowCounts<N> {
         self.start_ticks = ticks.rem_euclid(slices).unsigned_abs() as u8;
     }
 
-    /// Counts units in the newest slice, as far as it can, and tells how many.
+    /// Adds units to the newest slice, as many as its count can hold, and returns their number.
     fn add(&mut self, units: u64) -> u64 {
         let added = units.min(COUNT_MAX - self.counts[0]);
         self.counts[0] += added;

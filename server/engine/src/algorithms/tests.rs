@@ -1,4 +1,4 @@
-//! What the tests of the limiters share, and the tests of the match over them.
+//! Shared code of the tests of limiters, and the tests of the match over algorithms.
 
 pub(super) mod twin;
 
@@ -10,7 +10,7 @@ use protocol::{
 use super::count::tests::{SECOND, at, peek, take as asking};
 use super::*;
 
-/// The verdict line a client would read.
+/// Returns the verdict line that a client would receive.
 pub(super) fn line(decision: &Decision) -> String {
     let Decision { verdict, limit, remaining, retry, reset, .. } = decision;
     let verdict = format!("{verdict:?}").to_uppercase();
@@ -19,7 +19,7 @@ pub(super) fn line(decision: &Decision) -> String {
     format!("{verdict} {limit} {remaining} {retry} {reset}")
 }
 
-/// Takes the short way too, where there is one, and holds it against the other.
+/// Takes on the fast path too, if there is one, and checks that the results are equal.
 pub(super) fn take_both(
     policy: &Policy,
     state: &mut Vec<u8>,
@@ -44,12 +44,12 @@ pub(super) fn any_rate() -> impl Strategy<Value = Rate> {
         .prop_map(|(count, period)| Rate { count, period })
 }
 
-/// Capacities for a rate, so that together with a debt as large they are in bounds.
+/// Capacities for a rate; with a debt of the same size they stay within the bounds.
 pub(super) fn any_capacity() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 1..=5_u64, 4 => 1..=2000_u64, 1 => 1..=COUNT_MAX / 2, 1 => Just(COUNT_MAX / 2)]
 }
 
-/// One call, drawn without knowledge of the parameters; what its numbers mean depends on them.
+/// One operation, drawn without the parameters; the meaning of its numbers depends on them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Step {
     gap: (u8, u64),
@@ -65,7 +65,8 @@ pub(super) fn any_steps(most: usize) -> impl Strategy<Value = Vec<Step>> {
 }
 
 impl Step {
-    /// Time since the last call: none, around some emission intervals, around some periods, years.
+    /// Time since the last operation: none, around some emission intervals, around some periods,
+    /// years.
     pub(super) fn gap(&self, rate: Rate) -> u64 {
         let (kind, number) = self.gap;
         let emission = (rate.period / rate.count).max(1);
@@ -80,7 +81,7 @@ impl Step {
         }
     }
 
-    /// A cost, often around what a key has or could ever have.
+    /// A cost, often around the units left (`has`) or the most that can ever pass (`max`).
     pub(super) fn cost(&self, has: u64, max: u64) -> u64 {
         let (kind, number) = self.cost;
         let around = |units: u64| (units + number % 3).saturating_sub(1);
@@ -214,7 +215,7 @@ fn a_limit_that_becomes_block_or_unlimited_forgets() {
 }
 
 proptest! {
-    /// Property (d): whatever the state, the clock and the policy.
+    /// Holds for any state, clock and policy.
     #[test]
     fn nothing_panics_or_overflows(
         algorithm in any_algorithm(),
@@ -263,7 +264,7 @@ proptest! {
         }
     }
 
-    /// A peek leaves the state as it is, and says what a take says.
+    /// A peek leaves the state unchanged, and decides as a take does.
     #[test]
     fn a_peek_changes_nothing_and_decides_alike(
         algorithm in any_algorithm(),

@@ -1,9 +1,11 @@
 //! Warm-up: a bucket that has been idle is cold, and a unit of a cold bucket costs more.
 //!
-//! As Guava's `SmoothWarmingUp` and Sentinel have it: idle time stores permits, at most `max` of them;
-//! the emission interval is `factor` times the usual one when all are stored and falls in a straight
-//! line to the usual one at `threshold`. Taking units uses up stored permits, and costs the area
-//! under the line:
+//! Here: the line of prices. Not here: the bucket that charges them (`bucket`).
+//!
+//! As in Guava's `SmoothWarmingUp` and Sentinel, idle time stores permits, at most `max` of them.
+//! The emission interval is `factor` times the usual one when all permits are stored, and falls in
+//! a straight line to the usual one at `threshold`. A take uses up stored permits, and costs the
+//! area under the line:
 //!
 //! ```text
 //! interval
@@ -15,33 +17,35 @@
 //!          threshold max
 //! ```
 //!
-//! With w the duration, R ÷ P the rate and f the factor: `threshold = w·R/P ÷ (f − 1)`,
-//! `max = threshold + 2·w·R/P ÷ (1 + f)`; from all stored to none takes `w` for the slope's part.
-//! Stored permits are counted in units of `1 ÷ (P·(f² − 1))`. In these the threshold, the maximum, a
-//! permit and what one tick (see `tat`) stores are all whole, so no sequence of calls drifts.
+//! With w the duration, R ÷ P the rate and f the factor: `threshold = w·R/P ÷ (f − 1)`, `max =
+//! threshold + 2·w·R/P ÷ (1 + f)`; from all stored to none takes `w` for the slope's part. Stored
+//! permits are counted in units of `1 ÷ (P·(f² − 1))`. In these units the threshold, the maximum, a
+//! permit and the permits stored by one tick (see `tat`) are all whole, so no sequence of calls
+//! drifts.
 //!
 //! Rounding: the surcharge of the permits above the threshold, `x² ÷ (4·w·R·(f² − 1))` ticks, is
-//! rounded down, and a take costs the difference of two such values. So taking three units costs to
-//! the tick what three times one unit costs, one take is off by less than a tick, and any run of takes
-//! that does not leave the bucket idle in between is off by less than one tick in all.
+//! rounded down, and a take costs the difference of two such values. Taking three units therefore
+//! costs exactly as many ticks as taking one unit three times. One take is off by less than a tick,
+//! and any run of takes that does not leave the bucket idle in between is off by less than one tick
+//! in total.
 
 use protocol::{PERIOD_NANOS_MAX, Rate, Warm};
 
 use super::wide::mul_div;
 
-/// Largest factor that is computed with; the parser allows no larger one.
+/// Largest factor in the computation; the parser allows no larger one.
 const FACTOR_MAX: u32 = 1_000;
 
-/// The line of a warm-up, in the units above.
+/// The line of a warm-up, in the units of the module doc.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WarmupLine {
     /// Permits stored in a cold bucket.
     pub(super) max: u128,
-    /// Up to here a unit costs what it always costs.
+    /// The stored permits up to which a unit has the usual price.
     threshold: u128,
     /// One permit.
     permit: u128,
-    /// What an idle tick stores.
+    /// The permits stored by an idle tick.
     per_tick: u128,
     /// `4·w·R`; with `f² − 1` the divisor of the surcharge.
     flatness: u128,
@@ -50,8 +54,8 @@ pub(super) struct WarmupLine {
 }
 
 impl WarmupLine {
-    /// The line of a warm-up; `None` if it takes no time. Bounds are those of the parser: larger
-    /// factors and durations are cut to the largest.
+    /// Returns the line of a warm-up; `None` for a duration of 0. The bounds are those of the
+    /// parser: larger factors and durations are cut to the largest.
     pub(super) fn new(rate: Rate, warm: Warm) -> Option<Self> {
         let duration = warm.duration.min(PERIOD_NANOS_MAX);
         if duration == 0 {
@@ -70,18 +74,18 @@ impl WarmupLine {
         })
     }
 
-    /// What so many stored permits cost beyond the usual price, in ticks.
+    /// The price of `stored` permits beyond the usual price, in ticks.
     pub(super) fn surcharge(&self, stored: u128) -> u128 {
         let above = stored.saturating_sub(self.threshold);
         mul_div(above, above, self.flatness).0 / self.spread
     }
 
-    /// What is stored after so many units are taken.
+    /// The permits stored after `units` are taken.
     pub(super) fn after_taking(&self, stored: u128, units: u64) -> u128 {
         stored.saturating_sub(self.permit.saturating_mul(units.into()))
     }
 
-    /// What is stored after so many idle ticks.
+    /// The permits stored after `ticks` idle ticks.
     pub(super) fn after_idling(&self, stored: u128, ticks: u128) -> u128 {
         stored.saturating_add(self.per_tick.saturating_mul(ticks)).min(self.max)
     }
@@ -96,7 +100,7 @@ impl WarmupLine {
         self.permit
     }
 
-    /// The same part of another line's maximum.
+    /// Converts `stored` permits of the line `old` to the same fraction of this line's maximum.
     pub(super) fn adopt(&self, old: &Self, stored: u128) -> u128 {
         mul_div(stored, self.max, old.max).0
     }
@@ -119,7 +123,7 @@ mod tests {
         // From cold to the threshold 500 permits cost 10 s, of which 5 s at the usual price.
         assert_eq!(line.surcharge(line.max), 5 * u128::from(SECOND) * 100);
         assert_eq!(line.surcharge(line.threshold), 0);
-        // The first permit costs 30 ms less the slope: 29.98 ms; usual are 10 ms.
+        // The first permit costs 30 ms less the slope, 29.98 ms, instead of the usual 10 ms.
         let first = line.surcharge(line.max) - line.surcharge(line.after_taking(line.max, 1));
         assert_eq!(first / 100, 19_980_000);
     }

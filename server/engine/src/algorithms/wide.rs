@@ -1,7 +1,7 @@
-//! Products wider than 128 bits, for a warm-up's square and for the change of a rate.
+//! Products wider than 128 bits, for the square of a warm-up and for a change of rate.
 
-/// `a × b ÷ divisor`, rounded down, and the remainder; exact however large the product. A quotient
-/// that does not fit is [`u128::MAX`].
+/// Returns `a × b ÷ divisor`, rounded down, and the remainder; exact for a product of any size. A
+/// quotient that does not fit is [`u128::MAX`].
 pub(crate) fn mul_div(a: u128, b: u128, divisor: u128) -> (u128, u128) {
     if let Some(product) = a.checked_mul(b) {
         return (product / divisor, product % divisor);
@@ -10,7 +10,7 @@ pub(crate) fn mul_div(a: u128, b: u128, divisor: u128) -> (u128, u128) {
     if high >= divisor {
         return (u128::MAX, 0);
     }
-    // Long division, bit by bit: rare enough to be plain.
+    // Long division, bit by bit: too rare to deserve a faster method.
     let (mut quotient, mut rest) = (0, high);
     for bit in (0..u128::BITS).rev() {
         let carried = rest >> (u128::BITS - 1) == 1;

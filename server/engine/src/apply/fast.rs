@@ -1,8 +1,7 @@
-//! The short way of a plain `get`, `incr` and `decr`: an item that is there is read or changed where it
-//! lies.
+//! The fast path of a plain `get`, `incr` and `decr`: an existing item is read or changed in place.
 //!
-//! Most need no more. All else goes the long way (`apply`), which does the same: the property test
-//! beside the engine goes both ways against one slow twin.
+//! Here: the common cases. Not here: all other cases, which take the general path (`apply`) with
+//! the same result; the property test of the engine compares both with one naive twin.
 
 use std::hint::cold_path;
 
@@ -14,19 +13,19 @@ use crate::item::{ItemFlag, ItemMut};
 use crate::store::ItemChange;
 use crate::time::Now;
 
-/// What came of the short way.
+/// The result of the fast path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FastResult<T> {
-    /// It is done.
+    /// The command is done.
     Done(T),
-    /// There is no item of the key.
+    /// The key has no item.
     Missing,
-    /// Nothing is done: the long way.
+    /// Nothing is done: take the general path.
     General,
 }
 
 impl Engine {
-    /// Adds to a counter, or takes off without going below 0; the answer is the count after it.
+    /// Adds to a counter, or subtracts down to 0; returns the new count.
     #[inline]
     pub fn count_in_place(
         &mut self,
@@ -52,7 +51,7 @@ impl Engine {
         }
     }
 
-    /// Reads an item: its value and the client flags.
+    /// Reads the value and the client flags of an item.
     #[inline]
     pub fn get_in_place(
         &mut self,
@@ -82,13 +81,13 @@ impl Engine {
     }
 }
 
-/// A count after it went up or down.
+/// The count after an increment or decrement.
 pub(super) fn counted(number: u64, delta: u64, decrement: bool) -> u64 {
     if decrement { number.saturating_sub(delta) } else { number.wrapping_add(delta) }
 }
 
-/// A change of a counter. The answer is the count after it, and its cas unique before and after; `None`
-/// if nothing is done.
+/// Changes a counter. Returns the new count, and the cas unique before and after; `None` if nothing
+/// was changed.
 struct CountInPlace<'a> {
     now: Now,
     delta: u64,

@@ -1,8 +1,8 @@
-//! Storing and deleting: what `set` and its kin, `delete`, `ms` and `md` do to an item.
+//! Storing and deleting: the effect of `set` and its kin, `delete`, `ms` and `md` on an item.
 //!
-//! Not here: an item too large for the server or left in a store that fails (`apply`), what the
-//! commands do on the key of a limit (`limited_keys`).
-//! Source: memcached's `do_store_item` and `process_mdelete_cmd`, as measured.
+//! Here: memcached's rules. Not here: an item that is too large or left over from a failed store
+//! (`apply`), the same commands on a limited key (`limited_keys`). Source: memcached's
+//! `do_store_item` and `process_mdelete_cmd`, as measured.
 
 use protocol::{Delete, Outcome, Set, SetMode, Value, canonical_u64};
 
@@ -11,12 +11,12 @@ use crate::arena::Slot;
 use crate::item::{ItemFlag, ItemHeader};
 use crate::time::Deadline;
 
-/// Whether a store goes on past its mode and cas unique.
+/// The result of comparing a store with the existing item.
 enum StoreCondition {
     Holds,
-    /// The cas unique is an older one, and the store accepts that: the item stays stale.
+    /// The cas unique is older than the item's, and the store accepts that: the item stays stale.
     HoldsForStale(Slot),
-    /// Answer with this.
+    /// The store fails with this outcome.
     Fails(Outcome<'static>),
 }
 
@@ -36,7 +36,7 @@ impl Engine {
             return self.extend(at, set, slot);
         }
         let exptime = set.vivify.filter(|_| extends).unwrap_or(set.exptime);
-        // A stale value is no renewal: it ends when the one before it would have ended.
+        // A stale value does not renew the item: it keeps the former deadline.
         let (deadline, won) = stale.unwrap_or((Deadline::resolve(at.now, exptime), false));
         let cas = self.uniques.next(set.new_cas);
         let header = ItemHeader::new(cas, set.client_flags, deadline)
@@ -47,8 +47,8 @@ impl Engine {
         self.write(at, old, header, value)
     }
 
-    /// Compares the mode and the cas unique of a store with the item that is there. `add` has no
-    /// use for a unique; `append` and `prepend` take 0 for none, and none is too old for them.
+    /// Compares the mode and the cas unique of a store with the existing item. `add` ignores a
+    /// unique; for `append` and `prepend` 0 means none, and an older unique never matches.
     fn condition(&mut self, at: Located<'_>, set: &Set<'_>) -> StoreCondition {
         use SetMode::{Add, Append, Prepend, Replace, Set as Whole};
         let Some(slot) = at.slot else {
@@ -83,7 +83,7 @@ impl Engine {
         }
     }
 
-    /// Append or prepend: client flags and exptime stay.
+    /// Appends or prepends: client flags and exptime stay.
     fn extend(&mut self, at: Located<'_>, set: &Set<'_>, slot: Slot) -> Outcome<'_> {
         let item = self.store.item(slot);
         let mut header = item.header();
@@ -118,7 +118,7 @@ impl Engine {
         }
         let mut header = item.header();
         if delete.drop_value {
-            // A new item, of which nothing but the key is the old one's.
+            // A new item that keeps only the key of the old one.
             let deadline = delete
                 .exptime
                 .map_or(Deadline::NEVER, |exptime| Deadline::resolve(at.now, exptime));

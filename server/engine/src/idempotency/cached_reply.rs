@@ -1,8 +1,11 @@
-//! An answer that can be given again, in few bytes.
+//! A compact encoding of a reply that can be sent again.
+//!
+//! Here: the reply and its bytes. Not here: the cache (`idempotency`).
 //!
 //! ```text
 //! head u8: bits 0-2 the word, 3 more follows, 4 shadow, 5 degraded, 6 a count
-//! verdict: limit | remaining, folded | retry + 1, 0 for never | reset [| which u8 | cas | lease | granted | at]
+//! verdict: limit | remaining, folded | retry + 1, 0 for never | reset
+//!          [| which u8 | cas | lease | granted | at]
 //! count:   value | applied | ttl + 1, 0 for none [| cas]
 //! ```
 //!
@@ -10,12 +13,12 @@
 
 use protocol::{CountLine, VerdictLine, VerdictWord};
 
-/// An answer that can be given again.
+/// A reply that can be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachedReply {
-    /// Of `take` and `takem`.
+    /// The reply to `take` or `takem`.
     Verdict(VerdictLine),
-    /// Of `incrx`.
+    /// The reply to `incrx`.
     Counted(CountLine),
 }
 
@@ -33,10 +36,10 @@ const WORDS: [VerdictWord; 5] = [
     VerdictWord::Exists,
 ];
 
-/// Longest answer: nine numbers of up to ten bytes, and two bytes.
+/// Longest reply in bytes: nine numbers of up to ten bytes, and two bytes.
 const BYTES_MAX: usize = 92;
 
-/// An answer as bytes.
+/// A reply as bytes.
 pub(super) struct EncodedReply {
     bytes: [u8; BYTES_MAX],
     used: usize,
@@ -93,12 +96,12 @@ fn byte(bytes: &mut &[u8]) -> Option<u8> {
     Some(*first)
 }
 
-/// Whether a number that may be missing is there.
+/// Returns `bit` if the optional number is present.
 fn bit<T: Copy>(number: Option<T>, bit: u8) -> u8 {
     if number.is_some() { bit } else { 0 }
 }
 
-/// A count of milliseconds that may be missing, as one number.
+/// Encodes an optional number of milliseconds as one number.
 fn plus_one(ms: Option<u64>) -> u64 {
     ms.map_or(0, |ms| ms.saturating_add(1))
 }
@@ -119,7 +122,7 @@ impl CachedReply {
         }
     }
 
-    /// The answer at the front of `bytes`; `None` if it is none.
+    /// Decodes the reply at the front of `bytes`; `None` if there is none.
     pub(super) fn decode(mut bytes: &[u8]) -> Option<Self> {
         let head = byte(&mut bytes)?;
         if head & 1 << 7 != 0 {
@@ -202,7 +205,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// Mostly small numbers, and the ends.
+    /// Mostly small numbers, and the extremes.
     fn any_number() -> impl Strategy<Value = u64> {
         prop_oneof![0_u64..300, any::<u64>(), Just(u64::MAX - 1), Just(0)]
     }
@@ -241,7 +244,7 @@ pub(super) mod tests {
     proptest! {
         #[test]
         fn an_answer_comes_back_as_it_was(answer in any_answer(), behind in any::<[u8; 3]>()) {
-            // One millisecond less than never: `u64::MAX` is told as a time that is long enough.
+            // `u64::MAX` milliseconds are encoded as one less, which is long enough.
             let mut bytes = answer.encode().to_vec();
             let whole = bytes.len();
             for cut in 0..whole {

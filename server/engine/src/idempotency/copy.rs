@@ -1,53 +1,55 @@
-//! Ids as they travel between nodes: with the key that they came with, or many of a partition at once.
+//! Ids in transit between nodes: with their key, or many of a partition at once.
+//!
+//! Here: the encoding. Not here: the cache (`idempotency`).
 //!
 //! ```text
 //! id:            hash 16 bytes | given at ms u32 | n u8 | answer n bytes
-//! key with id:   WITH_ID u8 | id | what became of the key u8 | its copy, if it was changed
+//! key with id:   WITH_ID u8 | id | change of the key u8 | its copy, if it was changed
 //! ```
 //!
-//! A record of a partition's history names one key. The id of the request that made the record is part of
-//! what it says of that key, so no copy has the one without the other.
+//! A record of a partition names one key. The id of the request that caused the record is part of
+//! the record's information on that key, so no copy has the one without the other.
 
 use super::{CachedReply, IdHash};
 use crate::time::Now;
 
-/// First byte of a key's copy that brings an id along; no copy of an item begins so.
+/// First byte of a key's copy with an id; no copy of an item begins with it.
 const WITH_ID: u8 = 0b1000_0110;
 
 const UNCHANGED: u8 = 0;
 const GONE: u8 = 1;
 const CHANGED: u8 = 2;
 
-/// An id and its answer.
+/// An id and its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdCopy {
-    /// Of key and id.
+    /// The hash of key and id.
     pub hash: IdHash,
-    /// When it was answered: the lower bits of the partition's time in milliseconds.
+    /// The time of the reply: the low bits of the partition's time in milliseconds.
     pub at_ms: u32,
-    /// What was answered.
+    /// The reply.
     pub answer: CachedReply,
 }
 
-/// What became of the key that an id came with.
+/// The change of the key of a request with an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyChange<'a> {
-    /// Nothing.
+    /// The key is unchanged.
     Unchanged,
-    /// It is gone.
+    /// The key has no item any more.
     Gone,
-    /// It is this.
+    /// The key has this item.
     Changed(&'a [u8]),
 }
 
 impl IdCopy {
-    /// An answer that is given now.
+    /// Returns the record of a reply made now.
     #[must_use]
     pub fn new(now: Now, hash: IdHash, answer: CachedReply) -> Self {
         Self { hash, at_ms: super::ms_of(now), answer }
     }
 
-    /// Appends it.
+    /// Appends the record.
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.hash.0.to_le_bytes());
         out.extend_from_slice(&self.at_ms.to_le_bytes());
@@ -56,7 +58,8 @@ impl IdCopy {
         out.extend_from_slice(&answer);
     }
 
-    /// The id at the front of `bytes`, and what follows it; `None` if it is none.
+    /// Decodes the record at the front of `bytes`, and returns it with the following bytes; `None`
+    /// if there is none.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (hash, rest) = bytes.split_first_chunk()?;
@@ -67,8 +70,8 @@ impl IdCopy {
         Some((Self { hash, at_ms, answer: CachedReply::decode(answer)? }, rest))
     }
 
-    /// Appends the beginning of a key's copy that brings this id along. `copy` appends the copy itself
-    /// and says whether the key is there; it is not asked where the key is `unchanged`.
+    /// Appends a key's copy with this id. `copy` appends the copy itself and returns whether the
+    /// key has an item; it is not called if the key is `unchanged`.
     pub fn encode_with(
         &self,
         out: &mut Vec<u8>,
@@ -84,7 +87,7 @@ impl IdCopy {
         }
     }
 
-    /// Takes a key's copy apart, if it brings an id along; the error is one that is damaged.
+    /// Splits a key's copy that has an id; the error is a damaged one.
     #[must_use]
     pub fn split(copy: &[u8]) -> Option<Result<(Self, KeyChange<'_>), ()>> {
         let [WITH_ID, bytes @ ..] = copy else { return None };

@@ -1,4 +1,4 @@
-//! Ids against a slow exact twin, and their bounds.
+//! Tests of the idempotency cache against an exact twin, and of its bounds.
 
 use std::collections::BTreeMap;
 
@@ -84,7 +84,7 @@ fn beyond_the_bound_the_oldest_are_forgotten() {
         assert_eq!(find(&cache, 21_000, number), answer, "{number}");
     }
     assert_eq!(cache.oldest_second(), Some(((1000 + 20_000 - kept) / 1000) as u32));
-    // Those that were over are not counted as forgotten.
+    // Expired replies are not counted as forgotten.
     let before = cache.forgotten();
     keep(&mut cache, 200_000, 0, counted(0), 0);
     assert_eq!((cache.forgotten(), cache.len() <= CHUNK as usize), (before, true));
@@ -124,7 +124,7 @@ proptest! {
         bytes_max in prop_oneof![Just(usize::MAX), 15_000_usize..60_000],
     ) {
         let mut cache = IdempotencyCache::default();
-        // In the order they came: number, partition and its generation, when, answer.
+        // In the order of arrival: number, partition with its generation, time, reply.
         let mut twin: Vec<(u64, IdPartition, u64, CachedReply)> = Vec::new();
         let mut generations = [0_u16; 5];
         let mut ms = 1000;
@@ -149,7 +149,7 @@ proptest! {
             }
             prop_assert!(cache.bytes() <= bytes_max.max(2 * CHUNK_BYTES + 9 * CHUNK_BYTES + (16 << 10)));
         }
-        // What is kept is what came last.
+        // The replies that arrived last are kept.
         twin.drain(..twin.len() - cache.len());
         if bytes_max == usize::MAX {
             prop_assert_eq!(cache.forgotten(), 0);
@@ -169,7 +169,7 @@ proptest! {
                 all += 1;
             }
         }
-        // Each partition is read out, in pieces of any length, the oldest first.
+        // Each partition is exported, in parts of any length, the oldest first.
         let mut shown = 0;
         for number in 0..5 {
             let at = IdPartition { number, generation: generations[usize::from(number)] };

@@ -1,6 +1,6 @@
-//! The commonest copy, eight bytes long: an item that is a count and nothing else.
+//! The commonest copy, eight bytes long: an item that is only a count.
 //!
-//! Not here: copies of all other items (`item_codec`).
+//! Here: reading and storing a bare count. Not here: copies of all other items (`item_codec`).
 
 use protocol::Value;
 
@@ -12,8 +12,9 @@ use crate::store::ItemChange;
 use crate::time::{Deadline, Now};
 
 impl Engine {
-    /// The count of a key, if its item is a bare count with this cas unique: without client flags, deadline, and marks
-    /// that other nodes must know of. Its key, its cas unique and this number are the whole item.
+    /// The count of a key, if its item is a bare count with this cas unique: without client flags,
+    /// deadline, and marks that other nodes need. Its key, its cas unique and this number are then
+    /// the whole item.
     #[must_use]
     #[inline]
     pub fn bare_count(&self, hash: u64, key: &[u8], cas: u64) -> Option<u64> {
@@ -21,11 +22,11 @@ impl Engine {
         bare_count(item).filter(|_| item.cas() == cas)
     }
 
-    /// Makes the item of a key a bare count, as [`Engine::put_copy`] does with the bytes of one.
+    /// Makes the item of a key a bare count, as [`Engine::put_copy`] does with the copy of one.
     ///
     /// # Errors
     ///
-    /// [`PutError::NoRoom`], and then the item is as it was.
+    /// [`PutError::NoRoom`]; the item is then unchanged.
     #[inline]
     pub fn put_bare_count(
         &mut self,
@@ -71,7 +72,7 @@ fn bare_count(item: Item<'_>) -> Option<u64> {
     is_bare.then_some(number)
 }
 
-/// A change of a bare count to another. The answer is the cas unique before it; `None` if nothing is done.
+/// Changes a bare count to another. Returns the former cas unique; `None` if nothing was changed.
 struct PutCountInPlace {
     now: Now,
     count: u64,

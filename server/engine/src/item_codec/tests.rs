@@ -1,4 +1,4 @@
-//! Copies: marks tell every change, what arrives is what was sent, reading out misses nothing.
+//! Tests of copies: marks show every change, a stored copy equals its item, an export is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -52,7 +52,7 @@ fn copy(engine: &Engine, key: &[u8]) -> Option<Vec<u8>> {
     engine.copy_of(hasher().hash(key), key, &mut bytes).then_some(bytes)
 }
 
-/// Numbers that say what a step does, drawn at random.
+/// The random numbers that determine a step.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     verb: u8,
@@ -86,7 +86,7 @@ fn any_step() -> impl Strategy<Value = Step> {
         })
 }
 
-/// The names of holds that were given.
+/// The leases of holds that were granted.
 #[derive(Default)]
 struct Names(Vec<u64>);
 
@@ -195,7 +195,7 @@ fn perform_limited(engine: &mut Engine, now: Now, step: &Step, names: &mut Names
     let (key, policies) = (key_of(step.key), policies());
     let (key, hash) = (key.as_slice(), hasher().hash(&key));
     let Step { units, cas, exptime, flags: [a, b, c, d], .. } = *step;
-    // Mostly one policy a key, so that states are met again.
+    // Mostly one policy for each key, so that states are found again.
     let policy = &policies[if a && b { step.policy } else { step.key * 3 }];
     let policy_ref = (!(c && d)).then_some(PolicyRef { policy, limit: u32::from(step.policy > 8) });
     match step.verb {
@@ -303,7 +303,7 @@ proptest! {
         mut steps in prop::collection::vec(any_step(), 1..60),
         mut more in prop::collection::vec(any_step(), 1..30),
     ) {
-        // A flush that is still to come is no item.
+        // A pending flush is not part of any item.
         steps.retain(|step| step.verb < 21);
         more.retain(|step| step.verb < 21);
         let (mut primary, mut backup) = (engine(EngineOptions::default()), engine(EngineOptions::default()));
@@ -510,7 +510,7 @@ fn a_number_from_outside_names_all_that_one_command_makes() {
             other => panic!("{other:?}"),
         }
     };
-    // Partitions of one shard count for themselves.
+    // Each partition of a shard has its own numbers.
     for unique in [9 << 40 | 7, 9 << 40 | 8, 3 << 40 | 8] {
         assert_eq!(taken(&mut engine, unique), (unique, Some(unique)));
     }
@@ -541,7 +541,7 @@ fn a_bare_count_is_copied_as_its_number() {
     let set = |flags, exptime, value: &'static [u8]| {
         Operation::Set(Set::plain(SetMode::Set, flags, Exptime(exptime), value))
     };
-    // What is there before, whether it is a bare count, and what the count is then.
+    // The former item, and its count if it is a bare count.
     for (before, count) in [
         (None, None),
         (Some(set(0, 0, b"17")), Some(17)),

@@ -1,14 +1,15 @@
-//! The leases of one key as bytes: who holds how much, until when.
+//! The leases of one key as bytes: the units of each client, and their end.
 //!
-//! Here: the list as it lies in an item's state. Not here: how much a lease is (`size`), what a
-//! lease does to the limit (`lease`).
+//! Here: the list in an item's state. Not here: the size of a grant (`size`), the effect of a lease
+//! on the limit (`lease`).
 //!
 //! ```text
 //! bytes u32 | leases u16 | outstanding u64 | first end u64 | last end u64 | lease …
-//! lease: number u64 | units u64 | end u64 | until u64 | since u64 | rate u64 | weight u32 | n u8 | client n bytes
+//! lease: number u64 | units u64 | end u64 | until u64 | since u64 | rate u64 | weight u32
+//!        | n u8 | client n bytes
 //! ```
 //!
-//! The figures in front let a `take` pass leases by without reading them.
+//! The numbers in front let a `take` skip the leases without reading them.
 
 use crate::time::Now;
 
@@ -20,24 +21,24 @@ const FIXED_BYTES: usize = 53;
 pub(crate) struct LeaseRecord {
     /// Its number.
     pub(crate) lease: u64,
-    /// Units that may be spent and were not told to be.
+    /// Units that may be spent and were not reported as spent.
     pub(crate) units: u64,
-    /// Nanoseconds on the monotonic clock: from then on nothing may be spent.
+    /// The instant on the monotonic clock from which no units may be spent.
     pub(crate) end: u64,
-    /// Likewise: up to then its units are counted, so it cannot end later.
+    /// The instant until which its units are counted, so that it cannot end later.
     pub(crate) until: u64,
-    /// When the client called last, likewise.
+    /// The instant of the client's last call.
     pub(crate) since: u64,
-    /// Millionths of a unit that it spends a second.
+    /// The client's spending in millionths of a unit per second.
     pub(crate) rate: u64,
-    /// Its share beside the others.
+    /// The weight of the client's share.
     pub(crate) weight: u32,
 }
 
 /// The leases of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leases {
-    /// One after the other, as they are stored.
+    /// The encoded leases, one after the other.
     list: Vec<u8>,
     len: usize,
     outstanding: u64,
@@ -49,7 +50,7 @@ fn read_u64(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// The lease at the front of a list, its client, and what follows.
+/// Splits a list into its first lease, the client, and the following bytes.
 fn split(list: &[u8]) -> Option<(LeaseRecord, &[u8], &[u8])> {
     let (fixed, rest) = list.split_at_checked(FIXED_BYTES)?;
     let record = LeaseRecord {
@@ -66,7 +67,7 @@ fn split(list: &[u8]) -> Option<(LeaseRecord, &[u8], &[u8])> {
 }
 
 impl Leases {
-    /// The leases at the front of `bytes`, and what follows.
+    /// Decodes the leases at the front of `bytes`, and returns the following bytes too.
     pub(crate) fn decode(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let length = usize::try_from(u32::from_le_bytes(*bytes.first_chunk()?)).ok()?;
         let len = usize::from(u16::from_le_bytes(*bytes.get(4..)?.first_chunk()?));
@@ -98,17 +99,17 @@ impl Leases {
         self.outstanding
     }
 
-    /// When the first of them ends; meaningless where there is none.
+    /// The end of the lease that ends first; meaningless without leases.
     pub(crate) fn first_end(&self) -> u64 {
         self.first_end
     }
 
-    /// When the last of them ends; meaningless where there is none.
+    /// The end of the lease that ends last; meaningless without leases.
     pub(crate) fn last_end(&self) -> u64 {
         self.last_end
     }
 
-    /// Each lease and its client.
+    /// Iterates over the leases and their clients.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (LeaseRecord, &[u8])> {
         let mut rest = self.list.as_slice();
         std::iter::from_fn(move || {
@@ -136,7 +137,7 @@ impl Leases {
         self.last_end = self.last_end.max(record.end);
     }
 
-    /// Takes a client's lease out.
+    /// Removes a client's lease and returns it.
     pub(crate) fn take_out(&mut self, client: &[u8]) -> Option<LeaseRecord> {
         let mut found = None;
         self.keep(|record, name| {
@@ -147,7 +148,7 @@ impl Leases {
         found
     }
 
-    /// Takes the leases out that have ended: when, and their units, in the order of their ends.
+    /// Removes the leases that have ended; returns their ends and units, in the order of the ends.
     pub(crate) fn take_ended(&mut self, now: Now) -> Vec<(u64, u64)> {
         let mut ended = Vec::new();
         if self.is_empty() || self.first_end > now.mono.0 {
@@ -164,12 +165,12 @@ impl Leases {
         ended
     }
 
-    /// Whether the list is whole, and the figures in front are those of it.
+    /// Whether the list is complete, and the numbers in front match it.
     pub(crate) fn is_sound(&self) -> bool {
         self.shifted(0).as_ref() == Some(self)
     }
 
-    /// Moves every instant by so many nanoseconds. `None` where the list is none.
+    /// Moves every instant by `by` nanoseconds. `None` if the list is damaged.
     pub(crate) fn shifted(&self, by: i128) -> Option<Self> {
         let moved = |at: u64| {
             let at = i128::from(at).saturating_add(by).max(0);

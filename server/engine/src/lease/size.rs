@@ -1,33 +1,32 @@
-//! How large a lease is: the three sizes of the design, as pure arithmetic.
+//! The size of a grant, as pure arithmetic.
 //!
 //! With limit L, remaining R, time left t, weight w, own rate d, refresh f, all units whole:
 //!
-//! | who asks | grant |
+//! | client | grant |
 //! | --- | --- |
-//! | a client without a lease | `floor(½·L·w/Σw)`, at least 1; scarce: at most half of R |
-//! | one that has a lease | up to `clamp(ceil(d·f), 1, R)` in hand |
-//! | the same, scarce (R < 0.1·L) | up to `clamp(floor(R·f/t·d/Σd), 1, floor(R/2))` in hand |
+//! | without a lease | `floor(½·L·w/Σw)`, at least 1; scarce: at most half of R |
+//! | with a lease | up to `clamp(ceil(d·f), 1, R)` in hand |
+//! | with a lease, scarce (R < 0.1·L) | up to `clamp(floor(R·f/t·d/Σd), 1, floor(R/2))` in hand |
 //!
-//! Never more than it wants, never more than R; of the last unit there is no half, so it is granted.
-//! "In hand" counts what the client has left of earlier grants: else one that spends nothing would
-//! hoard a unit with every call. Where the clients' needs `d·f` together exceed what there is, which
-//! is R and all that is out, none gets more than its fair share (`fair_share`) of it: who comes first
-//! does not take all.
+//! Never more than the client wants, never more than R. The last unit has no half, so it is
+//! granted. "In hand" counts the units that the client has left of earlier grants: otherwise a
+//! client that spends nothing would accumulate a unit with every call. If the clients' needs `d·f`
+//! together exceed R plus all outstanding units, no client gets more than its fair share
+//! (`fair_share`) of these, so that the first one cannot take all.
 //!
-//! Not here: what R, t and d are for which policy (`lease`).
-//! Source: the project's design, "Quota leases".
+//! Here: the formulas. Not here: the values of R, t and d for each policy (`lease`).
 
 use super::records::LeaseRecord;
 use crate::algorithms::wide::mul_div;
 use crate::fair_share::{ShareRequest, fair};
 
-/// Rates are in millionths of a unit a second.
+/// Rates are in millionths of a unit per second.
 const RATE_UNIT: u128 = 1_000_000 * 1_000_000_000;
 
-/// Time between two calls that a rate is measured over, at least: a millisecond.
+/// Shortest time in nanoseconds over which a rate is measured: a millisecond.
 const SPAN_MIN: u64 = 1_000_000;
 
-/// What a client's grant depends on.
+/// The inputs of a client's grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GrantInputs {
     /// L.
@@ -38,16 +37,16 @@ pub(super) struct GrantInputs {
     pub(super) left: u64,
     /// f in nanoseconds.
     pub(super) refresh: u64,
-    /// Units it asks for.
+    /// Units that the client wants.
     pub(super) want: u64,
     /// w.
     pub(super) weight: u32,
-    /// What the client has already, and d; `None` for one without a lease.
+    /// The units that the client has already, and d; `None` for a client without a lease.
     pub(super) has: Option<(u64, u64)>,
 }
 
 impl GrantInputs {
-    /// Units to grant, beside the leases of all other clients.
+    /// Units to grant, given the leases of all other clients.
     pub(super) fn grant(&self, others: impl Iterator<Item = LeaseRecord>) -> u64 {
         let units = match self.has {
             None => self.first(others),
@@ -63,7 +62,7 @@ impl GrantInputs {
         u128::from(self.remaining) * 10 < u128::from(self.limit)
     }
 
-    /// The last unit has no half.
+    /// Half of the remaining units; the last unit has no half.
     fn half(&self) -> u64 {
         (self.remaining / 2).max(1)
     }
@@ -81,7 +80,7 @@ impl GrantInputs {
         if rates == 0 {
             return 1;
         }
-        // Rounding down twice is rounding down once: both divisors are whole.
+        // Rounding down twice equals rounding down once, because both divisors are whole.
         let due = u128::from(self.remaining) * u128::from(self.refresh);
         let units = mul_div(due, rate.into(), rates).0 / u128::from(self.left.max(1));
         u64::try_from(units).unwrap_or(u64::MAX).clamp(1, self.half())
@@ -105,7 +104,8 @@ pub(super) fn needed(rate: u64, refresh: u64) -> u64 {
     u64::try_from(units).unwrap_or(u64::MAX)
 }
 
-/// The rate of so many units in so many nanoseconds, rounded up: who spends anything has one.
+/// The rate of `units` in `span` nanoseconds, rounded up: a client that spends any unit has a rate
+/// above 0.
 pub(super) fn rate(units: u64, span: u64) -> u64 {
     let rate = (u128::from(units) * RATE_UNIT).div_ceil(span.max(SPAN_MIN).into());
     u64::try_from(rate).unwrap_or(u64::MAX)
@@ -148,26 +148,26 @@ mod tests {
     fn a_top_up_is_what_the_client_spends_until_it_asks_again() {
         let rate = rate(10, 4 * SECOND);
         assert_eq!(grant(size(100, 80, Some((0, rate))), &[]), 13);
-        // What it has in hand counts.
+        // The units in hand count.
         assert_eq!(grant(size(100, 80, Some((5, rate))), &[]), 8);
         assert_eq!(grant(size(100, 80, Some((20, rate))), &[]), 0);
-        // Nothing spent: one unit to go on with, and no second one.
+        // Nothing spent: one unit to continue with, and no second one.
         assert_eq!(grant(size(100, 80, Some((0, 0))), &[]), 1);
         assert_eq!(grant(size(100, 80, Some((1, 0))), &[]), 0);
-        // R bounds it.
+        // R is the bound.
         assert_eq!(grant(size(100, 12, Some((0, rate))), &[]), 12);
     }
 
     #[test]
     fn needs_that_do_not_fit_are_divided_fairly() {
         let rate = |units| rate(units, 5 * SECOND);
-        // The design's golden row: 120 for needs of 1000, 50 and 10, nothing out yet.
+        // 120 for needs of 1000, 50 and 10, with nothing outstanding.
         let ask = |own: u64| size(120, 120, Some((0, rate(own))));
         let others = |a: u64, b: u64| [other(1, 0, rate(a)), other(1, 0, rate(b))];
         assert_eq!(grant(ask(1000), &others(50, 10)), 60);
         assert_eq!(grant(ask(50), &others(1000, 10)), 50);
         assert_eq!(grant(ask(10), &others(1000, 50)), 10);
-        // What is out counts as there, but only what remains can be granted.
+        // Outstanding units count as available, but only the remaining ones can be granted.
         let record = [other(1, 70, rate(50)), other(1, 10, rate(10))];
         assert_eq!(grant(size(120, 40, Some((0, rate(1000)))), &record), 40);
     }
@@ -178,13 +178,13 @@ mod tests {
         let others = [other(1, 0, slow)];
         // R = 99 of 1000, f/t = 1/12, d/Σd = 3/4: floor(6.18).
         assert_eq!(grant(size(1000, 99, Some((0, fast))), &others), 6);
-        // One more is not scarce.
+        // With one more unit R is not scarce.
         assert_eq!(grant(size(1000, 100, Some((0, fast))), &others), 15);
         let soon =
             |remaining| GrantInputs { left: SECOND, ..size(1000, remaining, Some((0, fast))) };
         assert_eq!(grant(soon(99), &others), 49);
         assert_eq!([3, 2, 1, 0].map(|remaining| grant(soon(remaining), &others)), [1, 1, 1, 0]);
-        // A rate of 0, and a client that comes when there is little.
+        // A rate of 0, and a new client while R is scarce.
         assert_eq!(grant(size(1000, 99, Some((0, 0))), &[]), 1);
         assert_eq!(grant(size(1000, 99, None), &[]), 49);
         assert_eq!(grant(size(1000, 1, None), &[]), 1);

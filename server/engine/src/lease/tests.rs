@@ -1,4 +1,4 @@
-//! Leases: what a client is told, what becomes of the limit, and exact twins.
+//! Tests of leases: the reply to a client, the effect on the limit, and exact twins.
 
 mod twin;
 
@@ -12,7 +12,7 @@ use crate::{EngineOptions, KeyHasher, LimitRecord, MemoryCap, Nanos, SetUsage, T
 pub(super) const SECOND: u64 = 1_000_000_000;
 const KEY: &[u8] = b"key";
 
-/// An engine, its key's hash, and the milliseconds it is.
+/// An engine, its key's hash, and the current time.
 pub(super) struct Bench {
     engine: Engine,
     hash: u64,
@@ -96,7 +96,7 @@ impl Bench {
         }
     }
 
-    /// Takes as much as there is of so many units.
+    /// Takes as many of `cost` units as are available.
     pub(super) fn spend(&mut self, policy: &Policy, cost: u64) -> u64 {
         self.take(policy, &TakeParams { cost, part: true, ..TakeParams::default() })
     }
@@ -117,7 +117,7 @@ impl Bench {
         outstanding
     }
 
-    /// Gives units back that nobody lent, and tells what remains then.
+    /// Refunds units that were not lent, and returns the remaining units.
     fn put_back(&mut self, policy: &Policy, units: u64) -> Option<u64> {
         match self.engine.refund(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), units) {
             TakeResult::Decided(facts) => Some(facts.decision.left()),
@@ -170,7 +170,7 @@ fn a_top_up_follows_what_the_client_spends() {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 20));
         bench.wait(4);
-        // Eight in four seconds are ten in five, and twelve are in hand; nothing is needed.
+        // Eight in four seconds are ten in five, and twelve are in hand; no more are needed.
         let line = bench.lease(&policy, &LeaseParams { used: 8, ..ask("a", 1000) });
         assert_eq!((line.granted, line.safe, line.refresh_ms), (0, 12, 5000));
         bench.wait(4);
@@ -202,7 +202,7 @@ fn a_liar_never_raises_the_limit() {
             bench.lease(&policy, &LeaseParams { used, unused, ..ask("a", 0) });
             assert!(bench.remaining(&policy) <= 80, "{policy:?} {used} {unused}");
         }
-        // Nobody knows that one.
+        // This client has no lease.
         bench.lease(&policy, &LeaseParams { unused: 50, ..ask("b", 0) });
         assert!(bench.remaining(&policy) <= 80);
     }
@@ -236,7 +236,7 @@ fn slow_rates() -> [Policy; 5] {
 #[test]
 fn the_rate_of_a_dead_holder_refills_from_expiry_on() {
     for (index, policy) in slow_rates().into_iter().enumerate() {
-        // Looked at meanwhile or not.
+        // With and without peeks in the meantime.
         for looks in [true, false] {
             let mut bench = Bench::new();
             let params = LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 40) };
@@ -250,7 +250,7 @@ fn the_rate_of_a_dead_holder_refills_from_expiry_on() {
             }
             assert_eq!(bench.outstanding(&policy), 0);
             if index == 4 {
-                // A cold bucket: one that owes nothing would give all.
+                // A cold bucket without debt would grant all units.
                 assert!(bench.remaining(&policy) <= 100 - granted);
                 bench.now_ns += granted * SECOND - 1;
                 assert!(bench.remaining(&policy) < 100 && bench.has_state());
@@ -289,13 +289,13 @@ fn leases_end_one_by_one_though_nobody_looks() {
     bench.lease(&policy, &LeaseParams { ttl: Some(100 * SECOND), ..ask("a", 30) });
     bench.lease(&policy, &LeaseParams { ttl: Some(110 * SECOND), ..ask("b", 20) });
     assert_eq!(bench.spend(&policy, 50), 50);
-    // After 50 s what was taken is back; after 100 s the first ends, ten of it come back until the
-    // second ends, and five more since.
+    // After 50 s the taken units are back. After 100 s the first lease ends; ten of its units are
+    // back when the second ends, and five more since.
     bench.wait(115);
     assert_eq!(bench.remaining(&policy), 65);
 }
 
-/// A larger capacity brings no tokens at once, and what was not refilled before is none of it.
+/// A larger capacity brings no tokens at once, and includes no earlier refill.
 #[test]
 fn a_change_of_policy_refills_nothing_that_is_out() {
     let (mut bench, small, large) = (Bench::new(), bucket(100), bucket(200));
@@ -306,7 +306,7 @@ fn a_change_of_policy_refills_nothing_that_is_out() {
 
 #[test]
 fn counted_permits_of_a_dead_holder_stay_spent_until_they_leave_the_window() {
-    // Where the window slides they may have been spent in the lease's last nanosecond.
+    // In a sliding window they may have been spent in the lease's last nanosecond.
     for (policy, returns) in [(fixed(100), 60 * SECOND), (log(100), 70 * SECOND - 1)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 50));
@@ -326,7 +326,7 @@ fn what_is_spent_late_leaves_a_sliding_window_late() {
     bench.wait(30);
     bench.spend(&log(100), 7);
     bench.wait(10);
-    // What is given back is not what another took.
+    // The units given back are not those that another client took.
     bench.lease(&log(100), &LeaseParams { used: 5, unused: 15, ..ask("a", 0) });
     for (wait, remaining) in [(0, 88), (49, 88), (1, 95), (9, 95), (1, 100)] {
         bench.wait(wait);
@@ -341,10 +341,10 @@ fn a_lease_ends_before_its_units_leave_the_window() {
     bench.wait(57);
     let line = bench.lease(&policy, &ask("a", 10));
     assert_eq!((line.granted, line.ttl_ms, line.refresh_ms), (10, 3000, 3000));
-    // In the last millisecond there is nothing to lend.
+    // In the last millisecond there are no units to lend.
     bench.now_ns += 3 * SECOND - 999_999;
     assert_eq!(bench.figures(&policy, &ask("b", 10)), [0, 0, 1, 89, 0]);
-    // What is kept is counted from when it was taken, so a log's lease is not prolonged past that.
+    // Kept units count from their take on, so a log's lease is not extended past that.
     let (mut bench, policy) = (Bench::new(), log(100));
     bench.lease(&policy, &LeaseParams { ttl: Some(40 * SECOND), ..ask("a", 10) });
     bench.wait(30);
@@ -394,7 +394,7 @@ fn nothing_left_says_when_to_ask_again() {
     let (mut bench, policy) = (Bench::new(), bucket(100));
     bench.spend(&policy, 100);
     assert_eq!(bench.figures(&policy, &ask("a", 10)), [0, 0, 1000, 0, 0]);
-    // All of it is lent: nothing comes in before a lease ends.
+    // All units are lent: none returns before a lease ends.
     let mut bench = Bench::new();
     let one = bucket(1);
     assert_eq!(bench.lease(&one, &ask("a", 10)).granted, 1);
@@ -428,7 +428,8 @@ fn a_crowd_shares_the_limit_and_never_exceeds_it() {
             assert_eq!(line.granted, 1, "{client}");
         }
         assert_eq!(bench.outstanding(&policy), LEASE_CLIENTS_MAX as u64);
-        // One past the bound is told when a lease ends; those who have one go on.
+        // One client beyond the maximum gets the time until a lease ends; clients with a lease
+        // continue.
         bench.wait(1);
         let line = bench.lease(&policy, &ask("late", 1));
         assert_eq!((line.granted, line.refresh_ms, line.lease), (0, 9000, 0));
@@ -445,7 +446,7 @@ fn needs_beyond_the_limit_are_divided_fairly_whoever_comes_first() {
         bench.lease(&policy, &ask(client, want));
     }
     bench.wait(5);
-    // 60, 30 and 10 in five seconds and 20 to spare: b and c may go on as they are, a may not.
+    // 60, 30 and 10 in five seconds and 20 to spare: b and c may keep their rates, a may not.
     let line = bench.lease(&policy, &LeaseParams { used: 30, ..ask("b", 1000) });
     assert_eq!(line.granted, 20);
     let line = bench.lease(&policy, &LeaseParams { used: 60, ..ask("a", 1000) });
@@ -493,11 +494,11 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
     let set = SetUsage { used: 0, client_flags: 0, compare_cas: None };
     bench.engine.set_used(bench.now(), bench.hash, KEY, Some(PolicyRef::from(&policy)), &set);
     assert_eq!(bench.remaining(&policy), 50);
-    // Another algorithm begins anew, but for what is out.
+    // Another algorithm starts from an empty state, plus the outstanding units.
     assert_eq!(bench.remaining(&bucket(80)), 30);
     assert_eq!(bench.spend(&bucket(80), 100), 30);
     assert_eq!(bench.remaining(&fixed(40)), 0);
-    // One without leases forgets them.
+    // A policy without leases drops them.
     assert_eq!(bench.spend(&concurrency(5), 5), 5);
     assert_eq!(bench.outstanding(&fixed(100)), 0);
 }
@@ -571,7 +572,7 @@ fn leases_outlive_the_process() {
             assert!(next.engine.restore_limit(next.now(), next.hash, record, shift));
             for cut in 0..record.body.len() {
                 let torn = LimitRecord { body: &record.body[..cut], ..*record };
-                // No panic; a state cut short is no business of ours.
+                // Must not panic; the result of a truncated state is irrelevant.
                 let mut other = Bench::new();
                 other.engine.restore_limit(other.now(), other.hash, &torn, shift);
                 other.remaining(&policy);
@@ -603,7 +604,7 @@ fn a_key_that_nothing_limits_is_unlimited() {
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("a", 5));
     assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 5, .. })));
     assert!(!bench.has_state());
-    // Its state remembers its limit.
+    // Its state stores its policy.
     bench.lease(&fixed(100), &ask("a", 5));
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("b", 99));
     assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 25, .. })));

@@ -1,4 +1,4 @@
-//! The table of rules against a slow count of what the states are under.
+//! Tests of the policy table against a slow count of the policies of states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::item::Item;
 use crate::{Engine, EngineOptions, KeyHasher, MemoryCap, Now, TakeParams, TakeResult};
 
 const KEYS: u8 = 90;
-/// More than a shard of the smallest share keeps.
+/// More policies than the smallest shard stores.
 const POLICIES: u64 = 150;
 
 fn policy(number: u64) -> Policy {
@@ -26,7 +26,7 @@ fn engine(memory_bytes: usize, shards: u32) -> Engine {
     Engine::new(KeyHasher::new([1, 2, 3, 4]), memory_cap, options)
 }
 
-/// So many shards share the memory that each keeps no more rules than it may always.
+/// With this many shards each stores no more policies than its minimum.
 const SHARDS_MANY: u32 = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -79,7 +79,7 @@ impl Bench {
         let policy_ref = of.as_ref().map(|(policy, limit)| PolicyRef { policy, limit: *limit });
         let (name, take) = ([b'k', key], TakeParams { cost, ..TakeParams::default() });
         let hash = self.hasher.hash(&name);
-        // Uniques count in other steps where there are more shards.
+        // With more shards the uniques count in other steps.
         match self.engine.take(self.now, hash, &name, policy_ref, &take) {
             TakeResult::Decided(facts) => TakeResult::Decided(crate::TakeInfo { cas: 0, ..facts }),
             other => other,
@@ -141,7 +141,8 @@ impl Bench {
         None
     }
 
-    /// Every state is under a rule that is kept, or carries its policy; the rules that are kept are those.
+    /// Checks that every state has a stored or inline policy, and that exactly those policies are
+    /// stored.
     fn check(&mut self) {
         self.engine.drop_unused_policies();
         let mut used = BTreeMap::new();
@@ -193,7 +194,7 @@ proptest! {
     fn a_state_that_carries_its_policy_decides_as_any(
         steps in prop::collection::vec(any_step(), 1..400),
     ) {
-        // One of them has a place for all policies.
+        // Only the first engine has room for all policies.
         let (mut wide, mut narrow) = (Bench::new(8 << 20, 1), Bench::new(8 << 20, SHARDS_MANY));
         for key in 0..KEYS {
             for bench in [&mut wide, &mut narrow] {

@@ -1,15 +1,15 @@
-//! Where a few items of a shard lay a moment ago.
+//! The recent slots of a few items of a shard.
 //!
-//! Not here: whether they still lie there (`store`).
+//! Here: the cache. Not here: whether an item is still in its slot (`store`).
 
 use std::cell::Cell;
 
 use crate::arena::{FIRST, Slot};
 
-/// As many as a batch has keys of one shard, mostly.
+/// About as many as a batch has keys of one shard.
 const HINTS: usize = 4;
 
-/// The places of keys that were asked for ahead of their use, or used last.
+/// The slots of keys that were prefetched or used last.
 pub(super) struct LookupCache([Cell<CachedLookup>; HINTS]);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,18 +25,19 @@ impl LookupCache {
     }
 
     fn of(&self, hash: u64) -> &Cell<CachedLookup> {
-        // The low bits choose the line, the next ones the tag: neither tells keys of one line apart.
+        // The low bits choose the line and the next ones the tag: neither distinguishes keys of one
+        // line.
         &self.0[(hash >> 32) as usize % HINTS]
     }
 
-    /// Where the item of a key with this hash may lie.
+    /// The slot in which the item of a key with this hash may be.
     #[inline]
     pub(super) fn get(&self, hash: u64) -> Option<Slot> {
         let hint = self.of(hash).get();
         (hint.hash == hash as u32).then_some(hint.slot)
     }
 
-    /// Notes where it lies.
+    /// Records the slot of an item.
     #[inline]
     pub(super) fn note(&self, hash: u64, slot: Slot) {
         self.of(hash).set(CachedLookup { hash: hash as u32, slot });

@@ -1,14 +1,16 @@
-//! When an item that nobody asks for may go.
+//! When an item that no command reads may be removed.
 
 use crate::item::Item;
 use crate::time::{Nanos, Now};
 
-/// In a cluster items are removed this long after their deadline by whoever did not ask for them.
+/// Nanoseconds after its deadline for which an item of a cluster is kept, unless a command reads
+/// it.
 const BEHIND_NS: u64 = 5_000_000_000;
 
-/// Whether an item is past its deadline: by `now`, and where it has a partition, whose time `now` need
-/// not be, by that one's `own`. A copy that takes over may know its partition's time later than the
-/// one before it, by what a message took, so there it has to be past for a while.
+/// Whether an item is past its deadline: by `now`, or if it has a partition, by that partition's
+/// time `own`, which may differ from `now`. A backup that takes over may see its partition's time
+/// later than the former primary did, by the delay of a message, so an item with a partition must
+/// be past its deadline for a while.
 pub(super) fn is_past(item: Item<'_>, now: Now, own: Option<Now>) -> bool {
     match own {
         Some(own) => {

@@ -1,23 +1,23 @@
-//! Memory that keys need, asked for ahead of its use: in three steps, for each finds its place in what the one
-//! before it has brought.
+//! Prefetching the memory of keys, in three steps: each step finds its address in the memory that
+//! the step before it has fetched.
 //!
-//! Not here: the batches whose steps are taken together (the server's `shards`).
+//! Here: the steps. Not here: the batches that take each step together (the server's `shards`).
 
 use super::{Slot, Store};
 use crate::prefetch::{CACHE_LINE_BYTES, prefetch};
 
 impl Store {
-    /// Asks for the index line of a key ahead of its use.
+    /// Prefetches the index line of a key.
     pub(crate) fn prefetch_line(&self, hash: u64) {
-        // Where it is remembered the item was used a moment ago, and need not be fetched.
+        // An item in the lookup cache was used a moment ago and needs no prefetch.
         if self.hints.get(hash).is_none() {
             self.index.prefetch(hash);
         }
     }
 
-    /// Asks for the item of a key ahead of its use; the line must be here already. It is the first with
-    /// the tag of the key, mostly, and where it lies is remembered. False if it may lie behind that line:
-    /// then more is asked for with [`Store::prefetch_item_behind`].
+    /// Prefetches the item of a key; its index line must be in cache already. The item is mostly
+    /// the first with the key's tag, and its slot is recorded. Returns false if the item may be
+    /// behind that line: then [`Store::prefetch_item_behind`] prefetches it.
     pub(crate) fn prefetch_item(&self, hash: u64) -> bool {
         if self.hints.get(hash).is_some() {
             return true;
@@ -29,7 +29,7 @@ impl Store {
         true
     }
 
-    /// As [`Store::prefetch_item`], for an item that lies behind the first line.
+    /// Like [`Store::prefetch_item`], for an item behind the first line.
     #[cold]
     pub(crate) fn prefetch_item_behind(&self, hash: u64) {
         if let Some(slot) = self.index.find(hash, |_| true).map(Slot::from_raw) {
@@ -43,8 +43,8 @@ impl Store {
         self.hints.note(hash, slot);
         let bytes = self.arena(slot).get(slot);
         prefetch(&bytes[0]);
-        // A slot of a counter lies across two cache lines as often as not, and the end of a state
-        // is what is changed.
+        // The slot of a counter often spans two cache lines, and the end of a limit state is the
+        // part that changes.
         prefetch(&bytes[bytes.len().min(CACHE_LINE_BYTES) - 1]);
         if bytes.len() > CACHE_LINE_BYTES {
             prefetch(&bytes[bytes.len().min(2 * CACHE_LINE_BYTES) - 1]);

@@ -1,16 +1,17 @@
-//! Items of a range of hashes, as those of a partition: read out and removed line by line.
+//! Items of a range of hashes, such as those of a partition: read and removed line by line.
 //!
-//! Not here: how hashes are made so that a partition has lines of its own (`hasher`).
+//! Here: the walk. Not here: hashes that give a partition lines of its own (`hasher`).
 
 use super::{Item, Slot, Store};
 use crate::hasher::{HashRange, spread_of};
 
 impl Store {
-    /// Shows items of a range to `visit`, from the spread `from` on, until it answers false or so many
-    /// lines of the index are read; where to go on, `None` at the end.
+    /// Passes the items of a range to `visit`, from the spread `from` on, until it returns false or
+    /// `lines` lines of the index are read. Returns the spread at which to continue, `None` at the
+    /// end.
     ///
-    /// The order is that of spreads, which belong to keys, so whatever comes, goes and moves meanwhile
-    /// no item that stays is passed over.
+    /// The order is that of spreads, which depend only on keys: an item that stays is never
+    /// skipped, whatever else is added, removed or moved in the meantime.
     pub(crate) fn read_range<'s>(
         &'s self,
         range: HashRange,
@@ -25,7 +26,7 @@ impl Store {
             found.sort_unstable_by_key(|(spread, ..)| *spread);
             let mut enough = None;
             for (spread, _, slot) in found.drain(..) {
-                // Two keys of one spread are shown together.
+                // Two keys of one spread are visited together.
                 if enough.is_some_and(|shown| spread > shown) {
                     return Some(spread);
                 }
@@ -41,7 +42,7 @@ impl Store {
         Some(from)
     }
 
-    /// Removes what there is of a range in so many lines, as [`Store::read_range`] goes.
+    /// Removes the items of a range in up to `lines` lines, in the order of [`Store::read_range`].
     pub(crate) fn remove_range(
         &mut self,
         range: HashRange,
@@ -52,7 +53,7 @@ impl Store {
         let (mut from, mut found) = (from.max(first), Vec::new());
         for _ in 0..lines {
             let end = self.line_at(range, from, &mut found);
-            // The last of its class takes the place of one that goes: so last first.
+            // The last item of a class moves into a freed slot, so remove the last first.
             found.sort_unstable_by_key(|(_, _, slot)| std::cmp::Reverse(slot.raw()));
             for (_, hash, slot) in found.drain(..) {
                 self.remove(hash, slot);
@@ -62,8 +63,8 @@ impl Store {
         Some(from)
     }
 
-    /// Adds the items of a range in the line of a spread, from there on: spread, hash and slot. The
-    /// answer is the last spread of the line.
+    /// Adds the items of a range in the line of a spread, from that spread on: spread, hash and
+    /// slot. Returns the last spread of the line.
     fn line_at(&self, range: HashRange, from: u64, found: &mut Vec<(u64, u64, Slot)>) -> u64 {
         let mut slots = Vec::new();
         let end = self.index.line_at(from, &mut slots);

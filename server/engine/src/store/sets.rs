@@ -1,6 +1,6 @@
-//! The holds of keys that have many, by the number that their items have.
+//! The holds of keys that have many, by the number in their items.
 //!
-//! Here: where they lie, and what they take in memory. Not here: what they are (`holders`).
+//! Here: their storage, and its memory usage. Not here: the holds themselves (`holders`).
 //!
 //! The body of such an item is a mark and a number:
 //!
@@ -18,23 +18,23 @@ use crate::time::Now;
 /// In the first two bytes of a state: the holds lie beside the item.
 pub(crate) const HAS_SET: u16 = 1 << 14;
 
-/// What one more hold takes at most where no branch is split: that is one in thousands, and may go beyond
-/// the cap.
+/// Most bytes that one more hold allocates if no branch is split. A split occurs once in thousands
+/// of inserts, and may exceed the cap.
 const SET_GROWTH_MAX: usize = 2 * GROWTH_MAX;
 
 const BODY_BYTES: usize = 6;
 
-/// Which set.
+/// The number of a set of holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct HoldSetId(u32);
 
 impl HoldSetId {
-    /// The set that a state names, if it names one.
+    /// The set that a state names, if any.
     pub(crate) fn of(state: LimitState<'_>) -> Option<Self> {
         Self::of_body(state.own())
     }
 
-    /// The set that a state's own bytes name, if they name one.
+    /// The set that a state's own bytes name, if any.
     pub(crate) fn of_body(body: &[u8]) -> Option<Self> {
         let (mark, number) = body.split_first_chunk()?;
         let number = u32::from_le_bytes(*<&[u8; 4]>::try_from(number).ok()?);
@@ -72,7 +72,7 @@ impl HoldSets {
             return HoldSetId(number);
         }
         self.list.push(holders);
-        // Fewer than there are items.
+        // There are fewer sets than items.
         HoldSetId(self.list.len() as u32 - 1)
     }
 
@@ -106,7 +106,7 @@ impl Store {
         HoldSetId::of(self.item(slot).state()?)
     }
 
-    /// Removes the set of an item that goes, or has `new` in its place.
+    /// Removes the set of an item that is removed or replaced by one that names the set `new`.
     pub(super) fn release_set(&mut self, slot: Slot, new: Option<HoldSetId>) {
         if slot.is_limit_state()
             && let Some(set) = self.set_in(slot)
@@ -132,7 +132,7 @@ impl Store {
         done
     }
 
-    /// Keeps holds for the item of a key, which is to name them.
+    /// Stores holds, for an item that will name them.
     pub(crate) fn add_holders(&mut self, holders: Holders) -> HoldSetId {
         let set = self.sets.add(holders);
         self.account();
@@ -145,17 +145,16 @@ impl Store {
         self.account();
     }
 
-    /// Whether so many bytes of holds fit the cap as it is.
+    /// Whether `bytes` more bytes of holds fit the cap without eviction.
     pub(crate) fn has_room_for_holders(&self, bytes: usize) -> bool {
         !self.memory_cap.exceeds_cap_by(bytes.saturating_add(SET_GROWTH_MAX))
     }
 
-    /// Evicts until some more holds, in so many bytes, fit the cap. The item of `keep` is never the
-    /// victim.
+    /// Evicts until `bytes` more bytes of holds fit the cap. The item of `keep` is never evicted.
     ///
     /// # Errors
     ///
-    /// [`Full`], when there is no room.
+    /// [`Full`], if there is no room.
     pub(crate) fn room_for_holders(
         &mut self,
         now: Now,

@@ -1,18 +1,19 @@
-//! A sorted list of entries with units that knows the units and the number of all entries before any
-//! place.
+//! A sorted list of entries with units, with the sum of the units and the number of the entries
+//! before any position.
 //!
-//! A B+-tree: each branch holds the sums of its children, so looking an entry up, changing one, summing
-//! what lies before a key and finding where a sum is reached all take one way down. Nodes that empty
-//! are merged with a neighbour, so memory follows the entries.
+//! Here: a B+-tree. Each branch stores the sums of its children, so lookup, change, the sum before
+//! a key and the search for the entry at which a sum is reached each take one descent. Nodes that
+//! become small are merged with a neighbour, so memory follows the number of entries. Not here: the
+//! meaning of entries (`holders`).
 
-/// Entries of a leaf and children of a branch, at most.
+/// Most entries of a leaf and most children of a branch.
 const FANOUT: usize = 64;
 
-/// Below this a node is merged with a neighbour, if both have room in one.
+/// Below this size a node is merged with a neighbour, if the result is at most `MERGED_MAX`.
 const MERGE_BELOW: usize = FANOUT / 4;
 const MERGED_MAX: usize = FANOUT / 4 * 3;
 
-/// Orders entries.
+/// The order of entries.
 pub(crate) type SumKey = (u64, u64);
 
 /// An entry: its key and its units.
@@ -22,7 +23,7 @@ pub(crate) struct SumEntry {
     pub(crate) units: u64,
 }
 
-/// What some entries come to.
+/// The units and the number of some entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Sum {
     pub(crate) units: u128,
@@ -51,7 +52,7 @@ enum TreeNode {
 
 #[derive(Debug)]
 struct Child {
-    /// The key of its first entry.
+    /// The key of the first entry below it.
     low: SumKey,
     sum: Sum,
     node: TreeNode,
@@ -62,14 +63,14 @@ struct Child {
 pub(crate) struct SumTree {
     root: TreeNode,
     sum: Sum,
-    /// What all nodes take.
+    /// Bytes allocated for all nodes.
     bytes: usize,
 }
 
 const LEAF_BYTES: usize = FANOUT * size_of::<SumEntry>();
 const BRANCH_BYTES: usize = FANOUT * size_of::<Child>();
 
-/// What an insert takes at most where no branch is split.
+/// Most bytes that an insert allocates if no branch is split.
 pub(crate) const GROWTH_MAX: usize = LEAF_BYTES;
 
 impl Default for SumTree {
@@ -79,7 +80,7 @@ impl Default for SumTree {
 }
 
 impl SumTree {
-    /// All entries.
+    /// The sum of all entries.
     pub(crate) fn sum(&self) -> Sum {
         self.sum
     }
@@ -88,7 +89,7 @@ impl SumTree {
         self.bytes
     }
 
-    /// Puts an entry in place of any of the same key, whose units are the answer.
+    /// Inserts an entry, replacing one of the same key; returns the units of the replaced one.
     pub(crate) fn insert(&mut self, entry: SumEntry) -> Option<u64> {
         let (old, split) = self.root.insert(entry, &mut self.bytes);
         self.sum = self.sum.plus(Sum::of(entry));
@@ -106,7 +107,7 @@ impl SumTree {
         old
     }
 
-    /// Removes the entry of a key; its units.
+    /// Removes the entry of a key; returns its units.
     pub(crate) fn remove(&mut self, key: SumKey) -> Option<u64> {
         let units = self.root.remove(key, &mut self.bytes)?;
         self.sum.units -= u128::from(units);
@@ -122,7 +123,7 @@ impl SumTree {
         Some(units)
     }
 
-    /// The first entry whose key is not below this one.
+    /// The first entry with a key not below `key`.
     pub(crate) fn at_or_after(&self, key: SumKey) -> Option<SumEntry> {
         let mut found = None;
         self.visit_from(key, &mut |entry| {
@@ -132,7 +133,7 @@ impl SumTree {
         found
     }
 
-    /// Shows entries in order, from a key on, until `visit` answers false.
+    /// Passes entries to `visit` in order, from a key on, until it returns false.
     pub(crate) fn visit_from(&self, key: SumKey, visit: &mut impl FnMut(SumEntry) -> bool) {
         self.root.visit_from(key, visit);
     }
@@ -151,7 +152,7 @@ impl SumTree {
         }
     }
 
-    /// What lies before a key.
+    /// The sum of the entries before a key.
     pub(crate) fn before(&self, key: SumKey) -> Sum {
         let (mut sum, mut node) = (Sum::default(), &self.root);
         loop {
@@ -171,7 +172,7 @@ impl SumTree {
         }
     }
 
-    /// The first entry with which those up to it come to at least so much.
+    /// The first entry with which the sum of the entries up to it reaches `least`.
     pub(crate) fn reaching(&self, least: Sum) -> Option<SumEntry> {
         let (mut sum, mut node) = (Sum::default(), &self.root);
         loop {
@@ -199,7 +200,7 @@ impl SumTree {
     }
 }
 
-/// Counts a node that is gone through, for tests.
+/// Counts a visited node, for tests.
 fn step() {
     #[cfg(test)]
     tests::STEPS.with(|steps| steps.set(steps.get() + 1));
@@ -215,8 +216,8 @@ fn branch(bytes: &mut usize) -> Vec<Child> {
     Vec::with_capacity(FANOUT)
 }
 
-/// Where a full node is split for an entry at `place`: one that comes at the end gets a node of its
-/// own, so that nodes of entries that come in order are full.
+/// The position at which a full node is split for an entry at `place`: an entry at the end gets a
+/// node of its own, so that entries inserted in order fill their nodes.
 fn split_at(place: usize) -> usize {
     if place == FANOUT { FANOUT } else { FANOUT / 2 }
 }
@@ -247,7 +248,7 @@ impl TreeNode {
         }
     }
 
-    /// The units that were replaced, and what was split off to the right.
+    /// Inserts an entry; returns the replaced units, and the node that was split off to the right.
     fn insert(&mut self, entry: SumEntry, bytes: &mut usize) -> (Option<u64>, Option<Child>) {
         step();
         match self {
@@ -355,7 +356,7 @@ impl Child {
     }
 }
 
-/// Drops a child that is empty, or joins it with a neighbour where both fit into one.
+/// Drops an empty child, or merges it with a neighbour if both fit into one node.
 fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
     let len = children[at].node.len();
     if len > 0 {
@@ -381,7 +382,7 @@ fn merge(children: &mut Vec<Child>, at: usize, bytes: &mut usize) {
                 children.extend(more);
                 *bytes -= BRANCH_BYTES;
             }
-            // All leaves are equally deep.
+            // All leaves have the same depth.
             _ => debug_assert!(false, "a leaf beside a branch"),
         }
         return;
@@ -402,11 +403,11 @@ pub(crate) mod tests {
     use super::*;
 
     thread_local! {
-        /// Nodes that were gone through.
+        /// The number of visited nodes.
         pub(crate) static STEPS: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Sums by hand, and what the nodes take.
+    /// Recomputes the sums and the bytes of the nodes.
     fn check(node: &TreeNode, is_root: bool) -> (Sum, usize) {
         match node {
             TreeNode::Leaf(entries) => {
@@ -500,7 +501,7 @@ pub(crate) mod tests {
         }
         assert!(tree.bytes() < 100_000 * (size_of::<SumEntry>() + 2));
         for key in 0..100_000 {
-            // From the front and from all over.
+            // Alternately from the front and from the back.
             tree.remove((if key % 2 == 0 { key / 2 } else { 99_999 - key / 2 }, 0));
         }
         assert!(tree.bytes() <= LEAF_BYTES);

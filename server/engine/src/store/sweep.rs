@@ -1,14 +1,15 @@
-//! All items of a shard, one after the other: to show them, and to remove those past their deadline.
+//! All items of a shard, one after the other: to read them, and to remove those past their
+//! deadline.
 //!
-//! Not here: those of a partition (`scan`), making room (`store`).
+//! Here: the walk over slots. Not here: the items of a partition (`scan`), making room (`store`).
 
 use super::past::is_past;
 use super::{FIRST, Item, Slot, Store};
 use crate::time::Now;
 
 impl Store {
-    /// Looks at up to `count` more items and removes those past their deadline. True when the end
-    /// was reached: the next call begins anew.
+    /// Visits up to `count` more items and removes those past their deadline. Returns true at the
+    /// end; the next call starts over.
     pub(crate) fn sweep(&mut self, now: Now, count: usize) -> bool {
         for _ in 0..count {
             let Some(slot) = self.at_or_after(self.sweep) else {
@@ -17,13 +18,13 @@ impl Store {
             };
             self.losses.sweep_checked += 1;
             let item = self.item(slot);
-            // `now` is no earlier than the time of any partition: most items need no closer look.
+            // `now` is no earlier than the time of any partition: most items need no further check.
             if item.deadline().is_past(now)
                 && is_past(item, now, self.hasher.time_of(item.key(), now))
             {
                 let hash = self.hasher.hash(item.key());
                 self.losses.swept += 1;
-                // Another item lies in `slot` afterwards: look there again.
+                // Another item moves into `slot`: visit the same slot again.
                 self.expire(hash, slot);
                 self.sweep = slot;
             } else {
@@ -33,7 +34,7 @@ impl Store {
         false
     }
 
-    /// The item at or after a place: first the plain ones, then the states.
+    /// The item at or after a slot: first the plain ones, then the limit states.
     fn at_or_after(&self, slot: Slot) -> Option<Slot> {
         if !slot.is_limit_state() {
             if let Some(found) = self.plain.at_or_after(slot) {

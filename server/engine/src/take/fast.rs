@@ -1,8 +1,9 @@
-//! The short way of a take: a state is read, decided on and written where it lies.
+//! The fast path of a take: a state is read, decided on and written in place.
 //!
-//! Most takes need no more: there is a state without holds and leases, of the rule that is asked for.
-//! It may be past its deadline, for a key whose calls are few is idle again before the next: its
-//! place is used again as it is. All else goes the long way (`take`), which answers the same.
+//! Here: takes from an existing state without holds and leases, under the requested policy. The
+//! state may be past its deadline, because a key with few takes is idle again before the next: its
+//! slot is then reused. Not here: all other takes, which take the general path (`take`) with the
+//! same result.
 
 use std::hint::cold_path;
 
@@ -20,9 +21,10 @@ use crate::store::{Full, ItemChange};
 use crate::time::{Deadline, Nanos, Now};
 
 impl Engine {
-    /// As [`Engine::take`] of so many units, without anything else that a take may ask for: most are
-    /// that. What is decided is handed to `report` where it lies; false if nothing is. `state` is memory of the
-    /// caller's: any of the shard's own goes from processor to processor.
+    /// Like [`Engine::take`] of `cost` units, without any other option: the common case. Passes the
+    /// result to `report` by reference; returns false if nothing was decided. `state` is scratch
+    /// memory of the caller, because scratch memory of the shard would move from processor to
+    /// processor.
     pub fn take_units(
         &mut self,
         now: Now,
@@ -59,8 +61,8 @@ impl Engine {
         true
     }
 
-    /// Takes from a state that is there, though it may be past its deadline, and tells what is decided; `None` if
-    /// it is no such take, and then nothing is changed. The state is decided on in `state`, whatever lies there.
+    /// Takes from an existing state, expired or not, and reports the decision. Returns `None`, with
+    /// nothing changed, if the general path is needed. `state` is scratch.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     pub(super) fn take_in_place(
@@ -117,8 +119,8 @@ impl Engine {
     }
 }
 
-/// A take from the state of an item that is found, told as soon as it is decided. The answer is `None` if it is
-/// not to be taken from so.
+/// A take from the state of an existing item, reported as soon as it is decided. The result is
+/// `None` if the general path is needed.
 struct TakeInPlace<'a, F> {
     now: Now,
     hash: u64,
@@ -131,15 +133,16 @@ struct TakeInPlace<'a, F> {
     resized_at: &'a mut Option<ResizedState>,
 }
 
-/// What was done to an item.
+/// The effect on an item.
 struct TakeEffect {
     /// The cas unique before and after, if it was changed.
     uniques: Option<(u64, u64)>,
-    /// It was past its deadline; whether nobody had fetched it.
+    /// Set if the item was past its deadline; true if it had not been fetched.
     expired: Option<bool>,
 }
 
-/// A state of another length under the same rule: the item is to be written, and then it is to be told.
+/// A state of another length under the same policy: the caller must write the item, and then
+/// report.
 struct ResizedState {
     slot: Slot,
     policy_id: u32,
@@ -201,7 +204,8 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
         }
         state.clear();
         state.extend_from_slice(own);
-        // A copy: what is handed on lies in memory, and the others would too.
+        // A copy: the argument is passed by reference and lies in memory, and without the copy the
+        // original would too.
         let attempt = Attempt { ..attempt };
         let decision = algorithms::take_general(policy, state, now, &attempt);
         let stays = decision.changed && state.len() == former.own_bytes;
@@ -222,20 +226,21 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
     }
 }
 
-/// What is there before a take.
+/// The state before a take.
 struct StateBefore<'a> {
     policy: &'a Policy,
     cas: u64,
     client_flags: u32,
-    /// It is past its deadline; whether nobody has fetched it.
+    /// Set if the state is past its deadline; true if it has not been fetched.
     expired: Option<bool>,
-    /// Of the state.
+    /// Bytes of the algorithm's state.
     own_bytes: usize,
     behind_state: usize,
 }
 
 impl StateBefore<'_> {
-    /// What the short way of an algorithm decides, if it is that of the policy, and the state lies where it lay.
+    /// The decision of an algorithm's fast path, if the policy has this fast path and the state
+    /// keeps its length.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn short<W: FastPath>(
@@ -249,7 +254,7 @@ impl StateBefore<'_> {
         (stays || !decision.changed && self.expired.is_none()).then_some((decision, state))
     }
 
-    /// Keeps a decision where the state stays as it is, or is written over by `write`, and tells it.
+    /// Stores and reports a decision: the state stays unchanged, or `write` overwrites it.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn keep(
@@ -274,7 +279,7 @@ impl StateBefore<'_> {
         TakeEffect { uniques, expired: self.expired }
     }
 
-    /// Marks the item, and puts together what is told.
+    /// Marks the item, and returns the result to report.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision, peek: bool) -> TakeInfo {
@@ -290,7 +295,7 @@ impl StateBefore<'_> {
     }
 }
 
-/// Until when a state is kept.
+/// The deadline of a state.
 #[inline]
 fn deadline(now: Now, decision: &Decision) -> Deadline {
     Deadline::not_before(Nanos(now.mono.0.saturating_add(decision.reset)))
@@ -349,7 +354,7 @@ mod tests {
                 let hold = (holds && later < 9).then_some(500_000_000);
                 let client_flags = (has_flags && holds && later == 9).then_some(7);
                 let take = TakeParams { cost, part, peek, hold, client_flags, ..TakeParams::default() };
-                // Mostly one policy a key, so that states are met again.
+                // Mostly one policy for each key, so that states are found again.
                 let policy = if later == 7 { &policies[policy] } else { &policies[index] };
                 let policy_ref = (!remembered).then_some(PolicyRef { policy, limit: 0 });
                 let one = match policy_ref {
@@ -370,10 +375,10 @@ mod tests {
                     item.map(|item| (item.client_flags(), item.has(ItemFlag::REFUSED), item.has(ItemFlag::FETCHED)))
                 });
                 prop_assert_eq!(one, other);
-                // Room for flags stays where an item is used again.
+                // A reused item keeps its room for client flags.
                 prop_assert!(has_flags || fast.item_bytes() == general.item_bytes());
                 prop_assert_eq!(fast.losses(), general.losses());
-                // A key that was idle lies where it lay, or last.
+                // A key that was idle keeps its slot or gets the last one.
                 let [one, other] = [&fast, &general].map(|engine| {
                     let mut records: Vec<_> = engine.limit_records(now).collect();
                     records.sort_by_key(|record| record.key);

@@ -1,6 +1,7 @@
-//! What becomes of a hold after it is taken: it is settled, or renewed.
+//! The end of a hold: it is settled, or renewed.
 //!
-//! Not here: taking one (`take`), holds of `concurrency` (`algorithms/concurrency`).
+//! Here: estimates of any policy. Not here: taking one (`take`), holds of `concurrency`
+//! (`algorithms/concurrency`).
 
 use super::{HOLDS_MAX, Hold, TakeResult, is_state};
 use crate::algorithms::Attempt;
@@ -9,20 +10,20 @@ use crate::policy_table::PolicyRef;
 use crate::store::Full;
 use crate::time::Now;
 
-/// A hold that somebody else gave.
+/// A hold granted by another node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForeignHold {
-    /// Its name.
+    /// Its lease.
     pub lease: u64,
-    /// What it holds.
+    /// Its units.
     pub units: u64,
     /// Nanoseconds after which it ends by itself.
     pub for_ns: u64,
 }
 
 impl Engine {
-    /// Ends a hold: `actual` is what it came to; less is given back, more is taken, into debt if
-    /// need be.
+    /// Ends a hold at its true cost `actual`: less than its units are given back, more are taken,
+    /// into debt if necessary.
     pub fn settle(
         &mut self,
         now: Now,
@@ -47,7 +48,7 @@ impl Engine {
         if actual < hold.units {
             self.put_back_units(&mut loaded, now, hold.units - actual);
         } else {
-            // What was used is used: it is counted whether it would pass or not.
+            // Units already used count even if they would not pass.
             let attempt =
                 Attempt { cost: actual - hold.units, over: true, hash, ..Attempt::default() };
             self.decide(&mut loaded, now, &attempt);
@@ -55,8 +56,8 @@ impl Engine {
         self.store_and_look(at, loaded)
     }
 
-    /// Counts units that were used without asking, whether they would pass or not: into debt if need
-    /// be.
+    /// Counts units that were used without a take, even if they would not pass: into debt if
+    /// necessary.
     pub fn charge(
         &mut self,
         now: Now,
@@ -72,8 +73,8 @@ impl Engine {
         self.store_and_look(at, loaded)
     }
 
-    /// Counts a hold that was given without asking, whether it would pass or not. A hold of this lease
-    /// that is here already lasts as long, and is not counted twice.
+    /// Counts a hold that was granted without a take, even if it would not pass. An existing hold
+    /// with this lease is renewed, and not counted twice.
     pub fn charge_hold(
         &mut self,
         now: Now,
@@ -104,7 +105,8 @@ impl Engine {
         self.store_and_look(at, loaded)
     }
 
-    /// Lets a hold last `for_ns` nanoseconds from now; the answer is whether there is such a hold.
+    /// Lets a hold last `for_ns` nanoseconds from now; [`TakeResult::NotFound`] if there is no such
+    /// hold.
     pub fn renew(
         &mut self,
         now: Now,

@@ -1,6 +1,7 @@
-//! Decisions on any state, whether it lies in its item or its holds lie beside it.
+//! Operations on any state, whether its holds lie in its item or beside it.
 //!
-//! Not here: the arithmetic of both (`algorithms`, `algorithms/concurrency/many`), where holds lie (`store`).
+//! Here: the choice between both. Not here: their arithmetic (`algorithms`,
+//! `algorithms/concurrency/many`), the storage of holds (`store`).
 
 use super::{ForeignHold, LoadedState};
 use crate::PutError;
@@ -12,11 +13,11 @@ use crate::item::{Content, ItemHeader, LimitState};
 use crate::store::{Full, HoldSetId};
 use crate::time::Now;
 
-/// What a hold takes in memory, in nodes that are three quarters full.
+/// Bytes of a hold in memory, in nodes that are three quarters full.
 const HOLD_BYTES_HERE: usize = 64;
 
 impl Engine {
-    /// Decides, and keeps the decision unless it is a peek.
+    /// Decides, and stores the decision unless it is a peek.
     pub(crate) fn decide(
         &mut self,
         loaded: &mut LoadedState,
@@ -32,7 +33,7 @@ impl Engine {
         algorithms::take(&loaded.policy, &mut loaded.state, now, attempt)
     }
 
-    /// The state as it stands, unchanged.
+    /// Peeks at the state.
     pub(super) fn look_at(
         &mut self,
         loaded: &mut LoadedState,
@@ -42,7 +43,7 @@ impl Engine {
         self.decide(loaded, now, &Attempt { peek: true, ..attempt })
     }
 
-    /// Gives units back; usage ends at 0.
+    /// Gives units back; usage does not fall below 0.
     pub(super) fn put_back_units(&mut self, loaded: &mut LoadedState, now: Now, units: u64) {
         match loaded.set {
             Some(set) => {
@@ -53,8 +54,8 @@ impl Engine {
         }
     }
 
-    /// Begins a hold of `concurrency` that was given elsewhere, whether it would pass or not; false where
-    /// the policy has no holds of its own.
+    /// Begins a hold of `concurrency` that was granted elsewhere, even if it would not pass here;
+    /// false if the policy does not keep holds in its state.
     pub(super) fn give_hold(
         &mut self,
         loaded: &mut LoadedState,
@@ -74,7 +75,7 @@ impl Engine {
         let end = now.saturating_add_unsigned(for_ns.max(1));
         self.store.change_holders(set, |holders| {
             holders.forget_ended(now);
-            // With so many holds the limit counts as used up anyway.
+            // With the maximum of holds the limit counts as used up anyway.
             if units > 0 && holders.all().len < HOLDERS_MAX {
                 holders.begin(units, end, Some(lease));
             }
@@ -82,7 +83,7 @@ impl Engine {
         true
     }
 
-    /// Ends a hold of `concurrency`; whether there is such a hold.
+    /// Ends a hold of `concurrency`; false if there is no such hold.
     pub(super) fn settle_hold(&mut self, loaded: &mut LoadedState, now: Now, lease: u64) -> bool {
         match loaded.set {
             Some(set) => {
@@ -94,7 +95,8 @@ impl Engine {
         }
     }
 
-    /// Lets a hold of `concurrency` last for so many nanoseconds from now; whether there is such a hold.
+    /// Lets a hold of `concurrency` last `for_ns` nanoseconds from now; false if there is no such
+    /// hold.
     pub(super) fn renew_hold(
         &mut self,
         loaded: &mut LoadedState,
@@ -113,7 +115,7 @@ impl Engine {
         }
     }
 
-    /// Makes room for one more hold of a key that has many. Items may lie elsewhere then.
+    /// Makes room for one more hold of a key that has many. Items may move to other slots.
     pub(super) fn room_to_hold<'k>(&mut self, at: Located<'k>) -> Result<Located<'k>, Full> {
         let set = at.slot.filter(|slot| Slot::is_limit_state(*slot)).and_then(|slot| {
             let item = self.store.item(slot);
@@ -126,7 +128,7 @@ impl Engine {
         Ok(self.at(at.now, at.hash, at.key))
     }
 
-    /// Removes a set that no item came to name.
+    /// Removes a set that no item names.
     pub(super) fn drop_unnamed(&mut self, at: Located<'_>, set: HoldSetId) {
         let found = self.store.find(at.hash, at.key);
         let named = found.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));
@@ -135,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// Puts the holds beside the item where they are many.
+    /// Moves the holds beside the item if they are too many for it.
     pub(super) fn move_holds_to_set(&mut self, loaded: &mut LoadedState) {
         if loaded.set.is_none()
             && algorithms::concurrency(&loaded.policy).is_some()
@@ -147,7 +149,7 @@ impl Engine {
         }
     }
 
-    /// Takes the holds into the item where they are few again.
+    /// Moves the holds into the item if they are few again.
     pub(super) fn join_few(&mut self, loaded: &mut LoadedState, now: Now) {
         if let Some(set) = loaded.set
             && let Some(holders) = self.store.holders(set)
@@ -157,9 +159,9 @@ impl Engine {
         }
     }
 
-    /// Applies a piece of the holds of another node or process, or changes of them, to those of a key.
-    /// `front` is the policy as it lies before a state's own bytes, where `policy_id` is
-    /// [`INLINE`](crate::policies::INLINE).
+    /// Applies a chunk of the holds of another node or process, or changes of them, to those of a
+    /// key. `front` is the inline policy that precedes a state's own bytes, if `policy_id` is
+    /// [`INLINE`](crate::policy_table::INLINE).
     pub(crate) fn absorb_holders(
         &mut self,
         (now, hash, key): (Now, u64, &[u8]),
@@ -190,8 +192,8 @@ impl Engine {
     }
 }
 
-/// Refuses what would pass, for the key has as many estimates to be settled as it can have; the first of
-/// them ends so many nanoseconds from now.
+/// Refuses an attempt because the key has its maximum of unsettled estimates; the first of them
+/// ends `first_end` nanoseconds from now.
 pub(super) fn without_hold(seen: Decision, first_end: u64) -> Decision {
     let retry = seen.retry.map(|retry| retry.max(first_end));
     Decision { verdict: Verdict::Deny, granted: 0, retry, ..seen }

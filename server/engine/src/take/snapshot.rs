@@ -1,6 +1,6 @@
-//! The states of limits as they outlive the process: read out, and put back.
+//! Limit states that outlive the process: reading and restoring them.
 //!
-//! Not here: the file they are written to (`server/src/runtime/snapshot.rs`).
+//! Here: the records. Not here: the file (`server/src/runtime/snapshot.rs`).
 
 use protocol::Policy;
 
@@ -13,32 +13,32 @@ use crate::policy_table::OwnedPolicy;
 use crate::store::HAS_SET;
 use crate::time::{Deadline, Now};
 
-/// A state of a limit as it is saved.
+/// A saved limit state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LimitRecord<'a> {
-    /// 1 to 250 bytes.
+    /// The key, 1 to 250 bytes.
     pub key: &'a [u8],
     /// The client's 32 bits.
     pub client_flags: u32,
     /// The cas unique.
     pub cas: u64,
-    /// Milliseconds until it is idle.
+    /// Milliseconds until the state is idle.
     pub left_ms: u64,
-    /// The policy it was written under.
+    /// The policy under which the state was written.
     pub policy: Policy,
-    /// Holds, leases and the algorithm's own state; instants in it are of the process that wrote it.
+    /// Holds, leases and the algorithm's own state; its instants are of the process that wrote it.
     pub body: &'a [u8],
 }
 
 impl Engine {
-    /// Each live state of a limit with all that has to outlive the process, but for the holds of a key that
-    /// has many ([`Engine::save_slice`]).
+    /// Each live limit state with all fields that must outlive the process, except the holds of a
+    /// key that has many ([`Engine::save_slice`]).
     pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
         let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
         live.filter_map(move |item| self.limit_record(item, now))
     }
 
-    /// The state of a limit with all that has to outlive the process; `None` for any other item.
+    /// A limit state with all fields that must outlive the process; `None` for any other item.
     pub(crate) fn limit_record<'s>(&'s self, item: Item<'s>, now: Now) -> Option<LimitRecord<'s>> {
         let (rule, body) = self.limits.policies.policy_of(item.state()?)?;
         Some(LimitRecord {
@@ -51,8 +51,8 @@ impl Engine {
         })
     }
 
-    /// Puts a state back; `shift` is how much later, in nanoseconds, its instants are on this
-    /// process's clock. False when there is no room, or when the body is no state.
+    /// Restores a state; `shift` is the number of nanoseconds by which its instants are later on
+    /// this process's clock. Returns false if there is no room, or if the body is invalid.
     pub fn restore_limit(
         &mut self,
         now: Now,
@@ -105,7 +105,7 @@ impl Engine {
         self.store.write(now, hash, record.key, at.slot, header, content).is_ok()
     }
 
-    /// Puts back a piece of the holds of a key that has many.
+    /// Restores a chunk of the holds of a key that has many.
     fn restore_holders(
         &mut self,
         now: Now,

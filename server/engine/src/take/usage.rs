@@ -1,6 +1,6 @@
-//! Usage that is given back, or set, whatever made it.
+//! Refunds, and usage set by a caller.
 //!
-//! Not here: holds (`holds`), the arithmetic (`algorithms`).
+//! Here: usage as a whole. Not here: holds (`holds`), the arithmetic (`algorithms`).
 
 use super::{TakeResult, is_state};
 use crate::algorithms::{self, Attempt};
@@ -8,14 +8,14 @@ use crate::apply::Engine;
 use crate::policy_table::PolicyRef;
 use crate::time::Now;
 
-/// Usage as a caller sets it.
+/// Usage set by a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetUsage {
     /// Units; more than the limit counts as the limit.
     pub used: u64,
-    /// The client's 32 bits, kept beside the state.
+    /// The client's 32 bits, stored beside the state.
     pub client_flags: u32,
-    /// Only if the state has this cas unique.
+    /// Set only if the state has this cas unique.
     pub compare_cas: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Engine {
         self.store_and_look(at, loaded)
     }
 
-    /// Makes usage what the caller says. `compare_cas` as for a take.
+    /// Sets the usage. `compare_cas` works as in a take.
     pub fn set_used(
         &mut self,
         now: Now,

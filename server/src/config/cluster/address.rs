@@ -1,6 +1,6 @@
-//! Where nodes are: `host:port`, and seeds, which may be names to resolve again.
+//! Addresses of nodes: `host:port`, and seeds, which may be names that are resolved repeatedly.
 //!
-//! Here: how they are written and printed. Not here: where to listen (`config::listen`), resolving
+//! Here: parsing and printing. Not here: addresses to listen on (`config::listen`), resolving
 //! names.
 
 use std::fmt;
@@ -9,17 +9,17 @@ use std::net::IpAddr;
 use super::super::listen::{ListenAddr, host_and_port};
 use super::ClusterConfig;
 
-/// A place that can be connected to.
+/// An address to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostPort {
     /// A name or an address without brackets.
     pub host: String,
-    /// TCP port; 0 where it is not known before it is bound.
+    /// TCP port; 0 if it is not known until it is bound.
     pub port: u16,
 }
 
 impl HostPort {
-    /// This place; where it has no port, with `port`.
+    /// Returns this address, with `port` if it has port 0.
     #[must_use]
     pub fn with_port_if_none(&self, port: u16) -> Self {
         let port = if self.port == 0 { port } else { self.port };
@@ -38,12 +38,12 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where another node may be.
+/// A possible address of another node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Seed {
-    /// One place.
+    /// One address.
     Place(HostPort),
-    /// `dns:`: each address of the name, looked up anew from time to time.
+    /// `dns:`: every address of the name, which is resolved again from time to time.
     Name(HostPort),
 }
 
@@ -63,7 +63,7 @@ impl Seed {
     }
 }
 
-/// As `--join` and `--seeds` take it.
+/// Prints the form that `--join` and `--seeds` take.
 impl fmt::Display for Seed {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,7 +78,7 @@ impl fmt::Display for Seed {
 pub(super) struct SeedList(pub(super) Vec<Seed>);
 
 impl SeedList {
-    /// Reads a list separated by commas; empty places are skipped.
+    /// Parses a comma-separated list; empty parts are skipped.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
         let seeds: Vec<_> = parts.map(Seed::parse).collect::<Result<_, _>>()?;
@@ -86,7 +86,7 @@ impl SeedList {
     }
 }
 
-/// An address that others are told: a host, perhaps a port.
+/// An advertised address: a host, perhaps with a port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct AdvertisedAddr {
     pub(super) host: String,
@@ -100,7 +100,7 @@ impl AdvertisedAddr {
     }
 }
 
-/// A host that can be connected to, and its port.
+/// Parses a host that can be connected to, and its port. Refuses wildcard addresses.
 fn reachable(text: &str) -> Result<(String, Option<u16>), String> {
     let (host, port) = host_and_port(text)?;
     if is_every_interface(host) {
@@ -109,12 +109,13 @@ fn reachable(text: &str) -> Result<(String, Option<u16>), String> {
     Ok((host.to_owned(), port))
 }
 
-/// The host listens everywhere, so that it says nothing about where others find us.
+/// Whether `host` is a wildcard address, which other nodes cannot connect to.
 pub(super) fn is_every_interface(host: &str) -> bool {
     host == ListenAddr::ANY || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified())
 }
 
-/// Nobody on another machine gets there. A name may lead anywhere, but for `localhost`.
+/// Whether `host` is reachable from this machine only. A name may resolve to anything, except
+/// `localhost`.
 pub(super) fn is_loopback(host: &str) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.to_canonical().is_loopback())
 }

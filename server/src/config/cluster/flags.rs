@@ -1,7 +1,7 @@
 //! The flags of a cluster, as written.
 //!
-//! Here: every flag with its help text, merging two sources. Not here: what they add up to
-//! (`resolve`). The doc comment of a field is its line in `--help`.
+//! Here: every flag with its help text, merging two sources. Not here: resolving them (`resolve`).
+//! The doc comment of a field is its line in `--help`.
 
 use std::path::PathBuf;
 
@@ -17,114 +17,118 @@ use crate::limits::OnUnavailable;
 
 const CLUSTER: &str = "Cluster";
 
-/// Fewest partitions are two to the power of this. Ours: below, shares of nodes are too uneven.
+/// Minimum of `--partition-bits`: with fewer partitions the nodes' shares would be too uneven.
 const PARTITION_BITS_MIN: u64 = 4;
-/// Longest time of `--drain-timeout` and `--lost-after`, in seconds: a year.
+/// Maximum of `--drain-timeout` and `--lost-after`, in seconds: a year.
 const SECONDS_MAX: u64 = 366 * 24 * 60 * 60;
 
-/// What one source, or several merged, says of a cluster.
+/// The cluster flags of one source, or of several merged.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(in crate::config) struct ClusterFlags {
-    /// Keep the cluster's map and log in DIR; without --join and --seeds it is a cluster of one
+    /// Directory of the cluster's map and log; without --join and --seeds, start a cluster of one
+    /// node
     #[arg(long, help_heading = CLUSTER, value_name = "DIR", value_parser = value::path)]
     pub(super) data_dir: Option<PathBuf>,
-    /// Join the cluster of one of these peers, by comma: host, host:port, dns:NAME:PORT
+    /// Join the cluster of one of these peers, comma-separated: host, host:port, dns:NAME:PORT
     /// [default port: 21211]
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = SeedList::parse)]
     pub(super) join: Vec<SeedList>,
-    /// The same, or with --expect found a cluster with these peers
+    /// Like --join; with --expect, found a new cluster together with these peers
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = SeedList::parse)]
     pub(super) seeds: Vec<SeedList>,
-    /// Found a cluster when so many nodes without one see each other at --seeds
+    /// Found a cluster as soon as NUM nodes without a cluster see each other at --seeds
     #[arg(long, help_heading = CLUSTER, value_name = "NUM")]
     #[arg(value_parser = value::number::<usize>(1..=NODES_MAX as u64))]
     pub(super) expect: Option<usize>,
-    /// Where other nodes connect, by comma [default: as clients, 10000 ports above]
+    /// Addresses for other nodes to connect to, comma-separated [default: the client addresses,
+    /// 10000 ports above]
     #[arg(long, help_heading = CLUSTER)]
     #[arg(value_name = "ADDR", value_parser = ListenList::parse_plain)]
     pub(super) peer_listen: Vec<ListenList>,
-    /// Where clients and nodes are told that clients reach this one: host or host:port
+    /// Address at which clients reach this node, published to clients and nodes: host or host:port
     /// [default: the first of --listen]
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
     pub(super) advertise: Option<AdvertisedAddr>,
-    /// Where nodes are told to connect [default: the first of --peer-listen]
+    /// Address at which other nodes reach this node [default: the first of --peer-listen]
     #[arg(long, help_heading = CLUSTER, value_name = "ADDR", value_parser = AdvertisedAddr::parse)]
     pub(super) advertise_peer: Option<AdvertisedAddr>,
-    /// Its name in clients' server lists [default: the advertised host, with :port unless 11211]
+    /// Name of this node in clients' server lists [default: the advertised host, with :port unless
+    /// 11211]
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = ring_name)]
     pub(super) ring_name: Option<String>,
-    /// Its share of keys, relative to others [default: 1]
+    /// Share of keys of this node, relative to other nodes [default: 1]
     #[arg(long, help_heading = CLUSTER, value_name = "NUM")]
     #[arg(value_parser = value::number::<u32>(1..=WEIGHT_MAX as u64))]
     pub(super) weight: Option<u32>,
-    /// Copies of a key avoid sharing a zone [default: none]
+    /// Failure zone of this node; copies of a key avoid sharing a zone [default: none]
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = zone)]
     pub(super) zone: Option<String>,
-    /// node, or witness: it votes, forwards and holds nothing [default: node]
+    /// node, or witness, which votes and forwards but holds no keys [default: node]
     #[arg(long, help_heading = CLUSTER, value_name = "ROLE", value_parser = role)]
     pub(super) role: Option<NodeRole>,
-    /// When founding: how keys find nodes, ketama or xxh3 [default: ketama]
+    /// When founding: placement of keys on nodes, ketama or xxh3 [default: ketama]
     #[arg(long, help_heading = CLUSTER, value_name = "NAME", value_parser = placement)]
     pub(super) placement: Option<Scheme>,
-    /// When founding: two to the power of NUM partitions [default: 14]
+    /// When founding: number of partitions, as a power of two [default: 14]
     #[arg(long, help_heading = CLUSTER, value_name = "NUM")]
     #[arg(value_parser = value::number::<u8>(PARTITION_BITS_MIN..=PARTITION_BITS_MAX as u64))]
     pub(super) partition_bits: Option<u8>,
-    /// When founding: copies of each counter [default: 2]
+    /// When founding: copies of each key [default: 2]
     #[arg(long, help_heading = CLUSTER, value_name = "NUM")]
     #[arg(value_parser = value::number::<u8>(1..=COPIES_MAX as u64))]
     pub(super) replicas: Option<u8>,
-    /// When founding: seconds after which keys without a copy in reach begin anew, or never
+    /// When founding: seconds without a reachable copy after which keys restart empty, or never
     /// [default: 300]
     #[arg(long, help_heading = CLUSTER, value_name = "SECONDS", value_parser = lost_after)]
     pub(super) lost_after: Option<LostAfter>,
-    /// Who has a change when it is answered: replica or owner [default: replica]
+    /// Reply to a change when all in-sync copies hold it (replica), or when its owner does (owner)
+    /// [default: replica]
     #[arg(long, help_heading = CLUSTER, value_name = "WHO", value_parser = ack)]
     pub(super) ack: Option<Ack>,
-    /// What limits do while their owner cannot be reached: local, allow, deny or error
+    /// Decision of limits while the owner of a key is unreachable: local, allow, deny or error
     /// [default: local]
     #[arg(long, help_heading = CLUSTER, value_name = "WHAT", value_parser = on_unavailable)]
     pub(super) on_unavailable: Option<OnUnavailable>,
-    /// Seconds that a node which ends may take to give its copies away [default: 90]
+    /// Maximum seconds that a stopping node spends on giving its copies away [default: 90]
     #[arg(long, help_heading = CLUSTER, value_name = "SECONDS")]
     #[arg(value_parser = value::number::<u64>(0..=SECONDS_MAX))]
     pub(super) drain_timeout: Option<u64>,
-    /// File with the key that all nodes have
+    /// File with the key that all nodes share
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", value_parser = value::path)]
     pub(super) peer_key_file: Option<PathBuf>,
-    /// Certificate that this node shows to others, in PEM
+    /// Certificate of this node for other nodes, a PEM file
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", value_parser = value::path)]
     pub(super) peer_cert: Option<PathBuf>,
-    /// Private key of that certificate
+    /// Private key of --peer-cert, a PEM file
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", value_parser = value::path)]
     pub(super) peer_key: Option<PathBuf>,
-    /// Authority that signed the certificates of all nodes
+    /// Authorities that sign the certificates of all nodes, a PEM file
     #[arg(long, help_heading = CLUSTER, value_name = "FILE", value_parser = value::path)]
     pub(super) peer_ca: Option<PathBuf>,
-    /// Let any peer off loopback in, without key or certificate
+    /// Accept peers from other machines without key or certificate
     #[arg(long, help_heading = CLUSTER, value_name = SWITCH)]
     pub(super) insecure: Option<bool>,
 }
 
-/// What a node is for.
+/// The role of a node in the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum NodeRole {
-    /// It holds its share.
+    /// Holds its share of keys.
     Node,
-    /// It votes only.
+    /// Votes and forwards, holds no keys.
     Witness,
 }
 
-/// When lost keys may begin anew.
+/// The time after which lost keys may restart empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LostAfter {
-    /// After so many seconds.
+    /// After this number of seconds.
     Seconds(u64),
-    /// An operator must say so.
+    /// Only by an operator's command.
     Never,
 }
 
-/// How keys find nodes, in the words of the flag.
+/// The values of `--placement`.
 pub(super) const SCHEMES: [(&str, Scheme); 2] =
     [("ketama", Scheme::Ketama), ("xxh3", Scheme::Xxh3)];
 
@@ -170,7 +174,7 @@ fn zone(text: &str) -> Result<String, String> {
     name(text, NAME_BYTES_MAX)
 }
 
-/// A name that can stand in a line of `stats` and in a list.
+/// Accepts a name that fits into a line of `stats` and into a list.
 fn name(text: &str, bytes_max: usize) -> Result<String, String> {
     let text = value::word(text)?;
     let odd = |c: char| c.is_whitespace() || c.is_control() || c == ',' || c == '|';
@@ -181,7 +185,8 @@ fn name(text: &str, bytes_max: usize) -> Result<String, String> {
 }
 
 impl ClusterFlags {
-    /// Fills what `self` leaves open from a source of less weight. Lists are replaced as a whole.
+    /// Fills the flags that `self` leaves unset from a source of lower precedence. Lists are
+    /// replaced as a whole.
     pub(in crate::config) fn or(mut self, lower: Self) -> Self {
         macro_rules! fill {
             ($($field:ident)*) => { $(self.$field = self.$field.or(lower.$field);)* };

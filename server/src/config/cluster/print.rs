@@ -1,7 +1,7 @@
 //! `ClusterConfig` → TOML, for `--check-config`.
 //!
-//! Not here: the other settings (`config::print`). A founder's decisions are left out where the node
-//! only joins: it is told.
+//! Here: one line per cluster setting. Not here: the other settings (`config::print`). The settings
+//! of a founder are left out if the node only joins, because the cluster decides them.
 
 use std::time::Duration;
 

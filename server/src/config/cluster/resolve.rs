@@ -1,6 +1,6 @@
 //! `ClusterFlags` → `ClusterConfig`: defaults, and rules that need more than one flag.
 //!
-//! Here: whether there is a cluster at all, how it begins, who is told what, what is refused. Not
+//! Here: whether the node is in a cluster, its start mode, advertised addresses, refusals. Not
 //! here: bounds of one value (`flags`), flags that contradict a cluster (`config::resolve`).
 
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::address::{AdvertisedAddr, HostPort, is_every_interface, is_loopback};
 use super::flags::{ClusterFlags, LostAfter, NodeRole};
 use super::{ClusterConfig, PeerFiles};
 
-/// memcached's port: where clients are that do not say otherwise.
+/// memcached's port, the default for clients.
 const CLIENT_PORT: u16 = 11211;
 const PARTITION_BITS: u8 = 14;
 const REPLICAS: u8 = 2;
@@ -26,7 +26,7 @@ fn refuse<T>(reason: impl Into<String>) -> Result<T, ConfigError> {
 }
 
 impl ClusterFlags {
-    /// The cluster's settings beside addresses for clients; none: the server is alone.
+    /// Resolves the flags. `listen` are the addresses for clients. `None`: the server runs alone.
     pub(in crate::config) fn resolve(
         self,
         listen: &[ListenAddr],
@@ -92,7 +92,7 @@ impl ClusterFlags {
         }))
     }
 
-    /// The first flag that was said and does not switch a cluster on.
+    /// The first flag that is set although it needs a cluster and does not start one.
     fn said(&self) -> Option<&'static str> {
         let flags = [
             (!self.peer_listen.is_empty(), "--peer-listen"),
@@ -148,7 +148,7 @@ impl ClusterFlags {
         }
     }
 
-    /// Where clients reach us.
+    /// The advertised address for clients.
     fn client_address(&self, listen: &[ListenAddr]) -> Result<HostPort, ConfigError> {
         match (&self.advertise, listen.first()) {
             (Some(AdvertisedAddr { host, port }), first) => {
@@ -167,7 +167,7 @@ impl ClusterFlags {
         }
     }
 
-    /// Where nodes connect.
+    /// The addresses to listen on for other nodes.
     fn peer_addresses(&self, listen: &[ListenAddr]) -> Result<Vec<ListenAddr>, ConfigError> {
         let above = |port: u16| port.checked_add(ClusterConfig::PEER_PORT_ABOVE);
         if !self.peer_listen.is_empty() {
@@ -196,7 +196,7 @@ impl ClusterFlags {
         Ok(distinct(peers))
     }
 
-    /// Where nodes are told to connect.
+    /// The advertised address for other nodes.
     fn peer_address(&self, listen: &[ListenAddr], client: &HostPort) -> HostPort {
         let port = listen.first().map_or(ClusterConfig::PEER_PORT, |first| first.port);
         if let Some(response) = &self.advertise_peer {
@@ -207,7 +207,7 @@ impl ClusterFlags {
         HostPort { host: host.unwrap_or(&client.host).clone(), port }
     }
 
-    /// The name in clients' lists: they leave memcached's port out.
+    /// The ring name. Clients' server lists leave memcached's port out.
     fn name(&self, client: &HostPort) -> Result<String, ConfigError> {
         match (&self.ring_name, client.port) {
             (Some(name), _) => Ok(name.clone()),
@@ -249,7 +249,8 @@ impl ClusterFlags {
         }
     }
 
-    /// What a founder decides. Who only joins is told by the cluster.
+    /// The settings of a founder. A node that joins gets them from the cluster; its flags are
+    /// ignored with a warning.
     fn founding(&self, begin: StartMode, warnings: &mut Vec<String>) -> Founding {
         let scheme = self.placement.unwrap_or(Scheme::Ketama);
         let bits = self.partition_bits.unwrap_or(PARTITION_BITS);
@@ -279,14 +280,14 @@ impl ClusterFlags {
     }
 }
 
-/// What is decided when a cluster is founded.
+/// The settings that are fixed when a cluster is founded.
 struct Founding {
     placement: Placement,
     replicas: u8,
     lost_after: Option<Duration>,
 }
 
-/// Each once, in the order first written.
+/// Removes duplicates and keeps the order of first occurrence.
 fn distinct<T: PartialEq>(all: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut found: Vec<T> = Vec::new();
     for one in all {

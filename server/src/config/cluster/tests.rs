@@ -1,4 +1,4 @@
-//! Tests of the way from flags to `ClusterConfig`.
+//! Tests of resolving flags to `ClusterConfig`.
 
 use std::ffi::OsString;
 
@@ -21,7 +21,8 @@ fn cluster(line: &str) -> ClusterConfig {
     config.cluster.unwrap_or_else(|| panic!("{line} is a cluster"))
 }
 
-/// What a line says of addresses: peers, advertised for clients, for peers, the ring name.
+/// The addresses of a command line: for peers, advertised to clients, advertised to peers, and the
+/// ring name.
 fn addresses(line: &str) -> String {
     let cluster = cluster(line);
     let peers: Vec<_> = cluster.peer_listen.iter().map(ToString::to_string).collect();
@@ -178,7 +179,7 @@ fn ports_that_the_system_chose_are_told() {
 }
 
 #[test]
-fn what_contradicts_itself_is_refused_with_the_way_out() {
+fn contradicting_flags_are_refused_with_a_remedy() {
     for (line, part) in [
         ("--join a --seeds b", "--join and --seeds: write one"),
         ("--join a --expect 3", "write --seeds instead"),
@@ -227,7 +228,7 @@ fn what_contradicts_itself_is_refused_with_the_way_out() {
         assert!(reason.contains(part), "{line}: {reason}");
         assert_eq!(reason.lines().count(), 1, "{reason}");
     }
-    // As they stand they are fine without a cluster, or with what is asked for.
+    // These are accepted without a cluster, or with the setting that the message asks for.
     for line in [
         "-C -e f",
         "--expect 1 -p 55535",
@@ -244,7 +245,7 @@ fn what_contradicts_itself_is_refused_with_the_way_out() {
 }
 
 #[test]
-fn what_will_surprise_is_warned_of() {
+fn surprising_settings_are_warned_of() {
     let warnings = |line| config(line).expect(line).warnings;
     assert_eq!(warnings("--data-dir d"), Vec::<String>::new());
     let memory = "no --data-dir: the cluster's map is kept in memory only, and after a restart \
@@ -262,7 +263,7 @@ fn what_will_surprise_is_warned_of() {
 }
 
 #[test]
-fn what_is_printed_reads_back_to_the_same() {
+fn printed_settings_read_back_to_the_same() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     let file = dir.path().join("t.toml");
     for line in [

@@ -1,4 +1,5 @@
-//! Tests of `source`: what each place takes, skips and refuses, and how it says where.
+//! Tests of `source`: values that each source accepts, skips and refuses, and the origins in
+//! errors.
 
 use std::fs;
 
@@ -11,7 +12,7 @@ fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     (dir, path)
 }
 
-/// What a source says of itself, with the file's directory left out.
+/// The result of a source, without the file's directory.
 fn outcome(
     read: Result<ConfigSource, ConfigError>,
     dir: &tempfile::TempDir,
@@ -54,7 +55,7 @@ fn words_are_split_as_a_shell_would() {
 }
 
 #[test]
-fn a_conf_may_hold_many_flags_a_line_and_windows_line_ends() {
+fn a_conf_line_may_have_several_flags_and_crlf() {
     let source = read_conf("-m 128 -c 2048\r\n\r\n--threads=8\r\n").expect("good flags");
     assert_eq!(source.raw.memory_limit, Some(128));
     assert_eq!(source.raw.conn_limit, Some(2048));
@@ -102,7 +103,7 @@ fn a_toml_file_takes_every_kind_of_value() {
          disable_cas = false\nslab_growth_factor = 1.5\nunix_mask = 0o700\nverbose = 2\n\
          extended = [\"modern\", \"idle_timeout=5\"]\nlog_format = \"json\"\n",
     );
-    // 0o700 is 448, which is no octal file mode: the mask is written as the flag takes it.
+    // 0o700 is 448, which is no octal file mode: the mask is written as in the flag.
     assert!(source.expect_err("a number in another base").contains("tollgate.toml:7: "));
 
     let source = read_toml("port = -1\nverbose = 2\nlock_memory = true\ndisable_cas = false\n")
@@ -181,7 +182,7 @@ fn service_links_do_not_keep_a_pod_from_starting() {
 }
 
 #[test]
-fn a_bad_variable_is_named_and_an_unknown_one_only_warned_of() {
+fn a_bad_variable_fails_an_unknown_one_warns() {
     assert_eq!(
         read_env(&[("TOLLGATE_THREADS", "many")]).expect_err("no number"),
         "TOLLGATE_THREADS: invalid value 'many' for '--threads <NUM>': \

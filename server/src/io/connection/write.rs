@@ -1,6 +1,6 @@
-//! Answers on their way to the client, and what is kept of them while it does not read.
+//! Writes replies to the client, and keeps those that it does not read.
 //!
-//! Not here: when it is their turn (`connection`), the budget they are paid from (`buffers`).
+//! Not here: the turns (`connection`), the budget (`buffers`).
 
 use std::io;
 use std::pin::Pin;
@@ -15,17 +15,16 @@ use crate::runtime::buffers::Buffer;
 use crate::runtime::service::Service;
 use crate::session::REPLY_BYTES_HIGH;
 
-/// Answers that wait beyond so many bytes are paid for from the service's unwritten budget. A batch
-/// of small answers is less.
+/// Unwritten replies beyond this many bytes count against the service's unwritten budget. A batch
+/// of small replies stays below.
 const FREE_UNWRITTEN_BYTES: usize = 2 * REPLY_BYTES_HIGH;
 
 impl Connection {
-    /// Pays for answers that the client does not read.
+    /// Reserves memory for replies that the client does not read.
     ///
     /// # Errors
     ///
-    /// When too many of them wait, over all clients, and all of those read: this one is to be hung
-    /// up on.
+    /// The budget is used up and all other clients make progress: this client must be disconnected.
     fn pay_for_unwritten(&self, service: &Service) -> io::Result<()> {
         let waiting = self.unwritten.capacity();
         if waiting > FREE_UNWRITTEN_BYTES && !self.reserve(service, Buffer::Unwritten, waiting) {
@@ -34,7 +33,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Goes on writing what did not fit before.
+    /// Writes more of the replies that did not fit before.
     pub(super) fn write_on(
         &mut self,
         context: &mut Context<'_>,
@@ -55,7 +54,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what the socket takes at once of the turn's answers; the rest is kept.
+    /// Writes the turn's replies as far as the socket takes them at once, and keeps the rest.
     pub(super) fn write(
         &mut self,
         context: &mut Context<'_>,
@@ -70,7 +69,7 @@ impl Connection {
         }
         let is_much = left > REPLY_BYTES_HIGH && conn_ctx.output.capacity() <= 2 * left;
         if is_much && self.unwritten.is_empty() {
-            // Much is not copied: the worker gets a new buffer.
+            // A large rest is moved, not copied; the worker gets a new buffer.
             let fresh = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
             self.unwritten = std::mem::replace(conn_ctx.output, fresh);
             self.written = count;
@@ -83,7 +82,7 @@ impl Connection {
     }
 }
 
-/// Writes what the socket takes at once, and tells how much that is.
+/// Writes as many bytes as the socket takes at once and returns their number.
 fn write_ready(stream: &mut Stream, context: &mut Context<'_>, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     while written < bytes.len() {

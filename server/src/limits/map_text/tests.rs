@@ -1,4 +1,4 @@
-//! Bodies and texts: what is kept is what was said, and edits do what they say.
+//! Tests of bodies and texts: a round trip keeps a limit, and an edit changes only its own limits.
 
 use proptest::prelude::*;
 
@@ -43,7 +43,7 @@ fn text(name: &str, policy: &str) -> LimitText {
     LimitText::of_one(name, toml.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// `a1 b2`: limits `a` and `b` of one and two a second.
+/// Parses limits: `a1 b2` are the limits `a` and `b` of one and two per second.
 fn list(words: &str) -> Vec<LimitText> {
     let one = |word: &str| text(&word[..1], &format!("fixed:{}/s", &word[1..]));
     words.split(' ').filter(|word| !word.is_empty()).map(one).collect()
@@ -56,7 +56,7 @@ fn shared(texts: Vec<LimitText>) -> Vec<OrderedLimit> {
     entries
 }
 
-/// As `list` takes it.
+/// Formats limits in the form that `list` parses.
 fn told(entries: &[OrderedLimit]) -> String {
     let one = |entry: &OrderedLimit| {
         let (_, policy) = entry.text.toml.split_once("fixed:").expect("a policy of the test");
@@ -184,13 +184,13 @@ fn of_a_file_only_what_it_changed_is_changed() {
     check("a1 b1", "a1 b1", "c1 a1 b1", "c1 a1 b1");
     check("a1 b1", "a1 b1", "b1", "b1");
     check("a1 b1 c1", "a1 b1 c1", "c1 a1 b1", "c1 a1 b1");
-    // What others put stays, and what they changed or removed stays so.
+    // Limits that others put stay, and so do their changes and removals.
     check("z1 a9 y1", "a1 b1", "a1 b1 c1", "z1 a9 c1 y1");
     check("a9 b1", "a1 b1", "a1 b2", "a9 b2");
     check("b1", "a1 b1", "a1 b2", "b2");
     check("b1", "a1 b1", "a2 b1", "a2 b1");
     check("x1 a9 y1 b1", "a1 b1", "b1 a1", "x1 b1 a9 y1");
-    // Nodes with the same file, one after the other.
+    // Several nodes with the same file, one after the other.
     check("a2 c1", "a1 b1", "a2 c1", "a2 c1");
     check("", "", "a1 b1", "a1 b1");
 }

@@ -1,4 +1,4 @@
-//! The naive twin: every limit in file order, by a matcher that only backtracks.
+//! A naive twin: tries every limit in file order, with a matcher that only backtracks.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use super::super::networks::Network;
 use super::super::overrides::{OverrideKeys, Overrides};
 use super::*;
 
-/// One letter of a pattern.
+/// One element of a pattern.
 #[derive(Debug, Clone)]
 enum Letter {
     Byte(u8),
@@ -35,7 +35,7 @@ impl Letter {
     }
 }
 
-/// The pattern in words, and a template of all its captures.
+/// The pattern as text, and a template of all its captures.
 fn written(pattern: &[Letter]) -> (String, String) {
     let (mut text, mut template) = (String::new(), String::from("k"));
     for (at, envelope) in pattern.iter().enumerate() {
@@ -57,7 +57,7 @@ fn prefixed(class: &str) -> String {
     if class.is_empty() { String::new() } else { format!(":{class}") }
 }
 
-/// What each capture takes: the shortest that lead to a match, the first before the second.
+/// The text of each capture: the shortest that allow a match, earlier captures first.
 fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
     let Some((envelope, others)) = pattern.split_first() else {
         return key.is_empty().then(Vec::new);
@@ -72,7 +72,7 @@ fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
     })
 }
 
-/// A key that the pattern takes, more or less: variables are filled with these texts in turn.
+/// A key that the pattern mostly matches: its variables are filled with `texts` in turn.
 fn filled(pattern: &[Letter], texts: &[String]) -> Vec<u8> {
     let mut texts = texts.iter().cycle();
     let envelope = |envelope: &Letter| match envelope {
@@ -100,7 +100,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 600, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_twin_finds_the_same_limit_and_the_same_captures(
+    fn the_twin_finds_the_same_limit_and_captures(
         patterns in vec(vec(letter(), 1..8), 1..40),
         texts in vec(text(), 1..6),
         keys in vec("[ab:1]{1,12}", 0..40),
@@ -167,7 +167,7 @@ proptest! {
                 format!("overrides=[{{key='{overridden}',policy='unlimited'}}]"),
             ]);
         }
-        // Most files are refused; with fewer fields more are not.
+        // Most files are refused; with fewer fields more are valid.
         for without in ["none", "key=", "parents=", "overrides="] {
             lines.retain(|line| !line.starts_with(without));
             let file = lines.join("\n");
@@ -259,7 +259,7 @@ fn naive_override(all: &[OverrideKeys], key: &[u8]) -> Option<usize> {
     ranked.max().map(|(_, at)| at)
 }
 
-/// The leading bits of an address so wide.
+/// The leading bits of an address of `width` bits.
 fn leading(address: u128, width: u32, bits: u8) -> u128 {
     address.checked_shr(width - u32::from(bits)).unwrap_or(0)
 }

@@ -1,4 +1,5 @@
-//! Opening the data links to one node, again and again: directly, or through another node while there is no direct way.
+//! Opens the data links to one node again and again: directly, or through another node while the
+//! direct path is broken.
 //!
 //! Not here: the handshake (`crate::transport`).
 
@@ -17,7 +18,7 @@ use crate::node::Node;
 use crate::node::inbound::PeerHandler;
 use crate::transport::{FrameHandler as _, PeerSender, Transport};
 
-/// A connection that lasts for this long is no failed attempt.
+/// A connection that lasts this long resets the pause between attempts.
 const LASTS_NS: u64 = 1_000_000_000;
 
 /// Keeps all links open until the node is forgotten.
@@ -32,7 +33,7 @@ pub(in crate::node) async fn keep(
     while !links.is_forgotten.load(Ordering::Relaxed) {
         let Some(transport) = node.transport() else { return };
         if transport.identity().node != node.me().0 {
-            // The lanes are told soon who this node is.
+            // The transport has not yet received this node's identity.
             rest(&mut pause, longest).await;
             continue;
         }
@@ -50,13 +51,13 @@ pub(in crate::node) async fn keep(
             opened_ns = reception.now_ns();
         }
         if !is_open || links.next(&node).is_some_and(|next| next.k() == k) {
-            // It was of no use.
+            // The attempt failed, or its connection is gone already.
             rest(&mut pause, longest).await;
         }
     }
 }
 
-/// Opens a connection and hands it to its worker. False: there is none.
+/// Opens a connection and hands it to its worker. Returns false if it could not be opened.
 async fn open(node: &Node, transport: &Transport, links: &DataLinks, next: NextLink) -> bool {
     match next {
         NextLink::Direct(k) => match transport.open_data_link(links.peer, links.address(), k).await
@@ -66,7 +67,12 @@ async fn open(node: &Node, transport: &Transport, links: &DataLinks, next: NextL
                 true
             }
             Err(why) => {
-                tracing::debug!(node = %links.peer, index = k, %why, "no data link");
+                tracing::debug!(
+                    node = %links.peer,
+                    index = k,
+                    %why,
+                    "the data link cannot be opened: trying again"
+                );
                 false
             }
         },
@@ -82,11 +88,11 @@ async fn rest(pause: &mut Duration, longest: Duration) {
     *pause = (*pause * 2).min(longest);
 }
 
-/// A connection that is to be opened.
+/// A connection that should be opened.
 enum NextLink {
-    /// To the node.
+    /// Directly to the node.
     Direct(u16),
-    /// Through the node that this lane leads to.
+    /// Through the relay that this sender leads to.
     Through(PeerSender, u16),
 }
 
@@ -99,8 +105,8 @@ impl NextLink {
 }
 
 impl DataLinks {
-    /// The first link that no worker has or is to take over, or that goes another way than it should. The first of all
-    /// tells how many there are.
+    /// Returns the first link that has no connection, or whose connection takes another path than
+    /// it should. The handshake of link 0 shows the number of links.
     fn next(&self, node: &Node) -> Option<NextLink> {
         let count = self.count.load(Ordering::Acquire).max(1);
         let tunnelled = self.tunnelled.load(Ordering::Acquire);
@@ -116,7 +122,8 @@ impl DataLinks {
 }
 
 impl Node {
-    /// Opens a connection through the node that `sender` leads to, and hands it to its worker. True if there is one.
+    /// Opens a connection through the relay that `sender` leads to, and hands it to its worker.
+    /// Returns false if it could not be opened.
     async fn open_tunnel(&self, links: &DataLinks, sender: PeerSender, id: DataLinkId) -> bool {
         let (me, incarnation) = self.me();
         let (opened, answer) = oneshot::channel();
@@ -126,7 +133,11 @@ impl Node {
             return false;
         }
         let Ok(Ok(end)) = timeout(links.timing.connect, answer).await else { return false };
-        tracing::info!(node = %links.peer, index = id.index, "data link through another node");
+        tracing::info!(
+            node = %links.peer,
+            index = id.index,
+            "data link opened through another node"
+        );
         let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
         let (node, is_dialled, tls) = (links.peer, true, None);
         self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest })

@@ -1,4 +1,4 @@
-//! One data link as all threads of the node see it.
+//! One data link, as all threads of the node see it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,35 +11,36 @@ use parking_lot::Mutex;
 
 use super::writer::LinkWriter;
 
-/// What all links to one life of a node share.
+/// State that all links to one incarnation of a node share.
 #[derive(Debug, Default)]
 pub(super) struct PeerTime {
-    /// The newest time that the node has said, on its monotonic clock; 0: none.
+    /// The newest time that the node has sent, on its own monotonic clock; 0: none.
     pub(super) time_ns: AtomicU64,
 }
 
-/// One data link to one life of a node. It lasts as long as both lives; connections come and go.
+/// One data link to one incarnation of a node. It lasts as long as both incarnations; connections
+/// come and go.
 #[derive(Debug)]
 pub(crate) struct PeerLink {
     /// Its row in the table of links.
     pub(crate) index: LinkIndex,
     /// The node at the other end.
     pub(crate) peer: NodeId,
-    /// Which life of it.
+    /// The node's incarnation.
     pub(crate) incarnation: Incarnation,
-    /// Which of the links between the two nodes.
+    /// The number of the link among those between the two nodes.
     pub(crate) k: u16,
-    /// Up to where its stream is acknowledged.
+    /// The position up to which its stream is acknowledged.
     pub(crate) acked: Acked,
-    /// Where its stream ends.
+    /// The end position of its stream.
     end: AtomicU64,
-    /// Most bytes of it that are not acknowledged.
+    /// Most unacknowledged bytes of the stream.
     bytes_max: u64,
     pub(super) transport: LinkWriter,
     /// Only the worker that reads the link locks it.
     pub(super) receiver: Mutex<LinkReceiver>,
     pub(super) time: Arc<PeerTime>,
-    /// When the peer last said a word or answers.
+    /// When the peer last sent an ack or answers.
     pub(super) progress_ns: AtomicU64,
 }
 
@@ -71,12 +72,14 @@ impl PeerLink {
         }
     }
 
-    /// Appends a whole numbered frame to the stream; answers where it ends. While the link is down, the frame waits.
+    /// Appends a complete numbered frame to the stream and returns its end position. While the link
+    /// is down, the frame waits.
     pub(crate) fn append(&self, now_ns: u64, frame: &[u8]) -> u64 {
         self.append_with(now_ns, |out| out.extend_from_slice(frame))
     }
 
-    /// Appends the whole numbered frames that `write` writes; answers where the last one ends.
+    /// Appends the complete numbered frames that `write` writes, and returns the end position of
+    /// the last.
     pub(crate) fn append_with(&self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let mut output = self.transport.lock();
         output.used();
@@ -85,7 +88,8 @@ impl PeerLink {
         end
     }
 
-    /// Says the frames that `write` writes; they are not numbered. False: the link is not up, and they are lost.
+    /// Sends the unnumbered frames that `write` writes. Returns false if the link is down, and
+    /// drops them.
     pub(crate) fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
         let mut output = self.transport.lock();
         if !output.is_up() {
@@ -95,22 +99,23 @@ impl PeerLink {
         output.sender.loose().map(write).is_some()
     }
 
-    /// Sends what was appended and said. Called once a round for each link that was touched, without locks.
+    /// Sends the appended bytes and the unnumbered frames. Called once per round for each touched
+    /// link, without locks.
     pub(crate) fn flush(&self, now_ns: u64) {
         self.transport.flush(now_ns);
     }
 
-    /// Whether frames that are not numbered can be said.
+    /// Whether unnumbered frames can be sent.
     pub(crate) fn is_up(&self) -> bool {
         self.transport.lock().is_up()
     }
 
-    /// Whether operations that need the stream are to be answered *busy*.
+    /// Whether operations that need the stream must be answered *busy*.
     pub(crate) fn is_full(&self) -> bool {
         self.unacked() >= self.bytes_max
     }
 
-    /// Whether clients whose operations need the stream are not to be read on.
+    /// Whether clients whose operations need the stream should not be read.
     pub(crate) fn is_over_half(&self) -> bool {
         self.unacked() >= self.bytes_max / 2
     }
@@ -119,29 +124,30 @@ impl PeerLink {
         self.end().saturating_sub(self.acked.get())
     }
 
-    /// Bytes that are not acknowledged, in quarters of what there may be.
+    /// The unacknowledged bytes, in quarters of `bytes_max`.
     pub(crate) fn quarters(&self) -> usize {
         let output = self.transport.lock();
         let stream = &output.sender.stream;
         stream.unacked() * 4 / stream.bytes_max()
     }
 
-    /// Where the next frame of the stream begins.
+    /// The position at which the next frame of the stream begins.
     pub(crate) fn end(&self) -> u64 {
         self.end.load(Ordering::Acquire)
     }
 
-    /// How long ago the oldest byte that is not acknowledged was appended; 0 if there is none.
+    /// The age of the oldest unacknowledged byte; 0 if there is none.
     pub(crate) fn age_ns(&self, now_ns: u64) -> u64 {
         self.transport.lock().sender.stream.age_ns(now_ns)
     }
 
-    /// For how long nothing was acknowledged though something should be.
+    /// The time since the last acknowledgement while some byte is unacknowledged.
     pub(crate) fn silence_ns(&self, now_ns: u64) -> u64 {
         self.transport.lock().sender.stream.silence_ns(now_ns)
     }
 
-    /// When the peer last said something that shows that it works: a word or answers. On this node's monotonic clock.
+    /// When the peer last sent an ack or answers, which show that it works. On this node's
+    /// monotonic clock.
     pub(crate) fn progress_ns(&self) -> u64 {
         self.progress_ns.load(Ordering::Acquire)
     }

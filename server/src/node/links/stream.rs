@@ -1,4 +1,4 @@
-//! What a connection of a data link is written to and read from.
+//! The byte stream below a data link's connection.
 
 use std::io;
 use std::sync::Arc;
@@ -56,7 +56,7 @@ impl LinkStream {
         matches!(self, Self::Tunnel(_))
     }
 
-    /// Looks again whether there is room, where nobody tells.
+    /// Checks again for room, where no event reports it.
     pub(super) fn retry(&self) {
         if let Self::Tunnel(tunnel) = self {
             tunnel.retry();

@@ -1,4 +1,4 @@
-//! All data links of the node, by row, by node and life.
+//! All data links of the node, by row and by node and incarnation.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -11,7 +11,7 @@ use parking_lot::RwLock;
 
 use super::peer_link::{PeerLink, PeerTime};
 
-/// Rows are used again only beyond so many, so that a number in a log line rarely means two links.
+/// Rows are reused only beyond this number, so that an index in the log rarely means two links.
 const FRESH_ROWS: usize = 1024;
 /// A row is a `u16`.
 const ROWS_MAX: usize = 1 << 16;
@@ -30,19 +30,19 @@ struct LinkRows {
     nodes: BTreeMap<NodeId, PeerIncarnations>,
 }
 
-/// The lives of one node.
+/// The incarnations of one node.
 #[derive(Debug, Default)]
 struct PeerIncarnations {
     /// The newest one is last.
     incarnations: Vec<PeerIncarnation>,
-    /// This life of the node and those before have ended: no link to them begins.
+    /// This incarnation and all before it have ended: no new links to them are made.
     ended: Incarnation,
 }
 
 #[derive(Debug)]
 struct PeerIncarnation {
     incarnation: Incarnation,
-    /// It is over in the map; its links stay until no set names them.
+    /// The incarnation is over in the map; its links stay until no replica set names them.
     is_over: bool,
     time: Arc<PeerTime>,
     /// By `k`.
@@ -50,12 +50,12 @@ struct PeerIncarnation {
 }
 
 impl Links {
-    /// The link in a row.
+    /// Returns the link in a row.
     pub(crate) fn get(&self, index: LinkIndex) -> Option<Arc<PeerLink>> {
         self.table.read().rows.get(usize::from(index.0))?.clone()
     }
 
-    /// Grows when a link is added or ends: whoever keeps links looks them up again.
+    /// Grows when a link is added or ends: caches of links must then be refreshed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
@@ -65,13 +65,13 @@ impl Links {
         self.table.read().rows.iter().flatten().cloned().collect()
     }
 
-    /// How many links are up.
+    /// The number of links that are up.
     pub(crate) fn up(&self) -> usize {
         self.table.read().rows.iter().flatten().filter(|link| link.is_up()).count()
     }
 
-    /// The link to a life of a node for the partitions of a shard. None before the first connection, and once the
-    /// life is over.
+    /// Returns the link to an incarnation of a node for the partitions of a shard. `None` before
+    /// the first connection, and once the incarnation is over.
     pub(crate) fn link_to(
         &self,
         node: NodeId,
@@ -88,7 +88,7 @@ impl Links {
         Some(known_peer.links[k].index)
     }
 
-    /// The link to the newest life of a node for the operations of a worker.
+    /// Returns the link to the newest incarnation of a node for the operations of a worker.
     pub(crate) fn of_worker(&self, node: NodeId, worker: u16) -> Option<Arc<PeerLink>> {
         let table = self.table.read();
         let known_peer =
@@ -97,7 +97,7 @@ impl Links {
         Some(Arc::clone(&known_peer.links[k]))
     }
 
-    /// The newest time that a life of a node has said, on its monotonic clock; 0: none.
+    /// The newest time that an incarnation of a node has sent, on its monotonic clock; 0: none.
     pub(crate) fn peer_time_ns(&self, node: NodeId, incarnation: Incarnation) -> u64 {
         let table = self.table.read();
         let known_peer =
@@ -105,8 +105,8 @@ impl Links {
         known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
     }
 
-    /// Ends the links to lives that are over in the map, once no set names them. `is_over` is asked for each life that
-    /// has links.
+    /// Ends the links to incarnations that are over in the map, once no replica set names them.
+    /// Calls `is_over` for each incarnation that has links.
     pub(crate) fn retain_incarnations(
         &self,
         is_over: impl Fn(NodeId, Incarnation) -> bool,
@@ -116,7 +116,8 @@ impl Links {
         if over.is_empty() {
             return;
         }
-        // Asked without the lock: nobody finds these links any more, so no set comes to name one.
+        // Called without the lock: no look-up finds these links any more, so no set comes to name
+        // one.
         let named: Vec<LinkIndex> = over.into_iter().filter(|index| is_named(*index)).collect();
         let mut table = self.table.write();
         let LinkRows { rows, free, nodes } = &mut *table;
@@ -137,7 +138,7 @@ impl Links {
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Marks the lives that are over. Returns their links.
+    /// Marks the incarnations that are over, and returns their links.
     fn note_over(&self, is_over: impl Fn(NodeId, Incarnation) -> bool) -> Vec<LinkIndex> {
         let mut table = self.table.write();
         let mut over = Vec::new();
@@ -152,7 +153,7 @@ impl Links {
         over
     }
 
-    /// Forgets which lives of nodes have ended, of nodes that cannot come back.
+    /// Drops the ended incarnations of nodes that cannot return.
     pub(in crate::node) fn retain_nodes(&self, is_known: impl Fn(NodeId) -> bool) {
         self.table
             .write()
@@ -160,8 +161,8 @@ impl Links {
             .retain(|node, known| is_known(*node) || !known.incarnations.is_empty());
     }
 
-    /// The links to a life of a node, which are made when it is first met. None: the life has ended, or there is a newer
-    /// one, or no row is left.
+    /// Returns the links to an incarnation of a node, and makes them at the first call. `None`: the
+    /// incarnation has ended, or there is a newer one, or no row is left.
     pub(super) fn links_to(
         &self,
         node: NodeId,
@@ -200,7 +201,7 @@ impl Links {
     }
 }
 
-/// A row that is not in use.
+/// Returns an unused row.
 fn row(rows: &mut Vec<Option<Arc<PeerLink>>>, free: &mut VecDeque<LinkIndex>) -> Option<LinkIndex> {
     if rows.len() >= FRESH_ROWS
         && let Some(index) = free.pop_front()

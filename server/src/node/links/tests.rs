@@ -31,7 +31,7 @@ fn round(number: u32) -> Vec<u8> {
     frame
 }
 
-/// Notes what comes; `refuses` numbers.
+/// Records the calls of a link; refuses the frames numbered in `refuses`.
 #[derive(Default)]
 struct Heard {
     numbers: Vec<u32>,
@@ -137,7 +137,7 @@ impl End {
         }));
     }
 
-    /// Some rounds of the worker.
+    /// Runs some rounds of the worker.
     fn work(&mut self, runtime: &Runtime) {
         let mut scratch = vec![0; 8 << 10];
         for _ in 0..4 {
@@ -155,11 +155,11 @@ impl End {
     }
 }
 
-/// A way between two ends of which a test takes what it wants.
+/// A connection between two ends through which a test carries the bytes.
 struct Between {
     left: UnixStream,
     right: UnixStream,
-    /// What was taken of each side, not yet given to the other.
+    /// Bytes taken from each side and not yet given to the other.
     to_right: VecDeque<u8>,
     to_left: VecDeque<u8>,
 }
@@ -186,12 +186,12 @@ impl Between {
 
     fn give(mut to: &UnixStream, from: &mut VecDeque<u8>, max: usize) {
         let bytes = &*from.make_contiguous();
-        // Who closed does not hear it; who is full hears it later.
+        // A closed socket takes nothing; a full one takes the rest later.
         let count = to.write(&bytes[..max.min(bytes.len())]).unwrap_or(0);
         from.drain(..count);
     }
 
-    /// Gives at most so many bytes to each side.
+    /// Gives at most `max` bytes to each side.
     fn carry(&mut self, max: usize) {
         Self::take(&self.left, &mut self.to_right);
         Self::take(&self.right, &mut self.to_left);
@@ -233,7 +233,7 @@ fn streams_survive_connections_cut_within_frames() {
             }
         }
         if number % 3 == 0 {
-            // The next one overtakes it.
+            // The next connection replaces it while it is open.
             std::mem::forget(between);
         }
     }
@@ -252,7 +252,7 @@ fn streams_survive_connections_cut_within_frames() {
 }
 
 #[test]
-fn refusals_are_said_before_and_again_after_a_loss() {
+fn refusals_precede_acks_and_survive_a_loss() {
     let runtime = runtime();
     let _context = runtime.enter();
     let mut ends = [End::new(), End::new()];
@@ -264,7 +264,7 @@ fn refusals_are_said_before_and_again_after_a_loss() {
     ends[0].link.flush(0);
     between.carry(usize::MAX);
     ends[1].work(&runtime);
-    // Its word is lost.
+    // The ack of this end is lost.
     drop(between);
     for end in &mut ends {
         end.work(&runtime);
@@ -286,7 +286,7 @@ fn newer_connection_ends_the_older_for_good() {
     older.settle(&runtime, &mut ends);
     ends[0].append(1);
     ends[0].link.flush(0);
-    // It lies in the socket of the older connection when the newer one comes.
+    // The frame is in the socket of the older connection when the newer one arrives.
     older.carry(usize::MAX);
     let mut newer = Between::new(&runtime, 7, &mut ends);
     newer.settle(&runtime, &mut ends);
@@ -301,7 +301,7 @@ fn newer_connection_ends_the_older_for_good() {
 }
 
 #[test]
-fn nothing_but_a_word_may_come_first() {
+fn first_frame_must_be_an_ack() {
     let runtime = runtime();
     let _context = runtime.enter();
     let mut end = End::new();
@@ -380,7 +380,7 @@ fn frames_of_many_threads_arrive_in_the_order_of_each() {
 }
 
 #[test]
-fn silent_link_says_nothing_until_it_is_heard() {
+fn silent_link_sends_nothing_until_an_answer() {
     let runtime = runtime();
     let _context = runtime.enter();
     let mut ends = [End::new(), End::new()];
@@ -422,7 +422,7 @@ fn answer_that_waits_in_the_socket_counts() {
     between.carry(usize::MAX);
     ends[1].work(&runtime);
     between.carry(usize::MAX);
-    // The process did not run for a while; its worker reads first.
+    // The process was paused for a while; its worker reads first.
     ends[0].now_ns = 9000 * MS;
     assert!(!link.transport.tick(9000 * MS));
     ends[0].work(&runtime);
@@ -510,7 +510,7 @@ fn peer_that_closed_is_noticed_by_the_sender() {
 }
 
 #[test]
-fn links_last_as_long_as_the_life_and_its_sets() {
+fn links_last_as_long_as_incarnation_and_sets() {
     let links = Links::default();
     let (old, new) = (Incarnation(3), Incarnation(5));
     assert!(links.of_worker(PEER, 0).is_none() && links.link_to(PEER, old, 0).is_none());

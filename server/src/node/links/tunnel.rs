@@ -1,10 +1,10 @@
-//! A connection of a data link through a third node, for as long as there is no direct one.
+//! A connection of a data link through a third node, while there is no direct one.
 //!
-//! Here: the bytes of one connection as frames that a relay passes on, at either end. Not here: which node is the
-//! relay (`crate::node::reachability`), when one is opened (`dialer`).
+//! Here: the bytes of one connection as frames that a relay passes on, at either end. Not here: the
+//! choice of the relay (`crate::node::reachability`), opening a tunnel (`dialer`).
 //!
-//! The relay may drop a frame: its successor does not fit, and the connection ends. What is under way is
-//! bounded by a window that the receiver moves, because the relay's own lanes are bounded.
+//! The relay may drop a frame: the next one then does not fit, and the connection ends. A window
+//! that the receiver moves bounds the bytes under way, because the relay's own links are bounded.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::transport::{PeerSender, Shed};
 
-/// Most bytes under way in one direction: all tunnels to a node take a part of the window of a lane.
+/// Most bytes under way in one direction: all tunnels to a node share the window of a control link.
 const WINDOW_BYTES: u64 = 64 << 10;
 /// Most bytes of one frame.
 const FRAME_BYTES_MAX: usize = 16 << 10;
@@ -32,25 +32,25 @@ pub(super) struct Tunnel {
     me: NodeId,
     peer: NodeId,
     id: DataLinkId,
-    /// The lane to the relay.
+    /// The sender to the relay.
     sender: PeerSender,
     state: Mutex<TunnelState>,
 }
 
 #[derive(Debug, Default)]
 struct TunnelState {
-    /// What came and was not read; the bytes before `at` were.
+    /// Received bytes; those before `at` were read.
     inbound: Vec<u8>,
     at: usize,
-    /// Bytes that came.
+    /// The number of bytes received.
     came: u64,
-    /// Bytes that came and were read, as the peer was told.
+    /// The number of bytes received and read, as reported to the peer.
     reported: u64,
-    /// Bytes that were sent.
+    /// The number of bytes sent.
     sent: u64,
-    /// Of these the peer has read so many.
+    /// The number of sent bytes that the peer has read.
     read: u64,
-    /// The lane takes no more: it is tried again at the next tick.
+    /// The relay's sender is full: it is tried again at the next tick.
     is_held_up: bool,
     has_ended: bool,
     waker: Option<Waker>,
@@ -72,12 +72,13 @@ pub(in crate::node) struct Tunnels {
 #[derive(Debug, Default)]
 struct KnownTunnel {
     tunnel: Weak<Tunnel>,
-    /// Who waits for the peer to say that it begins.
+    /// Receives the peer's answer to `Open`.
     opened: Option<oneshot::Sender<TunnelEnd>>,
 }
 
 impl Tunnels {
-    /// A connection begins, at this end; an older one of the same link is forgotten. `opened` is told when the peer agrees.
+    /// Begins a connection at this end; an older one of the same link is dropped from the table.
+    /// The peer's agreement is sent on `opened`.
     pub(super) fn begin(
         &self,
         (me, peer): (NodeId, NodeId),
@@ -98,7 +99,7 @@ impl Tunnels {
             && known.tunnel.upgrade().is_some_and(|tunnel| tunnel.id == id)
             && let Some(opened) = known.opened.take()
         {
-            // Who does not wait any more has given up.
+            // The receiver is gone: the dialer no longer waits.
             let _ = opened.send(end);
         }
     }
@@ -110,7 +111,7 @@ impl Tunnels {
     }
 }
 
-/// A piece for `to`, as a relay passes it on.
+/// Wraps a tunnel frame for `to`, as a relay passes it on.
 pub(super) fn wrap(me: NodeId, to: NodeId, id: DataLinkId, part: TunnelEvent) -> Frame {
     Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(Piece { id, event: part })) }
 }
@@ -120,7 +121,7 @@ impl Tunnel {
         self.sender.send(wrap(self.me, self.peer, self.id, part))
     }
 
-    /// Takes a piece that came.
+    /// Handles received bytes.
     pub(super) fn on_bytes(&self, at: u64, taken: u64, bytes: &[u8]) {
         let mut state = self.state.lock();
         let is_next = at == state.came && taken <= state.sent;
@@ -145,12 +146,12 @@ impl Tunnel {
     /// Ends the connection.
     pub(super) fn close(&self) {
         if !std::mem::replace(&mut self.state.lock().has_ended, true) {
-            // If it is lost, silence tells.
+            // If this is lost, the peer detects the silence.
             let _ = self.send(TunnelEvent::End);
         }
     }
 
-    /// Tries a lane again that had no room.
+    /// Tries a full sender again.
     pub(super) fn retry(&self) {
         let mut state = self.state.lock();
         if std::mem::take(&mut state.is_held_up) {
@@ -205,7 +206,7 @@ impl Tunnel {
         Poll::Pending
     }
 
-    /// Sends the front of `bytes`, as much as there is room for.
+    /// Sends as much of the front of `bytes` as there is room for.
     pub(super) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.state.lock();
         let mut sent = 0;
@@ -246,7 +247,7 @@ impl Drop for Tunnel {
 }
 
 impl TunnelState {
-    /// Bytes that came and were read.
+    /// Bytes received and read.
     fn taken(&self) -> u64 {
         self.came - (self.inbound.len() - self.at) as u64
     }

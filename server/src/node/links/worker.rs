@@ -1,7 +1,7 @@
 //! The data links that one worker reads.
 //!
-//! Here: taking a connection over, one read a link and round, frames out of what was read, the word that
-//! follows. Not here: what frames do ([`LinkHandler`]), writing (`writer`).
+//! Here: taking over a connection, one read per link and round, decoding the frames, the ack that
+//! follows. Not here: the effect of frames ([`LinkHandler`]), writing (`writer`).
 
 use std::io;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::node::Node;
 use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::transport::ping::Pings;
 
-/// Most bytes that are read from a link at once.
+/// Most bytes of one read from a link.
 const READ_BYTES_MAX: usize = 64 << 10;
-/// The peer is told so often what this worker's lanes are done with.
+/// Time between two reports of the done numbers of this worker's streams to the peer.
 const REPORT_NS: u64 = 1_000_000_000;
 
 /// Why a connection ends.
@@ -45,9 +45,9 @@ struct ReadLink {
     number: u64,
     wire: LinkStream,
     has_tls: bool,
-    /// The peer's first word came.
+    /// The peer's first ack has arrived.
     has_ack: bool,
-    /// When the peer was last told what this worker's lanes are done with.
+    /// When this worker last reported the done numbers of its streams.
     reported_ns: u64,
     queue: Arc<ReadyWaker>,
     waker: Waker,
@@ -69,24 +69,24 @@ struct ReadScratch {
     done: Vec<StreamDone>,
 }
 
-/// What was found out in one read.
+/// The findings of one read.
 #[derive(Debug, Default)]
 struct ReadFindings {
-    /// The first word of the connection came.
+    /// The first ack of the connection arrived.
     is_first_ack: bool,
-    /// The peer was silent until now.
+    /// The peer was silent before this read.
     was_silent: bool,
-    /// The peer gives no sign of life from now on.
+    /// The peer has become silent.
     is_silent: bool,
 }
 
 impl WorkerLinks {
-    /// Whether some link is to be looked at.
+    /// Whether some link is ready to be read.
     pub(crate) fn is_ready(&self) -> bool {
         !self.places.is_empty() && !self.ready.lock().is_empty()
     }
 
-    /// Takes a connection over. An older one of the same link ends before the first read.
+    /// Takes over a connection. An older one of the same link ends before the first read.
     pub(crate) fn adopt(
         &mut self,
         node: &Node,
@@ -98,11 +98,15 @@ impl WorkerLinks {
         let wire = match wire.attach() {
             Ok(wire) => wire,
             Err(error) => {
-                tracing::warn!(node = %links.peer, %error, "a data link cannot be taken over");
+                tracing::warn!(
+                    node = %links.peer,
+                    %error,
+                    "the data link cannot be attached to its worker: it is opened again"
+                );
                 return node.data_link_down(&links, &link, number, now_ns);
             }
         };
-        // Links to an earlier life of the peer end with it.
+        // Links to an earlier incarnation of the peer end too.
         let is_older = |charge_ctx: &ReadLink| {
             charge_ctx.links.peer == links.peer && charge_ctx.link.k == link.k
         };
@@ -116,7 +120,7 @@ impl WorkerLinks {
         let fresh = NewConnection { number, wire: wire.clone(), tls, waker: waker.clone(), pings };
         let mut receiver = link.receiver.lock();
         if !link.transport.install(&mut receiver, fresh) {
-            // A newer one was faster.
+            // A newer connection was installed first.
             drop(receiver);
             wire.close();
             return node.data_link_down(&links, &link, number, now_ns);
@@ -124,7 +128,7 @@ impl WorkerLinks {
         receiver.inbound.push(&rest);
         drop(receiver);
         tracing::info!(node = %links.peer, index = link.k, number, "data link up");
-        // The first word leaves, and what came behind the handshake is here already.
+        // Sends the first ack; bytes behind the handshake are in `inbound` already.
         link.transport.flush(now_ns);
         waker.wake_by_ref();
         let (peer, k) = (links.peer, link.k);
@@ -148,7 +152,7 @@ impl WorkerLinks {
         node.update_reachability(now_ns, None, |reach| reach.data_link_up(peer, k));
     }
 
-    /// Reads each link that is ready, once, and hands what came to `handler`. `scratch` is what is read into.
+    /// Reads each ready link once, and hands its frames to `handler`. `scratch` is the read buffer.
     pub(crate) fn read<L>(
         &mut self,
         node: &Node,
@@ -160,7 +164,7 @@ impl WorkerLinks {
         let count = self.ready.lock().len();
         for _ in 0..count {
             let Some(key) = self.ready.lock().pop_front() else { break };
-            // Keys are used again: a successor is looked at once too often.
+            // Keys are reused, so a successor may be read once too often.
             let Some(charge_ctx) = self.places.get_mut(key) else { continue };
             charge_ctx.queue.queued.store(false, Ordering::Release);
             let mut findings = ReadFindings::default();
@@ -191,7 +195,7 @@ impl WorkerLinks {
         node.data_link_down(&links, &link, number, now_ns);
     }
 
-    /// Sends what waits on all links and closes them, at the end of the worker.
+    /// Flushes and closes all links, at the end of the worker.
     pub(crate) fn close(&mut self, node: &Node, now_ns: u64) {
         node.has_closed_links.store(true, Ordering::Release);
         for charge_ctx in self.places.drain() {
@@ -202,7 +206,7 @@ impl WorkerLinks {
 }
 
 impl ReadLink {
-    /// One read, the frames that are whole with it, and what this node has to say about them.
+    /// Reads once, processes the complete frames, and writes the frames that are due in return.
     fn read<L>(
         &mut self,
         now_ns: u64,
@@ -220,7 +224,7 @@ impl ReadLink {
         let LinkReceiver { stream, inbound, .. } = &mut *receiver;
         let count = self.receive(now_ns, scratch, &mut memory.plain, inbound);
         handler.has_read(ctx);
-        // What was said before the end counts.
+        // Frames that arrived before the end of the connection count.
         let mut reading = Reading {
             links: &self.links,
             link: &link,
@@ -245,7 +249,7 @@ impl ReadLink {
         if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, tells) && tells {
             self.reported_ns = now_ns;
         }
-        // With what else the round has to say.
+        // Flushed with the rest of the round's output.
         handler.touched(&link);
         if (findings.is_first_ack || findings.was_silent) && link.is_up() {
             handler.link_up(ctx, &link);
@@ -263,7 +267,7 @@ impl ReadLink {
         Ok(())
     }
 
-    /// Moves what came into `inbound`. Returns the number of bytes that were read.
+    /// Moves received bytes into `inbound`. Returns the number of bytes that were read.
     fn receive(
         &self,
         now_ns: u64,
@@ -294,7 +298,7 @@ impl ReadLink {
     }
 }
 
-/// A read whose frames are gone through.
+/// The state of a read while its frames are processed.
 struct Reading<'a> {
     links: &'a DataLinks,
     link: &'a Arc<PeerLink>,
@@ -305,7 +309,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    /// Goes through the whole frames in `inbound`, in order.
+    /// Processes the complete frames in `inbound`, in order.
     fn frames<L>(
         &mut self,
         inbound: &mut ReceiveBuffer,
@@ -349,7 +353,8 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// The first word sets the stream's place before anything is appended; refusals come before the acknowledgement.
+    /// Processes an ack. The first one sets the stream's position before anything is appended;
+    /// refusals are processed before the acknowledgement is stored.
     fn ack<L>(
         &mut self,
         ack: &StreamAck<'_>,

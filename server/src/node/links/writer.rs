@@ -1,16 +1,17 @@
-//! One data link: bytes out from any thread, TLS, signs of life.
+//! One data link: output from any thread, TLS, signs of life.
 //!
-//! Here: the sender with its stream, the one thread at a time that writes, the state of the connection.
-//! Not here: reading (`worker`), the connection's beginning (`crate::transport`), which frame goes over which
-//! link (`plane::replica_set`).
+//! Here: the sender with its stream, the one thread at a time that writes, the state of the
+//! connection. Not here: reading (`worker`), opening a connection (`crate::transport`), the link of
+//! a frame (`cluster::replica_set`).
 //!
 //! ```text
 //! append: any thread ──► LinkSender ──► unsent ──► socket      flush: one thread at a time
 //! ```
 //!
-//! The lock is the innermost of the process and is not held during system calls. A thread that finds
-//! another one writing leaves its bytes to it: the writer looks again before it stops. What a full
-//! socket leaves is sent by the worker that reads the link, when the socket is writable.
+//! The lock is the innermost of the process and is not held during system calls. A thread that
+//! finds another one writing leaves its bytes to it: the writer checks again before it stops. The
+//! worker that reads the link sends the rest that a full socket refused, once the socket is
+//! writable.
 
 use std::io;
 use std::task::{Context, Poll, Waker};
@@ -24,10 +25,10 @@ use super::stream::LinkStream;
 use crate::transport::TlsConnection;
 use crate::transport::ping::{PingAction, Pings};
 
-/// A buffer that was longer than this is not kept.
+/// A longer buffer is not kept.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// The sending half of a data link. It stays; its connections come and go.
+/// The sending half of a data link. It stays while its connections come and go.
 #[derive(Debug, Default)]
 pub(super) struct LinkWriter {
     output: Mutex<LinkOutput>,
@@ -37,16 +38,16 @@ pub(super) struct LinkWriter {
 pub(super) struct LinkOutput {
     pub(super) sender: LinkSender,
     connection: Option<LinkConnection>,
-    /// Bytes for the socket, encrypted where there is TLS; those before `unsent_at` were written.
+    /// Bytes for the socket, encrypted if there is TLS; those before `unsent_at` were written.
     unsent: Vec<u8>,
     unsent_at: usize,
     /// Memory for plain text.
     plain: Vec<u8>,
-    /// A thread writes.
+    /// A thread is writing.
     is_sending: bool,
-    /// The socket takes no more.
+    /// The socket is full.
     is_blocked: bool,
-    /// A blocked socket took bytes since the last tick.
+    /// A blocked socket has accepted bytes since the last tick.
     has_moved: bool,
 }
 
@@ -59,11 +60,11 @@ struct LinkConnection {
     pings: Pings,
     /// The peer gives no sign of life.
     is_silent: bool,
-    /// The connection has to end: its worker is told.
+    /// The connection must end for this reason; its worker is woken.
     failure: Option<io::ErrorKind>,
 }
 
-/// A connection that is to be installed.
+/// A connection to install.
 pub(super) struct NewConnection {
     pub(super) number: u64,
     pub(super) wire: LinkStream,
@@ -73,20 +74,20 @@ pub(super) struct NewConnection {
     pub(super) pings: Pings,
 }
 
-/// What the worker of a link finds out about its peer.
+/// The liveness of a link's peer, as its worker finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PeerLiveness {
-    /// Nothing new.
+    /// Unchanged.
     Known,
-    /// The peer gives no sign of life from now on.
+    /// The peer has become silent.
     Silent,
-    /// The peer has given none for so long that the connection has to end.
+    /// The peer has been silent for long enough to end the connection.
     Lost,
 }
 
 impl LinkWriter {
-    /// Makes a connection the current one, if it is newer than each before it. True if it is. Called by the
-    /// worker that reads the link; it reads nothing from the older connection any more.
+    /// Makes a connection the current one if it is newer than all before it, and returns whether it
+    /// did. Called by the worker that reads the link; it then no longer reads the older connection.
     pub(super) fn install(&self, receiver: &mut LinkReceiver, fresh: NewConnection) -> bool {
         let mut output = self.output.lock();
         if !connect(fresh.number, &mut output.sender, receiver) {
@@ -102,7 +103,7 @@ impl LinkWriter {
         true
     }
 
-    /// Ends a connection if it is the current one. True if it was.
+    /// Ends a connection if it is the current one, and returns whether it was.
     pub(super) fn end(&self, number: u64) -> bool {
         let mut output = self.output.lock();
         let is_current = output.is_current(number);
@@ -121,8 +122,8 @@ impl LinkWriter {
         self.output.lock()
     }
 
-    /// Sends what was appended, by one call unless other threads append meanwhile. Returns at once if
-    /// another thread sends or the socket is full.
+    /// Sends the appended bytes, in one call unless other threads append meanwhile. Returns at once
+    /// if another thread is sending or the socket is full.
     pub(super) fn flush(&self, now_ns: u64) {
         let mut output = self.output.lock();
         while let Some((mut bytes, at, wire)) = output.take(now_ns) {
@@ -132,7 +133,7 @@ impl LinkWriter {
             output = self.output.lock();
             output.is_sending = false;
             if !output.is_current(number) {
-                // A newer connection begins with an output of its own.
+                // A newer connection begins with its own output.
                 continue;
             }
             match sent {
@@ -149,8 +150,8 @@ impl LinkWriter {
         }
     }
 
-    /// Called by the worker that reads the link: ends the blockade if the socket is writable, or has
-    /// the worker woken when it is. True if there is something to flush.
+    /// Called by the worker that reads the link: clears `is_blocked` if the socket is writable, or
+    /// else registers the worker's waker. Returns true if there is output to flush.
     pub(super) fn poll_unblocked(&self, context: &mut Context<'_>) -> bool {
         let mut output = self.output.lock();
         if !output.is_blocked {
@@ -176,7 +177,7 @@ impl LinkWriter {
         self.output.lock().is_blocked
     }
 
-    /// The reason why a connection has to end, if there is one.
+    /// The reason for which a connection must end, if there is one.
     pub(super) fn failure(&self, number: u64) -> Option<io::ErrorKind> {
         let output = self.output.lock();
         match &output.connection {
@@ -219,11 +220,12 @@ impl LinkWriter {
         }
     }
 
-    /// Sets the stream behind what the peer holds, if this is the first word of a connection. True if it is.
+    /// Sets the stream to the position that the peer holds, if this is the first ack of a
+    /// connection. Returns whether it is.
     ///
     /// # Errors
     ///
-    /// The word does not fit the stream.
+    /// The ack does not fit the stream.
     pub(super) fn on_ack(
         &self,
         ack: &StreamAck<'_>,
@@ -232,14 +234,14 @@ impl LinkWriter {
         let mut output = self.output.lock();
         let is_first = output.sender.on_ack(ack)?;
         if is_first && let Some(connection) = &mut output.connection {
-            // It could not be asked for signs of life before.
+            // Pings could not be sent before.
             connection.pings = fresh_pings;
             connection.is_silent = false;
         }
         Ok(is_first)
     }
 
-    /// Notes the peer's answer to a ping. True if it was silent until now.
+    /// Records the peer's answer to a ping. Returns true if the peer was silent before.
     pub(super) fn answered(&self, number: u64) -> bool {
         let mut output = self.output.lock();
         let Some(connection) = &mut output.connection else { return false };
@@ -248,8 +250,8 @@ impl LinkWriter {
         was_silent
     }
 
-    /// Says what is owed after a read: answers to pings, the word, a beat if `tells` and there is no word. False: there is no
-    /// connection that would take it.
+    /// Writes the frames that are due after a read: answers to pings, the ack, and a keep-alive if
+    /// `tells` is set and there is no ack. Returns false if there is no connection to take them.
     pub(super) fn settle(
         &self,
         now_ns: u64,
@@ -269,8 +271,9 @@ impl LinkWriter {
         true
     }
 
-    /// Asks for a sign of life if that is due: true if the output is to be flushed. Where an answer is overdue
-    /// the worker is woken: only it knows whether one lies in the socket.
+    /// Writes a ping if one is due, and returns true if the output needs a flush. If an answer is
+    /// overdue, wakes the worker instead: only the worker knows whether the answer is in the
+    /// socket.
     pub(super) fn tick(&self, now_ns: u64) -> bool {
         let mut output = self.output.lock();
         let LinkOutput { sender, connection, has_moved, .. } = &mut *output;
@@ -293,7 +296,7 @@ impl LinkWriter {
         is_due
     }
 
-    /// Called by the worker of the link after it has read everything that was there.
+    /// Called by the worker of the link after it has read everything that was available.
     pub(super) fn check_liveness(&self, now_ns: u64) -> PeerLiveness {
         let mut output = self.output.lock();
         let Some(connection) = &mut output.connection else { return PeerLiveness::Known };
@@ -301,7 +304,7 @@ impl LinkWriter {
             return PeerLiveness::Known;
         }
         match connection.pings.due(now_ns) {
-            // Another can be had at once, and its silence says nothing of the direct way.
+            // A tunnel is replaced at once, and its silence says nothing about the direct path.
             PingAction::Silence if connection.wire.is_tunnel() => PeerLiveness::Lost,
             PingAction::Silence => {
                 connection.is_silent = true;
@@ -314,7 +317,7 @@ impl LinkWriter {
 }
 
 impl LinkOutput {
-    /// Whether frames that are not numbered reach the peer, as far as is known.
+    /// Whether unnumbered frames reach the peer, as far as is known.
     pub(super) fn is_up(&self) -> bool {
         let takes =
             |connection: &LinkConnection| !connection.is_silent && connection.failure.is_none();
@@ -326,7 +329,7 @@ impl LinkOutput {
         self.connection.as_ref().is_some_and(|connection| connection.wire.is_tunnel())
     }
 
-    /// Signs of life are asked for more often while the link is used.
+    /// Records that the link is used: pings are then sent more often.
     pub(super) fn used(&mut self) {
         if let Some(connection) = &mut self.connection {
             connection.pings.used();
@@ -337,7 +340,7 @@ impl LinkOutput {
         self.sender.number() == number && self.connection.is_some()
     }
 
-    /// Takes what is to be sent next, if this thread is to send it.
+    /// Takes the bytes to send next, if this thread may send them.
     fn take(&mut self, now_ns: u64) -> Option<(Vec<u8>, usize, LinkStream)> {
         if self.is_sending || self.is_blocked {
             return None;
@@ -372,7 +375,7 @@ impl LinkOutput {
         Some((std::mem::take(&mut self.unsent), std::mem::take(&mut self.unsent_at), wire))
     }
 
-    /// The socket took no more than what was before `at`.
+    /// Keeps the bytes that a full socket did not accept: those from `at` on.
     fn block(&mut self, bytes: Vec<u8>, at: usize) {
         self.unsent = bytes;
         self.unsent_at = at;
@@ -409,11 +412,11 @@ impl LinkOutput {
     }
 }
 
-/// Encrypts `plain`, and whatever TLS itself has to say, to the end of `out`.
+/// Encrypts `plain`, and the records that TLS itself has to send, to the end of `out`.
 fn encrypt(tls: &mut TlsConnection, plain: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
     let mut rest = plain;
     while !rest.is_empty() || tls.wants_write() {
-        // TLS takes a bounded part of it at a time.
+        // TLS accepts a bounded part of it at a time.
         let count = io::Write::write(&mut tls.writer(), rest)?;
         rest = &rest[count..];
         while tls.wants_write() {

@@ -1,6 +1,6 @@
-//! What other copies say: records that no batch could install, and all that is rarer.
+//! Frames from other copies: records that no batch could install, and all rarer frames.
 //!
-//! Not here: records in batches (`router`), what a copy makes of it (`cluster::replica`).
+//! Not here: records in batches (`router`), the replica's reaction (`cluster::replica`).
 
 use cluster::LinkIndex;
 use cluster::OpStreamId;
@@ -16,7 +16,8 @@ use cluster::replica::{ApplyPosition, Position, StateMachine as _};
 use super::{ReplicaContext, Replicas, close};
 
 impl Replicas {
-    /// Installs a record that came in a frame of so many `bytes`, the next of `stream`, or refuses it.
+    /// Installs a record or refuses it. The record's frame has `bytes` bytes and is the next of
+    /// `stream`.
     pub(crate) fn install(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -71,7 +72,7 @@ impl Replicas {
         log.add(section.first + u64::from(place), copy, result);
     }
 
-    /// Refuses what is for a partition of which there is no copy.
+    /// Refuses a frame for a partition of which there is no replica.
     fn refuse(
         &self,
         partition: Partition,
@@ -85,11 +86,11 @@ impl Replicas {
         stream.refuse(StreamRefusal { partition, term, copy_term, end, last }, is_origin);
     }
 
-    /// An `Adopt` with this body came; the frame has so many `bytes` and is the next of `stream`.
+    /// Handles an `Adopt` with this body. Its frame has `bytes` bytes and is the next of `stream`.
     ///
     /// # Errors
     ///
-    /// It is broken.
+    /// The body cannot be decoded.
     pub(crate) fn adopt(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -108,11 +109,11 @@ impl Replicas {
         Ok(())
     }
 
-    /// A `LiteralChunk` came, as [`Replicas::adopt`].
+    /// Handles a `LiteralChunk`, with the parameters of [`Replicas::adopt`].
     ///
     /// # Errors
     ///
-    /// It is broken.
+    /// The body cannot be decoded.
     pub(crate) fn chunk(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -126,7 +127,7 @@ impl Replicas {
         let done = self.on(replica_ctx, chunk.partition, |replica, call| {
             let done = replica.chunk(call, reader, stream, bytes);
             if done.is_err() {
-                // A call that ends early leaves the header closed: this one opens it.
+                // A call that ends early leaves the header closed: this call opens it.
                 replica.advance(call);
             }
             done
@@ -137,11 +138,11 @@ impl Replicas {
         })
     }
 
-    /// A `TermCheck` came, as [`Replicas::adopt`].
+    /// Handles a `TermCheck`, with the parameters of [`Replicas::adopt`].
     ///
     /// # Errors
     ///
-    /// It is broken.
+    /// The body cannot be decoded.
     pub(crate) fn check_term(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -159,11 +160,11 @@ impl Replicas {
         Ok(())
     }
 
-    /// A `Restart` came.
+    /// Handles a `Restart`.
     ///
     /// # Errors
     ///
-    /// It is broken.
+    /// The body cannot be decoded.
     pub(crate) fn restart(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -176,11 +177,11 @@ impl Replicas {
         Ok(())
     }
 
-    /// A `Pull` came.
+    /// Handles a `Pull`.
     ///
     /// # Errors
     ///
-    /// It is broken.
+    /// The body cannot be decoded.
     pub(crate) fn pull(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -193,8 +194,8 @@ impl Replicas {
         Ok(())
     }
 
-    /// The copy at the other end of a link did not take something of its stream. To be called before the acknowledgement of
-    /// the same word is stored.
+    /// Handles a refusal by the copy at the other end of a link. Called before the acknowledgement
+    /// of the same ack is stored.
     pub(crate) fn refused(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,

@@ -1,6 +1,6 @@
-//! The results of operations that are kept so that none is done twice: a log for each lane, which threads share.
+//! The dedup logs, one for each op stream, which threads share: no operation is performed twice.
 //!
-//! Not here: what a log keeps, and for how long (`cluster::dedup_log`).
+//! Not here: the entries of a log and their lifetime (`cluster::dedup_log`).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use cluster::id::{Incarnation, NodeId};
 use cluster::{OpStreamId, Rules};
 use parking_lot::{Mutex, RwLock};
 
-/// The logs of all lanes. Whoever has one locked waits for no other lock.
+/// The logs of all op streams. A thread that holds the lock of a log acquires no other lock.
 pub(crate) struct SharedLogs {
     all: RwLock<DedupLogs<SharedLog>>,
 }
@@ -35,8 +35,8 @@ impl SharedLogs {
         Self { all: RwLock::new(DedupLogs::new(rules)) }
     }
 
-    /// The log of a lane whose operations are to be done; `None` if they may not be: the map does not have this life of
-    /// its node.
+    /// Returns the log of a stream whose operations are to be performed; `None` if they must not
+    /// be, because the map does not have this incarnation of the stream's node.
     pub(crate) fn log_of(&self, stream: OpStreamId) -> Option<Arc<Mutex<DedupLog>>> {
         let all = self.all.read();
         if !all.admits(stream) {
@@ -47,7 +47,8 @@ impl SharedLogs {
         Some(known.unwrap_or_else(|| self.log_for_records(stream)))
     }
 
-    /// The log of a lane for results that come with records or a copy, whatever the map says of the lane yet.
+    /// Returns the log of a stream for results that arrive with records or a copy, whether or not
+    /// the map has the stream's node yet.
     pub(crate) fn log_for_records(&self, stream: OpStreamId) -> Arc<Mutex<DedupLog>> {
         if let Some(log) = self.all.read().get(stream) {
             return Arc::clone(&log.0);
@@ -55,14 +56,14 @@ impl SharedLogs {
         Arc::clone(&self.all.write().log(stream).0)
     }
 
-    /// A node says what one of its lanes is done with.
+    /// Applies a node's report of the done numbers of one of its streams.
     pub(crate) fn advance_done(&self, done: &StreamDone) {
         if let Some(log) = self.all.read().get(done.stream) {
             log.0.lock().advance_done(done.done);
         }
     }
 
-    /// Takes note of the nodes of the map; see [`DedupLogs::set_incarnations`].
+    /// Applies the nodes of the map; see [`DedupLogs::set_incarnations`].
     pub(crate) fn set_incarnations(
         &self,
         incarnations: BTreeMap<NodeId, Incarnation>,
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_is_admitted_once_the_map_has_its_life() {
+    fn a_stream_is_admitted_once_its_node_is_in_the_map() {
         let logs = SharedLogs::new(Rules::default());
         let stream = OpStreamId {
             node: NodeId(3),

@@ -1,7 +1,7 @@
-//! Operations that no batch does: on closed headers, of uncommon kinds, sent again.
+//! Operations outside batches: on closed headers, of uncommon kinds, sent again.
 //!
-//! Here: whether one is done, what of it other copies and the log are told, what its reply waits for. Not here: what it does
-//! (`state_machine`), batches (`batch`), who brings it (`router`).
+//! Here: whether an operation is performed, its record and its entry in the dedup log, the needs of
+//! its reply. Not here: its effect (`state_machine`), batches (`batch`), its delivery (`router`).
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use super::super::operation::{OpRef, Performed};
 use super::super::state_machine::OpKind;
 use super::{ReplicaContext, Replicas, close, lacks_copy};
 
-/// Longest reply that is kept, in bytes. Who sends an operation again whose reply is longer has it done again: it was a
-/// retrieval that touched its key.
+/// Longest reply that a dedup log keeps, in bytes. An operation with a longer reply is performed
+/// again if it is sent again: it was a retrieval that touched its key.
 const REPLY_BYTES_MAX: usize = u16::MAX as usize;
 
-/// Where an operation is done: everything of it that other copies or the log have part in.
+/// The partition of an operation: its header, replica set and links, and the operation's dedup log.
 struct PerformTarget<'a> {
     header: &'a PartitionHeader,
     set: ReplicaSet,
@@ -34,8 +34,9 @@ struct PerformTarget<'a> {
 }
 
 impl Replicas {
-    /// Does an operation and appends its reply to `out`, or holds it until its partition is served. What says that it
-    /// was sent before, or was held, is looked up.
+    /// Performs an operation and appends its reply to `out`, or holds it until its partition is
+    /// served. An operation with the flag `AGAIN`, which was sent before or held, is first looked
+    /// up in the dedup log.
     pub(crate) fn perform(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -70,7 +71,7 @@ impl Replicas {
             Admission::Refuse(refusal) => return Performed::Refused(refusal),
             Admission::Hold => {
                 let mut held = op.to_held();
-                // Another sending of it may be held too: it is looked up when it is done.
+                // Another sending of it may be held too, so it is looked up when it is performed.
                 held.op_flags |= op_flags::AGAIN;
                 replica.hold(replica_ctx.now, held, op.deadline_ns);
                 self.after(replica_ctx, op.partition, (header, slot));
@@ -141,7 +142,8 @@ impl Replicas {
         Performed::Done { needs, term }
     }
 
-    /// What the reply to an operation waits for, by the positions of its partition: they cover what it has seen.
+    /// The needs of the reply to an operation, by the positions of its partition, which cover
+    /// everything that the operation has read.
     fn needs(
         &self,
         replica_ctx: &ReplicaContext<'_>,
@@ -161,8 +163,8 @@ impl Replicas {
         needs.collect()
     }
 
-    /// As [`Replicas::needs`], of what made no record: it counts if this node is primary, which a lease says, or else each
-    /// mandatory copy.
+    /// The needs of an operation without a record: its reply is valid if this node is still
+    /// primary. A lease proves that; otherwise each mandatory copy has to confirm the term.
     fn confirm(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -182,7 +184,8 @@ impl Replicas {
     }
 }
 
-/// What is known of an operation: its reply was appended to `out`, or it is refused. `None`: it is to be done.
+/// Looks an operation up in its log. `None`: it is to be performed; otherwise its reply was
+/// appended to `out`, or it is refused.
 fn look_up(
     log: &Mutex<DedupLog>,
     op: &OpRef<'_>,
@@ -203,7 +206,7 @@ fn look_up(
     }
 }
 
-/// Appends a record to the links of the set, and notes where it ends.
+/// Appends a record to the links of the set, and stores its end positions.
 fn append(
     replica_ctx: &mut ReplicaContext<'_>,
     charge_ctx: &PerformTarget<'_>,
@@ -245,7 +248,7 @@ fn newer(one: Option<Route>, other: Option<Route>) -> Option<Route> {
     one.into_iter().chain(other).max_by_key(|route| route.term)
 }
 
-/// How a reply is kept: that of a count as its number.
+/// The form in which the log keeps a reply: that of a count as its number.
 fn result_of<'a>(state: KeyState<'_>, reply: &'a [u8]) -> RecordResult<'a> {
     match state {
         _ if reply.is_empty() => RecordResult::None,
@@ -267,7 +270,7 @@ fn put_number(number: u64, out: &mut Vec<u8>) {
     let _ = write!(out, "{number}\r\n");
 }
 
-/// Appends the reply that a result stands for.
+/// Appends the reply of a kept result.
 fn put_reply(result: RecordResult<'_>, out: &mut Vec<u8>) {
     match result {
         RecordResult::Number(number) => put_number(number, out),

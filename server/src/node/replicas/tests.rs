@@ -1,4 +1,4 @@
-//! Copies on nodes without links: what their primary does, and what one that follows makes of frames.
+//! Replicas on nodes without links: operations of a primary, and frames to a backup.
 
 use std::sync::Arc;
 
@@ -140,7 +140,7 @@ impl TestNode {
         (performed, String::from_utf8(out).expect("it is text"))
     }
 
-    /// Does an operation whose reply waits for nothing.
+    /// Performs an operation whose reply has no needs.
     fn reply(&mut self, op: &OpRef<'_>) -> String {
         let (performed, reply) = self.perform(op);
         let Performed::Done { needs, term } = performed else { panic!("{performed:?}") };
@@ -172,7 +172,7 @@ impl TestNode {
         stream.advance(frame.len());
     }
 
-    /// A record of a count, made by operation 10 and so on of the lane.
+    /// Sends the record of a count, made by operation `9 + lsn` of the stream.
     fn record(&mut self, term: u32, lsn: u64, count: u64, stream: &mut ReceiveStream) {
         let section = Section { stream: lane(3), first: 9, done: 1, count: 1 };
         let record = Record {
@@ -193,7 +193,7 @@ impl TestNode {
     }
 }
 
-/// What a stream says it refused.
+/// The refusals in the ack of a stream.
 fn refused(stream: &mut ReceiveStream) -> Vec<StreamRefusal> {
     let mut out = Vec::new();
     stream.ack(&[], &mut out);
@@ -221,7 +221,7 @@ fn an_operation_is_done_once() {
 }
 
 #[test]
-fn what_may_not_be_done_is_refused() {
+fn operation_that_may_not_run_is_refused() {
     let mut node = TestNode::new(1);
     node.learn(&entry(1, 2, 1, &[1]));
     let line = "set key 0 0 1\r\n5\r\n";
@@ -250,7 +250,7 @@ fn what_may_not_be_done_is_refused() {
 #[test]
 fn a_held_operation_comes_back_and_is_looked_up() {
     let mut node = TestNode::new(1);
-    // The other copy cannot be reached: nothing is served before the map removes it.
+    // The other copy is unreachable: nothing is served until the map removes it.
     node.learn(&entry(1, 1, 1, &[1, 2]));
     assert_eq!(node.state(), HeaderState::Slow);
     assert_eq!(node.perform(&op(1, 1, 0, "incr key 1\r\n")), (Performed::Held, String::new()));
@@ -262,7 +262,7 @@ fn a_held_operation_comes_back_and_is_looked_up() {
         (held.number, held.op_flags, &held.line[..]),
         (1, op_flags::AGAIN, &b"incr key 1\r\n"[..])
     );
-    // Another sending of it was done meanwhile.
+    // Another sending of it was performed meanwhile.
     node.reply(&op(2, 1, 0, "set key 0 0 1\r\n5\r\n"));
     assert_eq!(node.reply(&op(1, 1, op_flags::AGAIN, "incr key 1\r\n")), "6\r\n");
     assert_eq!(node.reply(&held.as_ref()), "6\r\n");

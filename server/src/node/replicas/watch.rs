@@ -1,6 +1,7 @@
-//! Copies for which something is under way: which are ticked, and which go on when a link acknowledges something.
+//! Replicas with work under way: which are ticked, and which advance when a link acknowledges
+//! bytes.
 //!
-//! Not here: what a copy does then (`cluster::replica`).
+//! Not here: the work itself (`cluster::replica`).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -18,16 +19,16 @@ use super::super::links::PeerLink;
 use super::super::state_machine::range_of;
 use super::{ReplicaContext, ReplicaSlot, Replicas};
 
-/// The partitions that wait for a link, and the positions that are of use to them: the lowest one first.
+/// The partitions that wait for a link, by the position they wait for: the lowest one first.
 type LinkWaiters = BinaryHeap<Reverse<(u64, Partition)>>;
 
-/// Copies that wait.
+/// The waiting replicas.
 pub(super) struct LinkWatch {
-    /// Those for which something is under way: ticked often.
+    /// Replicas with work under way, which are ticked often.
     busy: SegQueue<Partition>,
     is_busy: Box<[AtomicBool]>,
     links: Mutex<BTreeMap<LinkIndex, LinkWaiters>>,
-    /// How many partitions are in `links`.
+    /// The number of entries in `links`.
     waiting: AtomicUsize,
 }
 
@@ -46,7 +47,7 @@ impl LinkWatch {
         self.waiting.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Takes the partitions for which a link is far enough.
+    /// Removes and returns the partitions whose position the link has reached.
     fn take_due(&self, link: LinkIndex, acked: u64) -> Vec<Partition> {
         let mut due = Vec::new();
         if self.waiting.load(Ordering::Acquire) == 0 {
@@ -69,7 +70,7 @@ impl LinkWatch {
 }
 
 impl Replicas {
-    /// Notes what a copy waits for, after a call.
+    /// Records, after a call, whether a replica is busy and which links it waits for.
     pub(super) fn note_busy(
         &self,
         replica_ctx: &ReplicaContext<'_>,
@@ -104,7 +105,7 @@ impl Replicas {
         }
     }
 
-    /// Something of the stream of a link was acknowledged: copies that waited for that go on.
+    /// Advances the replicas that waited for the bytes that a link has now acknowledged.
     pub(crate) fn acknowledged(&self, replica_ctx: &mut ReplicaContext<'_>, link: LinkIndex) {
         if self.watch.waiting.load(Ordering::Acquire) == 0 {
             return;
@@ -119,7 +120,7 @@ impl Replicas {
         }
     }
 
-    /// A link has ended: nobody waits for it any more.
+    /// Advances the replicas that wait for links that have ended.
     pub(crate) fn forget_links(&self, replica_ctx: &mut ReplicaContext<'_>) {
         let known: Vec<LinkIndex> = self.watch.links.lock().keys().copied().collect();
         for link in known {
@@ -129,7 +130,7 @@ impl Replicas {
         }
     }
 
-    /// A link is connected: copies that waited for one to its node go on.
+    /// Advances the replicas that waited for a link to this link's node.
     pub(crate) fn connected(&self, replica_ctx: &mut ReplicaContext<'_>, link: LinkIndex) {
         let Some(link) = replica_ctx.node.links().get(link) else { return };
         for (index, is_busy) in self.watch.is_busy.iter().enumerate() {
@@ -150,12 +151,12 @@ impl Replicas {
         }
     }
 
-    /// Whether something is under way for a copy.
+    /// Whether any replica has work under way.
     pub(crate) fn is_any_busy(&self) -> bool {
         !self.watch.busy.is_empty()
     }
 
-    /// Ticks the copies for which something is under way.
+    /// Ticks the replicas with work under way.
     pub(crate) fn tick_busy(&self, replica_ctx: &mut ReplicaContext<'_>) {
         for _ in 0..self.watch.busy.len() {
             let Some(partition) = self.watch.busy.pop() else { break };
@@ -172,7 +173,7 @@ impl Replicas {
     /// Ticks the primaries whose records go over a link that acknowledges nothing.
     pub(crate) fn tick_silent(&self, replica_ctx: &mut ReplicaContext<'_>) {
         let silent_ns = self.options().silent_ns;
-        // What was found out about each set: most partitions have one of few.
+        // The finding for each set: most partitions share few sets.
         let mut sets: BTreeMap<SetIndex, bool> = BTreeMap::new();
         for (index, header) in self.headers.iter().enumerate() {
             let set = header.set();
@@ -191,7 +192,7 @@ impl Replicas {
         }
     }
 
-    /// Tells the store what time it is in the partitions of slice `part` of `parts` that other nodes serve.
+    /// Sets the store's time of every `parts`-th partition, from `part` on, that other nodes serve.
     pub(crate) fn store_times(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
@@ -209,8 +210,9 @@ impl Replicas {
     }
 }
 
-/// From which acknowledged position on it is of use to look at a copy again that waits for this link: where the records of its
-/// partition end; or, where they are acknowledged and a piece waits for room, half of what is under way.
+/// The acknowledged position from which a replica that waits for this link can advance: the end of
+/// its partition's records; or, if they are acknowledged and a chunk waits for room, half of the
+/// bytes under way.
 fn useful_position(link: &PeerLink, position: u64) -> u64 {
     let (acked, end) = (link.acked.get(), link.end());
     let half = acked + end.saturating_sub(acked).div_ceil(2).max(1);

@@ -1,6 +1,6 @@
-//! What a worker does not wait for, or not for long: owners in no reach, and a cluster at the start.
+//! Limits of a worker's waiting: for owners out of reach, and for a cluster at the start.
 //!
-//! Not here: which nodes are in reach (`reachability`), what is answered instead (`degraded`).
+//! Not here: which nodes are in reach (`reachability`), the replies given instead (`degraded`).
 
 use bytes::Bytes;
 use cluster::id::Partition;
@@ -9,12 +9,12 @@ use cluster::replica::{NodeTime, Refusal};
 use super::Router;
 use crate::node::pending::{Completion, OpResult};
 
-/// This long after an owner did not answer it is taken to be out of reach still.
+/// An owner that did not answer counts as out of reach for this long.
 const AWAY_NS: u64 = 500_000_000;
 
-/// A node that starts may take this long to find its place in a cluster before requests are refused.
+/// For this long after the start, requests wait for the node's place in a cluster.
 const START_NS: u64 = 5_000_000_000;
-/// A request waits for that this long.
+/// A request waits this long at most.
 const START_WAIT_NS: u64 = 1_000_000_000;
 
 impl Router {
@@ -23,12 +23,14 @@ impl Router {
         self.started_ns.is_none_or(|started_ns| now.mono_ns < started_ns + START_NS)
     }
 
-    /// The client whose turn it is waits until the node has a place in a cluster, for a while.
+    /// Lets the current client wait until the node has a place in a cluster, or for
+    /// [`START_WAIT_NS`].
     pub(in crate::node) fn wait_for_start(&mut self, now: NodeTime, place: u64) {
         self.starting.push((self.client, place, now.mono_ns + START_WAIT_NS));
     }
 
-    /// Lets clients ask again that waited for a place in a cluster, or waited long enough.
+    /// Repeats the requests that waited for a place in a cluster, if there is one or they waited
+    /// long enough.
     pub(super) fn end_start(&mut self, now: NodeTime) {
         self.started_ns.get_or_insert(now.mono_ns);
         let has_place = self.node.keyspace().is_some();
@@ -39,15 +41,15 @@ impl Router {
         }
     }
 
-    /// Whether a partition's primary is on a node in no reach.
+    /// Whether a partition's primary is on a node out of reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
         let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
         route.is_some_and(|route| self.node.paths.is_away(route.primary.node))
     }
 
-    /// Whether the owner of a partition was out of reach a moment ago, so that nobody should wait for
-    /// it whom this node can answer. When that moment is over one request tries whether it still is,
-    /// and the others go on as before meanwhile.
+    /// Whether the owner of a partition did not answer a moment ago, so that requests which this
+    /// node can decide by itself should not wait for it. After that moment one request tries the
+    /// owner again, while the others do not wait.
     pub(in crate::node) fn is_away(&mut self, now: NodeTime, partition: Partition) -> bool {
         let is_resting = self.is_resting(now, partition);
         if let Some(until) = self.away_until_ns.get_mut(partition.index())
@@ -59,7 +61,7 @@ impl Router {
         is_resting
     }
 
-    /// The same, of what does not try.
+    /// The result of [`Router::is_away`], without a try.
     pub(crate) fn is_resting(&self, now: NodeTime, partition: Partition) -> bool {
         self.is_out_of_reach(partition)
             || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)

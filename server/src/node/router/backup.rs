@@ -1,7 +1,7 @@
-//! What comes over the links that a worker reads.
+//! The frames of the links that a worker reads.
 //!
-//! Here: records into the copies that follow, sixteen at a time; the other frames to where they belong. Not here: reading links
-//! (`links`), what a frame does to a copy beyond its records (`replicas`).
+//! Here: installing records into backups, in batches; dispatching the other frames. Not here:
+//! reading links (`links`), the effect of other frames on a replica (`replicas`).
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ use crate::node::replicas::Replicas;
 use crate::node::state_machine::{is_bare, items_time, unique};
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// Records that are installed under one hold of their shards.
+/// Records that are installed while their shards are held together.
 type InstallBatch<'a> = ArrayVec<(Record<'a>, Section), BATCH_SHARDS_MAX>;
 
 impl<'a> LinkHandler<RouterContext<'a>> for Router {
@@ -126,7 +126,7 @@ impl<'a> LinkHandler<RouterContext<'a>> for Router {
 }
 
 impl Router {
-    /// What the lanes of the peer are done with.
+    /// Applies the peer's report of the done numbers of its streams.
     fn finish_streams(&self, done: impl Iterator<Item = StreamDone>) {
         let Some(keyspace) = self.node.keyspace() else { return };
         done.for_each(|done| keyspace.replicas.logs().advance_done(&done));
@@ -158,7 +158,7 @@ impl Router {
         }
     }
 
-    /// Installs records, each with its number, its position and its result under one hold of its shard.
+    /// Installs records. The shard of a record is held until its lsn and its result are stored too.
     fn install(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -205,7 +205,7 @@ impl Router {
             if done == rest.len() {
                 return;
             }
-            // Refused, or not to be done under the hold of others.
+            // Refused, or not to be installed while other shards are held.
             let (record, section) = &batch[from];
             copies.install(
                 &mut ctx.replica_context(&node, self.contact, &mut self.scratch),
@@ -220,7 +220,8 @@ impl Router {
     }
 }
 
-/// Makes the key what the record says; false: nothing is done, for the copy does not follow, or more than this shard is needed.
+/// Installs a record. Returns false, and changes nothing, if the replica does not follow or the
+/// record needs more than its shard.
 #[inline]
 fn install_held(
     engine: &mut Engine,
@@ -248,12 +249,12 @@ fn install_held(
     }
 }
 
-/// The log of the lane that records come from.
+/// The dedup log of the stream of the last records.
 #[derive(Default)]
 struct StreamLog(Option<(OpStreamId, Arc<Mutex<DedupLog>>)>);
 
 impl StreamLog {
-    /// Adds the results of records that were just installed, whose shards are still held.
+    /// Adds the results of records that were just installed, while their shards are held.
     fn add(&mut self, copies: &Replicas, mut records: &[(Record<'_>, Section)]) {
         while let Some((_, section)) = records.first() {
             let stream = section.stream;

@@ -1,7 +1,8 @@
-//! A worker's part of the data plane: what it has asked of owners, what waits for copies, and how both leave.
+//! A worker's part of the data plane: its operations under way, and replies that wait for copies.
 //!
-//! Here: sending operations to owners, this node among them, and what their answers end; replies that copies are waited for
-//! with. Not here: doing operations for others (`owner`), installing records (`backup`), clients (`super`).
+//! Here: sending operations to owners, this node included, and handling their answers; parked
+//! replies. Not here: performing operations for others (`owner`), installing records (`backup`),
+//! clients (`super`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +23,15 @@ use crate::node::batch::{LinkCache, Recorder};
 use crate::node::operation::OpSource;
 use crate::node::pending::{OpResult, PendingOp, ReplyKind, ReplyRun};
 
-/// Set in tokens of pieces that answer operations of other workers, or of this one to itself.
+/// Set in the tokens of parked batches that answer forwarded operations: those of other nodes, or
+/// of this worker to its own node.
 const FORWARDED: u64 = 1 << 63;
-/// A reply waits so long for a copy that gives no sign of life and is to be removed.
+/// A reply waits this long for a silent copy, which the controller should remove meanwhile.
 const REMOVAL_NS: u64 = 3_000_000_000;
-/// A lane of operations that have none.
+/// The stream index of operations without a stream.
 pub(super) const NO_STREAM: u16 = u16::MAX;
 
-/// The operations of others that a piece answers: consecutive places of one sending.
+/// The forwarded operations that a parked batch answers: consecutive places of one sending.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ForwardedOps {
     pub(super) source: OpSource,
@@ -38,7 +40,7 @@ pub(super) struct ForwardedOps {
     pub(super) left: u16,
 }
 
-/// What a worker has of the data plane once its node has an id.
+/// A worker's state in the data plane, once its node has an id.
 pub(crate) struct DataPlane {
     pub(super) ops: OpStreams,
     pub(super) parked: ParkedReplies,
@@ -46,21 +48,22 @@ pub(crate) struct DataPlane {
     pub(super) cache: LinkCache,
     pub(super) answers: AnswersWriter,
     pub(super) forwarded_ops: Slab<ForwardedOps>,
-    /// Lanes with operations that were never sent.
+    /// Streams with operations that were never sent.
     pub(super) new_in: Vec<u16>,
-    /// `Forward`s to this node itself.
+    /// `Forward` frames to this node itself.
     pub(super) to_self: Vec<u8>,
-    /// `Answers` to them.
+    /// `Answers` frames to them.
     pub(super) from_self: Vec<u8>,
-    /// Frames on their way into a link.
+    /// Memory for frames to a link.
     pub(super) frames: Vec<u8>,
     /// Replies of the batch that is being answered for others.
     pub(super) texts: Vec<u8>,
-    /// Operations that were submitted for this node since the last round, and for others.
+    /// Operations submitted to this node since the last round.
     pub(super) direct: u64,
+    /// Operations submitted to other nodes since the last round.
     pub(super) forwarded: u64,
     me: NodeId,
-    /// When the round began a stream was over half full.
+    /// At the beginning of the round, a stream was over half full.
     pub(super) is_held_back: bool,
 }
 
@@ -87,7 +90,7 @@ impl DataPlane {
         }
     }
 
-    /// Adds an operation for an owner; false: too many are not answered.
+    /// Adds an operation for an owner. Returns false if too many are unanswered.
     pub(super) fn submit(
         &mut self,
         owner: NodeId,
@@ -106,7 +109,7 @@ impl DataPlane {
         is_taken
     }
 
-    /// Says the answers that were collected, if there are any.
+    /// Sends the collected answers, if there are any.
     pub(super) fn send_answers(&mut self, node: &Node, forwarded: ForwardedOps) {
         if self.answers.count() == 0 {
             return;
@@ -128,14 +131,14 @@ impl DataPlane {
         }
     }
 
-    /// So many operations of others wait in the piece with this token.
+    /// Records that `left` forwarded operations wait in the parked batch with this token.
     pub(super) fn note_left(&mut self, token: u64, left: usize) {
         if let Some(forwarded) = self.forwarded_ops.get_mut((token & !FORWARDED) as usize) {
             forwarded.left = left as u16;
         }
     }
 
-    /// Answers a piece of others that has to wait for nothing.
+    /// Answers a batch of forwarded operations that needs nothing.
     pub(super) fn answer_at_once(&mut self, node: &Node, token: u64, batch: &ParkedBatch) {
         let Some(forwarded) = self.forwarded_ops.try_remove((token & !FORWARDED) as usize) else {
             return;
@@ -146,7 +149,7 @@ impl DataPlane {
         self.send_answers(node, forwarded);
     }
 
-    /// Says that an operation of others is to be sent again, or was not done.
+    /// Tells the sender of an operation to send it again, or that it was not performed.
     pub(super) fn send_exception(
         &mut self,
         node: &Node,
@@ -158,14 +161,15 @@ impl DataPlane {
     }
 }
 
-/// What came of an operation to be sent: its reply, or where it has to go.
+/// The outcome of a parked operation: its reply, or the need to send it again.
 enum LocalOutcome<'a> {
     Reply(&'a [u8]),
     Again,
 }
 
 impl Router {
-    /// What the worker has of the data plane; none before the node has a place in a cluster.
+    /// Creates the worker's data plane if needed. Returns false before the node has a place in a
+    /// cluster.
     pub(super) fn begin_plane(&mut self) -> bool {
         if self.plane.is_some() {
             return true;
@@ -180,7 +184,7 @@ impl Router {
         true
     }
 
-    /// Sends what was submitted: to other nodes, and to this one.
+    /// Sends the submitted operations to other nodes, and to this one.
     pub(super) fn send_operations(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(&self.node);
         let Some(keyspace) = node.keyspace() else { return };
@@ -219,7 +223,8 @@ impl Router {
         });
     }
 
-    /// Does what this worker has asked of this node itself, and takes the answers. True: there was something.
+    /// Performs the operations that this worker sent to its own node, and handles the answers.
+    /// Returns true if there were any.
     pub(super) fn serve_itself(&mut self, ctx: &mut RouterContext<'_>) -> bool {
         let Some(plane) = self.plane.as_deref_mut() else { return false };
         if plane.to_self.is_empty() && plane.from_self.is_empty() {
@@ -242,7 +247,7 @@ impl Router {
         true
     }
 
-    /// Takes the answers of this node to its own operations.
+    /// Handles the answers of this node to its own operations.
     pub(super) fn on_own_answers(&mut self, ctx: &mut RouterContext<'_>) {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         if plane.from_self.is_empty() {
@@ -264,7 +269,7 @@ impl Router {
         }
     }
 
-    /// Answers of an owner.
+    /// Handles an owner's answers.
     pub(super) fn on_answers(&mut self, ctx: &mut RouterContext<'_>, answers: &Answers<'_>) {
         let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
         plane
@@ -273,13 +278,13 @@ impl Router {
         self.end_operations();
     }
 
-    /// Operations that were tried for too long end.
+    /// Ends the operations whose deadline has passed.
     pub(super) fn tick_operations(&mut self, ctx: &mut RouterContext<'_>) {
         let (node, core) = (Arc::clone(&self.node), self.core);
         let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
         let progress = |owner: NodeId| {
             if owner == node.me().0 {
-                // It works, but what it waits for may be out of reach.
+                // This node itself makes progress, but the copies it waits for may be out of reach.
                 return if node.paths.is_cut_off() { 0 } else { ctx.now.mono_ns };
             }
             node.links().of_worker(owner, core).map_or(0, |link| link.progress_ns())
@@ -289,7 +294,8 @@ impl Router {
         self.end_operations();
     }
 
-    /// Releases the replies that copies hold by now. `acked`: read before the inbox was emptied.
+    /// Releases the replies whose copies have acknowledged. `acked` was read before the inbox was
+    /// emptied.
     pub(super) fn release_replies(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -303,7 +309,7 @@ impl Router {
         let is_stopped = copies.is_some_and(|copies| copies.is_stopped(self.contact, ctx.now));
         let mut parked = std::mem::take(&mut plane.parked);
         if is_stopped {
-            // Others may have answered since for what these replies say.
+            // A newer primary may have answered differently since.
             parked.drain(|batch, place| self.abandon(batch, place));
         } else {
             for &(link, position) in acked {
@@ -317,7 +323,7 @@ impl Router {
         self.end_operations();
     }
 
-    /// Something happened to a partition that replies may wait for.
+    /// Handles a change of a partition that replies may wait for.
     pub(super) fn open_replies(&mut self, ctx: &mut RouterContext<'_>, opening: &Opening) {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let mut parked = std::mem::take(&mut plane.parked);
@@ -328,7 +334,8 @@ impl Router {
         self.end_operations();
     }
 
-    /// The links whose streams replies wait for, and up to where they are acknowledged.
+    /// Returns the links that replies wait for, with their acknowledged positions. Updates
+    /// `is_held_back`.
     pub(super) fn read_acked(&mut self) -> ArrayVec<(LinkIndex, u64), 64> {
         let mut acked = ArrayVec::new();
         let node = Arc::clone(&self.node);
@@ -371,7 +378,7 @@ impl Router {
         }
         let mut parked = std::mem::take(&mut plane.parked);
         let now_ns = ctx.now.mono_ns;
-        // Where most voters are in reach they remove a copy that is not.
+        // With most voters in reach, the controller removes an unreachable copy.
         let patience_ns = if node.paths.is_cut_off() { DEADLINE_NS } else { REMOVAL_NS };
         let is_late = |since_ns: u64, link: LinkIndex| {
             let progress_ns = node.links().get(link).map_or(0, |link| link.progress_ns());
@@ -383,7 +390,8 @@ impl Router {
         }
     }
 
-    /// An operation whose reply may not be told any more. Whoever forwarded it hears nothing and asks the next owner.
+    /// Gives up an operation whose reply must not be sent any more. The sender of a forwarded one
+    /// gets no answer, and asks the next owner.
     fn abandon(&mut self, batch: &ParkedBatch, at: usize) {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         if batch.token & FORWARDED != 0 {
@@ -407,7 +415,7 @@ impl Router {
         note_ended(&mut self.pending_ops, &mut self.ended_ops, &mut self.texts, ended);
     }
 
-    /// The owner's answer to a run of operations of others.
+    /// Answers a run of forwarded operations.
     fn answer_parked(&mut self, batch: &ParkedBatch) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
@@ -461,7 +469,8 @@ impl Router {
         }
     }
 
-    /// An operation of this worker's own, done here for a client and not told, is asked of the newest owner.
+    /// Sends an operation of this worker, which was performed here without a reply, to the newest
+    /// owner.
     fn resend(&mut self, ctx: &mut RouterContext<'_>, batch: &ParkedBatch, at: usize) {
         let node = Arc::clone(&self.node);
         let op = &batch.ops()[at];
@@ -489,7 +498,7 @@ impl Router {
         }
     }
 
-    /// Replies to `count` requests of a client, from number `index` of its waiter on.
+    /// Completes `count` requests of a client, from index `index` of the pending operation on.
     fn reply_run(&mut self, token: u64, index: usize, count: usize, text: &[u8]) {
         let (index, count) = (index as u32, count as u32);
         let (partition, result) = (Partition::default(), PlaneEnding::Done(text));
@@ -497,7 +506,7 @@ impl Router {
         note_ended(&mut self.pending_ops, &mut self.ended_ops, &mut self.texts, ended);
     }
 
-    /// Notes a run of operations of others whose replies wait for copies; its token.
+    /// Records a run of forwarded operations whose replies wait for copies, and returns its token.
     pub(super) fn wait_for_copies(plane: &mut DataPlane, forwarded: ForwardedOps) -> u64 {
         plane.forwarded_ops.insert(forwarded) as u64 | FORWARDED
     }
@@ -518,7 +527,7 @@ impl Router {
                 EndedText::Other(result) => result,
             };
             if let ReplyKind::Run = pending.reply_kind {
-                // A limit may have another answer to it.
+                // A limit may have a degraded decision instead.
                 let reply_kind = ReplyKind::Limited { quiet: false, raw_request: line };
                 let place = pending.place + u64::from(index);
                 self.results.push((PendingOp { place, reply_kind, partition, ..pending }, result));
@@ -536,18 +545,18 @@ pub(super) struct EndedOp {
     index: u32,
     count: u32,
     partition: Partition,
-    /// What a client wrote, if it is one of a run and was not done.
+    /// The client's request, if it is one of a run and was not performed.
     line: Bytes,
     result: EndedText,
 }
 
 enum EndedText {
-    /// Bytes of the front's texts.
+    /// A range of the router's `texts`.
     Text(usize, usize),
     Other(OpResult),
 }
 
-/// Keeps what ended until it can be looked at.
+/// Keeps an ended operation until `end_operations` handles it.
 fn note_ended(
     pending_ops: &mut Slab<PendingOp>,
     all: &mut Vec<EndedOp>,

@@ -1,7 +1,7 @@
-//! Common requests of a `Forward`, which are done together on open headers.
+//! Fast requests of a `Forward` frame, which are performed together on open headers.
 //!
-//! Here: which requests of a frame are such, their records, results and answers. Not here: all other requests (`owner`),
-//! what a request does (`fast`).
+//! Here: the fast requests of a frame, their records, results and answers. Not here: all other
+//! requests (`owner`), the effect of a request (`fast`).
 
 use std::sync::Arc;
 
@@ -25,33 +25,33 @@ use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
 use crate::session::{ExecContext, KeyLookup, is_fast};
 use crate::shards::{BATCH_SHARDS_MAX, Shards};
 
-/// What the replies of a batch wait for.
+/// The needs of the replies of a batch.
 type Needs = ArrayVec<ArrayVec<Need, LINKS_MAX>, BATCH_SHARDS_MAX>;
 
-/// Requests of a frame from a place in it on.
+/// The requests of a frame from some place on.
 #[derive(Clone, Copy)]
 pub(super) struct FrameRest<'a> {
     pub(super) head: ForwardContext<'a>,
     /// All requests of the frame.
     pub(super) requests: &'a [ForwardOp],
-    /// Where these begin.
+    /// The place of the first of them.
     pub(super) place: usize,
-    /// The first place whose answer was not said yet.
+    /// The first place whose answer was not sent.
     pub(super) first: u16,
 }
 
-/// One of the commonest requests, and what was found out about its key.
+/// A fast request with the look-up of its key.
 #[derive(Clone, Copy)]
 pub(crate) struct FastOp<'b> {
     pub(crate) fast: &'b FastRequest<'b>,
-    /// Of the key as it is counted.
+    /// The hash of the counted key.
     pub(crate) hash: u64,
-    /// What limits say of the key; none where there are no limits at all.
+    /// The limits of the key; `None` if no limits are configured.
     pub(crate) lookup: Option<&'b KeyLookup<'b>>,
 }
 
 impl<'b> FastOp<'b> {
-    /// Whether it may be done while shards are held.
+    /// Whether it may be performed while shards are held.
     #[inline]
     pub(crate) fn is_fast(self) -> bool {
         match self.lookup {
@@ -67,12 +67,12 @@ impl<'b> FastOp<'b> {
         self.lookup.map_or(own, |lookup| lookup.counted(own))
     }
 
-    /// Whether that is another key than the client wrote.
+    /// Whether that key differs from the client's.
     pub(crate) fn is_counted_elsewhere(self) -> bool {
         self.key() != self.fast.key()
     }
 
-    /// How much it may change.
+    /// The largest change it may make.
     #[inline]
     pub(crate) fn touches(self) -> Touches {
         if self.lookup.is_some_and(|lookup| !lookup.has_no_limit()) {
@@ -85,7 +85,7 @@ impl<'b> FastOp<'b> {
         }
     }
 
-    /// Does it and appends its reply; false: it has to go the long way.
+    /// Performs the request and appends its reply. Returns false if it needs the general path.
     #[inline]
     pub(crate) fn answer(
         self,
@@ -100,10 +100,10 @@ impl<'b> FastOp<'b> {
     }
 }
 
-/// A common request of a frame.
+/// A fast request of a frame.
 struct FrameOp<'a> {
     fast: FastRequest<'a>,
-    /// Where its line ends.
+    /// The end of its line.
     end: usize,
     hash: u64,
     lookup: Option<KeyLookup<'a>>,
@@ -115,7 +115,7 @@ impl FrameOp<'_> {
     }
 }
 
-/// Whether a request is one that a batch on open headers may do.
+/// Whether a batch on open headers may perform a request of this kind.
 pub(super) fn is_plain(request: ForwardOp) -> bool {
     request.op_flags & op_flags::AGAIN == 0
         && OpKind::of_bits(request.op_flags).is_some_and(OpKind::is_of_client)
@@ -142,8 +142,8 @@ impl FrameRest<'_> {
 }
 
 impl Router {
-    /// Does as many requests as are common ones on open headers, up to a batch; how many it has done. `lines` begins with the
-    /// first one's line.
+    /// Performs the fast requests in front of `lines` on open headers, up to a batch, and returns
+    /// their number. `lines` begins with the first request's line.
     pub(super) fn serve_common(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -181,7 +181,7 @@ impl Router {
     }
 }
 
-/// Reads the common requests in front of `lines`, up to a batch.
+/// Reads the fast requests in front of `lines`, up to a batch.
 fn read<'a>(
     shards: &Shards,
     active_limits: &'a ActiveLimits,
@@ -220,8 +220,8 @@ fn read<'a>(
     batch
 }
 
-/// Whether a request may be done on the open header of its partition: this node counts it under a key of that
-/// partition, as the node in front did.
+/// Whether a request may be performed on the open header of its partition: this node counts it
+/// under a key of that partition, as the sending node did.
 fn is_counted_alike(
     fast_op: FastOp<'_>,
     request: ForwardOp,
@@ -236,8 +236,8 @@ fn is_counted_alike(
 }
 
 impl DataPlane {
-    /// Does a batch, up to the first request that has to go the long way, and records it. The answers are appended to
-    /// `texts`; returned is where each of them ends.
+    /// Performs a batch, up to the first request that needs the general path, and records it.
+    /// Appends the replies to `texts` and returns their ends.
     fn perform(
         &mut self,
         router_ctx: &mut RouterContext<'_>,
@@ -259,7 +259,7 @@ impl DataPlane {
         for (position, fast_op) in batch.iter().map(FrameOp::common).enumerate() {
             let (term, hash) = (rest.request(position).term, fast_op.hash);
             let is_read = matches!(fast_op.fast, FastRequest::Get { .. });
-            // The header is looked at while the shard is held.
+            // The header is read while the shard is held.
             let Some(engine) = locked.engine_beside(position, hash) else { break };
             let placed = serving.next(hash, is_read).filter(|placed| placed.at.term == term);
             let Some(placed) = placed else { break };
@@ -289,7 +289,7 @@ impl DataPlane {
         ends
     }
 
-    /// Says the answers of a batch, or lets them wait. `ends` tells where each ends in `texts`.
+    /// Sends the answers of a batch, or parks them. `ends` has the end of each in `texts`.
     fn answer_common(
         &mut self,
         (node, now_ns): (&Node, u64),
@@ -329,7 +329,7 @@ impl DataPlane {
             }
             self.note_left(token, at - from);
             if batch.needs_nothing() {
-                // Only in front of or behind others that need something.
+                // Possible only beside other batches of these answers that need something.
                 self.answer_at_once(node, token, &batch);
             } else {
                 self.parked.park(batch);

@@ -1,7 +1,8 @@
-//! A client's batch that this node does itself, on open headers.
+//! A client's batch that this node performs itself, on open headers.
 //!
-//! Here: the names of its operations, their records, and whether its replies wait. Not here: what an operation does (`session`,
-//! `fast`), records (`batch`), batches of other nodes (`fast_op`).
+//! Here: the ids of its operations, their records, and whether its replies wait. Not here: the
+//! effect of an operation (`session`, `fast`), records (`batch`), batches of other nodes
+//! (`fast_op`).
 
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ use crate::node::reply_queue::ReplyQueue;
 use crate::node::serving::Serving;
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// A batch of a client on open headers, while it is done and until its replies are told or wait.
+/// A client's batch on open headers, until its replies are sent or parked.
 pub(crate) struct LocalBatch<'f> {
     node: Arc<Node>,
     plane: &'f mut DataPlane,
@@ -31,7 +32,7 @@ pub(crate) struct LocalBatch<'f> {
     client: Client,
     /// The links that its replies may need.
     links: ArrayVec<LinkIndex, NEEDS_MAX>,
-    /// For each operation where its reply ends in the output and its line in the input, its lane and its number.
+    /// The operations, in order.
     ops: ArrayVec<LocalOp, BATCH_SHARDS_MAX>,
 }
 
@@ -45,7 +46,8 @@ struct LocalOp {
 }
 
 impl Router {
-    /// Begins a batch of the client whose turn it is, on open headers. Returns `None` while nothing may be done so.
+    /// Begins a batch of the current client on open headers. Returns `None` while that is not
+    /// possible.
     pub(crate) fn begin_batch(&mut self) -> Option<LocalBatch<'_>> {
         if !self.begin_plane() {
             return None;
@@ -69,8 +71,9 @@ impl LocalBatch<'_> {
         &mut self.plane.recorder
     }
 
-    /// The lane of an operation on these copies, [`NO_STREAM`] if it needs none; `None` if it may not be done: its reply must have room
-    /// in the batch's piece, its record in the streams, and its name in the lane.
+    /// The stream of an operation on these copies, [`NO_STREAM`] if it needs none. `None` if the
+    /// operation must not be performed: there must be room for its reply in the parked batch, for
+    /// its record in the streams of the copies, and for its id in the op stream.
     #[inline]
     pub(crate) fn stream_for(&mut self, set: ReplicaSet, is_read: bool) -> Option<u16> {
         let links = &mut self.links;
@@ -88,7 +91,8 @@ impl LocalBatch<'_> {
         ops.has_room(stream, 1).then_some(stream)
     }
 
-    /// A name in this lane for the operation that was just done and has changed something; none if no other copy has to hold it.
+    /// An id in this stream for the last operation, which has changed something; `None` if no other
+    /// copy must hold the change.
     pub(crate) fn name(
         &mut self,
         stream: u16,
@@ -107,7 +111,7 @@ impl LocalBatch<'_> {
         Some((stream, OpId { stream: ops.id(stream), first, done, number }))
     }
 
-    /// Notes the operation that was just done: where its reply ends in the output, and its line in the input.
+    /// Adds the last operation: the end of its reply in the output, and of its line in the input.
     pub(crate) fn push(
         &mut self,
         (text_end, line_end): (usize, usize),
@@ -126,8 +130,8 @@ impl LocalBatch<'_> {
         recorder.finish(serving, (self.node.links(), cache), &keyspace.replicas, out);
     }
 
-    /// Tells the replies, which are bytes of `out` from `start` on, or lets them wait. `input` is what the lines are bytes of,
-    /// from 0 on.
+    /// Sends the replies, which are the bytes of `out` from `start` on, or parks them. The lines
+    /// are the bytes of `input` from 0 on.
     pub(crate) fn reply(
         self,
         serving: &Serving<'_>,
@@ -152,7 +156,8 @@ impl LocalBatch<'_> {
             replies.push_written(start, out);
             return;
         }
-        // One waiter for the batch: the numbers of its operations were given out for it.
+        // One pending operation for the batch: the numbers of its operations were taken for its
+        // token.
         let count = ops.len();
         let place = replies.reserve_run(count);
         let pending = PendingOp {

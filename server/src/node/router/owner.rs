@@ -1,7 +1,7 @@
-//! Operations that a worker does for others, and for itself by the long way.
+//! Operations that a worker performs for other nodes, and for itself on the general path.
 //!
-//! Here: `Forward` frames, and the requests that are done one by one. Not here: those that are done together (`fast_op`), what an
-//! operation does (`replicas`, `state_machine`).
+//! Here: `Forward` frames, and the requests that are performed one by one. Not here: those that are
+//! performed together (`fast_op`), the effect of an operation (`replicas`, `state_machine`).
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::node::operation::{HeldOp, OpRef, OpSource, Performed};
 use crate::node::serving::Serving;
 use crate::node::state_machine::OpKind;
 
-/// A line that is no request of a client is told with its length in front.
+/// The bytes of the length in front of a line that is no client's request.
 const LENGTH_BYTES: usize = 4;
 
-/// What a frame's requests have in common.
+/// The common fields of a frame's requests.
 #[derive(Clone, Copy)]
 pub(super) struct ForwardContext<'a> {
     pub(super) source: OpSource,
@@ -30,11 +30,11 @@ pub(super) struct ForwardContext<'a> {
 }
 
 impl Router {
-    /// Does the operations of a `Forward`.
+    /// Performs the operations of a `Forward` frame.
     ///
     /// # Errors
     ///
-    /// The frame is broken.
+    /// The frame cannot be decoded.
     pub(in crate::node) fn serve_forward(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -109,7 +109,7 @@ impl Router {
         );
     }
 
-    /// Does one request by the long way.
+    /// Performs one request on the general path.
     fn serve_one(
         &mut self,
         ctx: &mut RouterContext<'_>,
@@ -171,7 +171,7 @@ impl Router {
         Ok(())
     }
 
-    /// Does an operation that was held.
+    /// Performs an operation that was held.
     pub(super) fn perform_waiting(&mut self, ctx: &mut RouterContext<'_>, op: &HeldOp) {
         let node = Arc::clone(&self.node);
         let Some(keyspace) = node.keyspace() else { return };
@@ -201,7 +201,7 @@ impl Router {
         }
     }
 
-    /// Says what became of an operation that was held and not done.
+    /// Answers an operation that was held and not performed.
     pub(super) fn end_waiting(&mut self, op: &HeldOp, kind: ExceptionKind) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
@@ -212,7 +212,7 @@ impl Router {
 }
 
 impl super::data_plane::DataPlane {
-    /// One reply waits for copies.
+    /// Parks one reply that waits for copies.
     fn park_one(
         &mut self,
         now: NodeTime,
@@ -235,7 +235,7 @@ impl super::data_plane::DataPlane {
     }
 }
 
-/// Takes the line of a request from the front of all lines.
+/// Removes and returns the line of a request from the front of all lines.
 fn take_line<'a>(
     ctx: &RouterContext<'_>,
     request: ForwardOp,
@@ -260,7 +260,7 @@ fn take_line<'a>(
     Ok(line)
 }
 
-/// A line with its length in front, if it is no request of a client.
+/// A line, with its length in front unless it is a client's request.
 pub(super) fn line_of(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
     if op_kind.is_of_client() {
         return Bytes::copy_from_slice(raw_request);

@@ -1,4 +1,4 @@
-//! Tests of `process` that leave the test's own process as it is: no fork, no change of user.
+//! Tests of `process` without side effects on the test process: no fork, no change of user.
 
 use super::*;
 
@@ -6,7 +6,7 @@ use super::*;
 fn a_pidfile_holds_our_id_and_goes_with_its_owner() {
     let dir = tempfile::tempdir().expect("a directory for one file");
     let path = dir.path().join("pid");
-    // What an earlier life left behind is no obstacle.
+    // The temporary file of a crashed process does no harm.
     fs::write(dir.path().join("pid.tmp"), "half").expect("the directory is ours");
     fs::write(&path, "not a number\n").expect("the directory is ours");
 
@@ -28,7 +28,7 @@ fn a_pidfile_of_a_successor_stays() {
 }
 
 #[test]
-fn a_pidfile_without_a_directory_is_an_error_that_names_it() {
+fn a_pidfile_without_a_directory_is_an_error() {
     let dir = tempfile::tempdir().expect("a directory to miss one in");
     let path = dir.path().join("missing").join("pid");
     let error = Pidfile::create(&path).expect_err("no directory");
@@ -48,21 +48,21 @@ fn only_a_positive_number_is_a_process_id() {
 }
 
 #[test]
-fn a_descriptor_limit_that_is_high_enough_is_left_alone() {
+fn a_sufficient_descriptor_limit_is_unchanged() {
     let (soft, _) = getrlimit(Resource::RLIMIT_NOFILE).expect("every process has one");
     assert_eq!(raise_descriptor_limit(1).expect("one is little"), soft);
 }
 
 #[test]
 fn a_limit_beyond_the_kernels_is_refused_and_named() {
-    // More than fs.nr_open, which binds root as well.
+    // Above fs.nr_open, which limits root too.
     let error = raise_descriptor_limit(usize::MAX).expect_err("nobody may have that many");
     assert!(matches!(error, ProcessError::Descriptors { .. }), "{error}");
     assert!(error.to_string().starts_with("-c 18446744073709551615 needs"), "{error}");
 }
 
 #[test]
-fn a_user_is_found_by_name_by_number_or_taken_by_number_alone() {
+fn a_user_is_found_by_name_or_number() {
     let ids = |name| find_user(name).map(|(uid, gid)| (uid.as_raw(), gid.as_raw()));
     assert_eq!(ids("root").expect("everywhere"), (0, 0));
     assert_eq!(ids("0").expect("everywhere"), (0, 0));

@@ -1,7 +1,7 @@
-//! When the snapshot is saved while the server runs: every so often, and when an operator asks.
+//! Saves snapshots while the server runs: at intervals, and on request.
 //!
-//! Here: the thread that does it, reading the last one at start, and what is told of both. Not here:
-//! the file (`snapshot`), the snapshot on the way out (`server`).
+//! Here: the thread that saves, reading the last snapshot at startup, and the metrics and log lines
+//! of both. Not here: the file (`snapshot`), the snapshot at shutdown (`server`).
 
 use std::io;
 use std::path::Path;
@@ -14,25 +14,25 @@ use std::time::Duration;
 use super::{SnapshotError, check, load, loaded, rename_damaged, rename_loaded, save};
 use crate::runtime::service::Service;
 
-/// Between two locks of a shard: workers on the same processors go on meanwhile.
+/// Pause between two locks of a shard, in which workers on the same processor can run.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// What became of snapshots, for `stats`.
+/// Metrics of snapshots, for `stats`.
 #[derive(Debug, Default)]
 pub struct SnapshotMetrics {
-    /// Those that were saved.
+    /// Snapshots that were saved.
     pub saved: AtomicU64,
-    /// Those that could not be.
+    /// Snapshots that failed.
     pub failed: AtomicU64,
-    /// When the last one that was saved was begun, in Unix milliseconds; 0: there is none.
+    /// Start of the last saved snapshot, in Unix milliseconds; 0: none was saved.
     pub last_begun_unix_ms: AtomicU64,
-    /// How long it took.
+    /// Duration of the last saved snapshot.
     pub last_took_ms: AtomicU64,
-    /// How many items it has.
+    /// Number of items in the last saved snapshot.
     pub last_items: AtomicU64,
 }
 
-/// The thread that saves snapshots while the server runs.
+/// Handle to the thread that saves snapshots while the server runs.
 pub(crate) struct Keeper {
     wanted: SyncSender<()>,
     ends: Arc<AtomicBool>,
@@ -40,16 +40,17 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the thread if there is a snapshot file.
+    /// Starts the thread if a snapshot file is configured.
     ///
     /// # Errors
     ///
-    /// When the system gives no thread.
+    /// The system cannot create a thread.
     pub(crate) fn start(service: &Arc<Service>) -> io::Result<Option<Self>> {
         if service.config().snapshot_file.is_none() {
             return Ok(None);
         }
-        // One that is asked for while one is being written follows it; a third has the same effect.
+        // A request during a snapshot starts another one afterwards; further requests share that
+        // one.
         let (wanted, asked) = sync_channel(1);
         let ends = Arc::new(AtomicBool::new(false));
         let (service, until) = (Arc::clone(service), Arc::clone(&ends));
@@ -59,17 +60,17 @@ impl Keeper {
         Ok(Some(Self { wanted, ends, thread }))
     }
 
-    /// Has a snapshot written.
+    /// Requests a snapshot.
     pub(crate) fn want(&self) {
-        // Full: one is on its way that has not begun.
+        // The channel is full: an earlier request has not started yet.
         let _ = self.wanted.try_send(());
     }
 
-    /// Gives up what is being written, and waits for that.
+    /// Cancels a snapshot in progress and waits for the thread to end.
     pub(crate) fn end(self) {
         self.ends.store(true, Ordering::Relaxed);
         drop(self.wanted);
-        // It panics only where the process ends.
+        // An error means a panic, which ends the process anyway.
         let _ = self.thread.join();
     }
 }
@@ -85,7 +86,7 @@ fn run(service: &Service, asked: &Receiver<()>, ends: &AtomicBool) {
     loop {
         let is_asked = match interval {
             None => asked.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            // From beginning to beginning, so that what a crash loses has a bound.
+            // Measured from start to start, which bounds the loss by a crash.
             Some(interval) => {
                 let since = Duration::from_nanos(now_ns().saturating_sub(begun_ns));
                 asked.recv_timeout(interval.saturating_sub(since))
@@ -104,10 +105,10 @@ fn run(service: &Service, asked: &Receiver<()>, ends: &AtomicBool) {
 ///
 /// # Errors
 ///
-/// No snapshot can be kept there: [`SnapshotError::Unusable`].
+/// No snapshot can be written to the path: [`SnapshotError::Unusable`].
 pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
     let Some(path) = &service.config().snapshot_file else { return Ok(()) };
-    // Once more, as who we are by now.
+    // Check again, because the user may have changed since the first check.
     check(path)?;
     let read = loaded(path);
     match load(service.shards(), service.clock().now(), path) {
@@ -121,32 +122,36 @@ pub(crate) fn restore(service: &Service) -> Result<(), SnapshotError> {
                 path = %path.display(),
                 "snapshot read"
             );
-            // With an interval the next one is begun now and takes its place: a crash before that loses
-            // no more than it may.
+            // With an interval a new snapshot is started now and replaces this one. Until then a
+            // crash restores this one, which loses no more than an interval.
             if service.config().snapshot_interval.is_none() {
                 rename_loaded(path)?;
             }
         }
         Ok(None) if read.exists() => tracing::warn!(
             path = %path.display(),
-            "no snapshot, starting empty: the last run did not save one; {} is the one that it read",
+            "starting empty: the last run saved no snapshot; {} is the snapshot that it had read",
             read.display()
         ),
         Ok(None) => {}
-        // A server that does not start for want of old counts would be worse than one without.
+        // Old counts are not worth refusing to start.
         Err(error) => {
             if let Ok(aside) = rename_damaged(path) {
                 let aside = aside.display();
-                tracing::error!(%error, %aside, "snapshot left aside: starting empty");
+                tracing::error!(
+                    %error,
+                    %aside,
+                    "starting empty: the snapshot cannot be read and was renamed"
+                );
             } else {
-                tracing::error!(%error, "snapshot not read: starting empty");
+                tracing::error!(%error, "starting empty: the snapshot cannot be read");
             }
         }
     }
     Ok(())
 }
 
-/// Saves one, with pauses, and takes note of it.
+/// Saves a snapshot, with pauses, and updates the metrics.
 fn keep(service: &Service, path: &Path, ends: &AtomicBool, why: &str) {
     let begun = service.clock().now();
     let pause = || {
@@ -167,7 +172,7 @@ fn keep(service: &Service, path: &Path, ends: &AtomicBool, why: &str) {
         Err(_) if ends.load(Ordering::Relaxed) => {}
         Err(error) => {
             metrics.failed.fetch_add(1, Ordering::Relaxed);
-            tracing::error!(%error, why, "snapshot not saved: the one before stays");
+            tracing::error!(%error, why, "snapshot not saved: the previous one stays in place");
         }
     }
 }

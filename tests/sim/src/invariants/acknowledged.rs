@@ -1,6 +1,6 @@
-//! Every count that was acknowledged is there at the end, and nothing is that was not asked.
+//! Every acknowledged count is there at the end, and no count is that was not requested.
 //!
-//! What a counter holds at the end is read from its copies. Where all copies were lost it began anew,
+//! The final value of a counter is read from its copies. If all copies were lost it started again,
 //! and only the upper bound holds.
 
 use super::Case;
@@ -22,8 +22,8 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
                  may have been done"
             ));
         }
-        // Each acknowledged count has its value: with none lost, the values up to the highest that
-        // nobody was told are of counts with an unknown outcome.
+        // Each acknowledged count has its value: with none lost, the other values up to the highest
+        // belong to counts with an unknown outcome.
         if !case.was_lost(key) && highest < acknowledged {
             found.push(format!("{key}: {acknowledged} acknowledged, and only {highest} counted"));
         }

@@ -1,14 +1,14 @@
-//! No limit admits more than it says, whoever is primary and whatever its clock shows.
+//! No limit admits more than its policy, whichever node is primary and whatever its clock shows.
 //!
-//! The time of a partition runs up to a twentieth faster than true time, for clocks run wrong and are
-//! corrected: so a true span is taken for a twentieth more.
+//! The time of a partition runs up to a twentieth faster than true time, because clocks run wrong
+//! and are corrected: so a true span counts as a twentieth longer.
 
 use std::time::Duration;
 
 use super::Case;
 use crate::history::{Answer, Request};
 
-/// Most that a limit admits in a span.
+/// The most that a limit admits in a span.
 fn most(key: &str, span: Duration) -> Option<u64> {
     let span = span.as_secs_f64() * 1.05;
     Some(match key {
@@ -34,7 +34,7 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
             .collect();
         allowed.sort_by_key(|request| request.ended_at);
         for first in &allowed {
-            // Those that were certainly done from here on, the soonest ended first.
+            // The requests that certainly began from here on, the earliest end first.
             let later = allowed.iter().filter(|request| request.began >= first.began);
             let mut count = 0;
             let mut worst = None;

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::history::{Answer, History};
 
-/// A cut is gone around within this time.
+/// The time within which nodes route around a cut.
 const HEALS_WITHIN: Duration = Duration::from_secs(3);
 
-/// Looks at the requests within the cuts, each of which has a beginning and an end.
+/// Checks the requests within the cuts, each of which has a beginning and an end.
 pub(crate) fn check(history: &History, cuts: &[(Duration, Duration)], found: &mut Vec<String>) {
     for (from, to) in cuts {
         let is_within =

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use tollgate::simulation::NodeView;
 
-/// As `cluster::replica::Options` has it.
+/// The default of `cluster::replica::ReplicaOptions::held_max`.
 const HELD_MAX: usize = 1024;
 
 pub(super) fn look(address: IpAddr, sight: &NodeView, found: &mut Vec<String>) {

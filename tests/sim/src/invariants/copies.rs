@@ -3,8 +3,8 @@
 use super::Case;
 use tollgate::simulation::{self, Role};
 
-/// A partition's time may be ahead of the world's by so much, for clocks are: what is past its end in
-/// that time is not copied any more, and may still lie where it was.
+/// The most that a partition's time may be ahead of the world's, because clocks are. Items that
+/// have expired in that time are not copied any more, and may still exist in an older copy.
 const AHEAD_MS: u64 = 5_000;
 
 pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {

@@ -1,7 +1,7 @@
-//! Never more live holders than there may be.
+//! There are never more live holders than the limit admits.
 //!
-//! A holder is certainly one from the answer to its request on until it asks to give its place back, or
-//! until the hold may have ended by itself.
+//! A holder is certainly live from the reply to its request until it sends its settle, or until the
+//! hold may have expired.
 
 use super::Case;
 use crate::client::{HOLD, HOLDERS};
@@ -20,7 +20,7 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
         let (Verb::Hold, Answer::Value(name)) = (request.verb, request.answer) else { continue };
         let client = request.client;
         let settled = requests[at + 1..].iter().find(|later| later.client == client);
-        // It may have been given a moment after it was asked for.
+        // The hold may have begun as early as its request.
         let mut end = request.began + least;
         if let Some(settled) = settled.filter(|later| later.verb == Verb::Settle) {
             end = end.min(settled.began);

@@ -1,7 +1,7 @@
-//! What clients were told has an order that agrees with the order in which they were told it.
+//! The replies to clients have an order that agrees with real time.
 //!
-//! A counter's answers are the order: whoever began after another had its answer got a higher one. A
-//! register tells nothing that was overwritten before the question.
+//! A counter's replies give the order: a request that began after another one's reply got a higher
+//! value. A register never returns a value that was overwritten before the request.
 
 use super::Case;
 use crate::history::{Answer, Request, Verb};
@@ -28,7 +28,8 @@ fn counter(key: &str, requests: &[&Request], found: &mut Vec<String>) {
         })
         .collect();
     told.sort_by_key(|(value, _)| *value);
-    // The highest values first: none of those seen may have ended before one with less began.
+    // From the highest value down: no request with a higher value may have ended before this one
+    // began.
     let mut earliest: Option<(u64, &Request)> = None;
     for (value, request) in told.into_iter().rev() {
         if let Some((higher, other)) = earliest

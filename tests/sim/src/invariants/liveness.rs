@@ -1,4 +1,4 @@
-//! When all is healed, every partition is served within five seconds and soon has all its copies.
+//! After all faults, every partition is served within five seconds and soon has all its copies.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -6,19 +6,19 @@ use std::time::Duration;
 
 use tollgate::simulation::{NodeView, Role};
 
-/// The copies that are wanted of each partition.
+/// The wanted copies of each partition.
 const COPIES: usize = 2;
 
-/// How long a cluster may take.
+/// The time limits of a cluster.
 pub(crate) struct Patience {
-    /// Until every partition has a primary at work.
+    /// Until every partition has an active primary.
     pub(crate) served: Duration,
-    /// From then on until all copies are there.
+    /// From then on until all copies exist.
     pub(crate) rest: Duration,
 }
 
-/// A partition of which no copy is left begins anew after `lost_after` seconds: none is served before.
-/// Processes that were just started need a moment, as those that find out.
+/// A partition without any copy starts empty after `lost_after` seconds, and is not served before.
+/// New processes need two more seconds, as do those that detect the loss.
 pub(crate) fn patience(lost_after: u64) -> Patience {
     Patience { served: Duration::from_secs(5 + lost_after + 2), rest: Duration::from_secs(20) }
 }
@@ -31,7 +31,7 @@ fn is_served_by(sights: &[(IpAddr, NodeView)], partition: usize) -> bool {
     })
 }
 
-/// All nodes agree on a map in which every partition is served.
+/// Whether all nodes agree on a map in which every partition is served.
 pub(crate) fn is_served(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     let partitions = first.map.partitions().len();
@@ -41,7 +41,7 @@ pub(crate) fn is_served(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
         && (0..partitions).all(|partition| is_served_by(sights, partition))
 }
 
-/// And all copies are there, and none is on its way.
+/// Whether all copies exist too, and none is being made.
 pub(crate) fn is_at_rest(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     is_served(sights, nodes)
@@ -54,7 +54,7 @@ pub(crate) fn is_at_rest(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
         })
 }
 
-/// Why it is not at rest, in words.
+/// A description of all that keeps the cluster from rest.
 pub(crate) fn what_is_missing(sights: &[(IpAddr, NodeView)]) -> String {
     let mut text = "not at rest in time:".to_owned();
     for (address, sight) in sights {

@@ -8,15 +8,15 @@ use tollgate::simulation::{NodeView, Role};
 
 use crate::history::History;
 
-/// What was seen of terms.
+/// Observations of terms.
 #[derive(Default)]
 pub(super) struct Terms {
-    /// Who was seen as primary of a partition in a term.
+    /// The observed primary of each partition and term.
     primaries: BTreeMap<(usize, u32), IpAddr>,
     lives: BTreeMap<IpAddr, Life>,
 }
 
-/// What was seen of one life of a node.
+/// Observations of one incarnation of a node.
 #[derive(Default)]
 struct Life {
     who: Option<(u128, u64)>,

@@ -1,4 +1,4 @@
-//! No answer of a counter is given twice, but once in each era.
+//! Within an era, each value of a counter is answered only once.
 
 use std::collections::BTreeMap;
 

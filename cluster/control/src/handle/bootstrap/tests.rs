@@ -1,4 +1,4 @@
-//! That no two found a cluster.
+//! No two nodes found a cluster.
 
 use cluster::id::Incarnation;
 
@@ -14,7 +14,7 @@ fn sender(node_uuid: u128) -> Sender {
     }
 }
 
-/// Greetings of `nodes` nodes that see each other now and then, by chance. Who founded.
+/// Simulates greetings of `nodes` nodes that see each other at random. Returns the founders.
 fn run(nodes: usize, wanted: usize, seed: u128) -> Vec<usize> {
     let mut rng = Rng(seed);
     let mut seekers: Vec<BootstrapPeers> = (0..nodes).map(|_| BootstrapPeers::default()).collect();
@@ -55,7 +55,7 @@ fn run(nodes: usize, wanted: usize, seed: u128) -> Vec<usize> {
 }
 
 #[test]
-fn of_fewer_than_twice_as_many_no_two_found() {
+fn no_two_of_fewer_than_twice_the_wanted_found() {
     let mut founded = 0;
     for seed in 0..3000 {
         for (nodes, wanted) in [(3, 3), (3, 2), (4, 3), (5, 3)] {
@@ -69,13 +69,13 @@ fn of_fewer_than_twice_as_many_no_two_found() {
 }
 
 #[test]
-fn whoever_emptied_its_directory_is_not_waited_for() {
+fn emptied_node_does_not_block_the_bootstrap_vote() {
     let now = Duration::from_secs(1);
     let mut seekers = BootstrapPeers::default();
     seekers.saw(&sender(1), None, Some(now), now);
     assert!(!seekers.decide(2, 2, now));
     assert_eq!(seekers.bootstrap_vote(), Some(1));
-    // It is silent, and may have founded: no other one gets the pledge.
+    // The holder is silent and may have founded: no other node gets the vote.
     let later = now + SEEN * 2;
     seekers.saw(&sender(3), Some(3), Some(later), later);
     assert!(!seekers.decide(2, 2, later));

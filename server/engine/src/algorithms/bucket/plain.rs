@@ -1,6 +1,8 @@
-//! The short way of a bucket without options but debt, whose ticks fit 64 bits: most are so.
+//! The fast path of a bucket with no option but `debt` and with ticks that fit 64 bits: the common
+//! case.
 //!
-//! Not here: what is meant, and clocks that have gone back (`bucket`).
+//! Here: the arithmetic in 64 bits. Not here: its definition, and clocks that have gone back
+//! (`bucket`).
 
 use std::hint::cold_path;
 
@@ -10,7 +12,7 @@ use crate::algorithms::fast::FastPath;
 use crate::algorithms::{Attempt, Decision, Verdict, left};
 use crate::time::Now;
 
-/// A bucket of which the TAT is all there is.
+/// A bucket with the TAT as its whole state.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PlainBucket {
     rate: Rate,
@@ -19,7 +21,7 @@ pub(crate) struct PlainBucket {
 }
 
 impl FastPath for PlainBucket {
-    /// When it is full, in ticks.
+    /// The tick at which the bucket is full.
     type State = u64;
 
     #[inline]
@@ -47,7 +49,7 @@ impl FastPath for PlainBucket {
             Err(_) if state.is_empty() => clock,
             Err(_) => return None,
         };
-        // What is missing to a full bucket, in ticks.
+        // The ticks missing to a full bucket.
         let before = full_at.saturating_sub(clock);
         let owed_max = COUNT_MAX.saturating_mul(period);
         if before > owed_max {

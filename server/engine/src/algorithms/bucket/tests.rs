@@ -1,4 +1,4 @@
-//! The token bucket: the design's golden numbers and traps, and its properties against exact twins.
+//! Tests of the token bucket: known results, edge cases, and properties against exact twins.
 
 mod warmup;
 
@@ -24,7 +24,7 @@ fn policy(bucket: &Bucket) -> Policy {
     Policy { algorithm, over: false, shadow: false }
 }
 
-/// A bucket and one key of it.
+/// A bucket and the state of one of its keys.
 struct Key(Bucket, Vec<u8>);
 
 impl Key {
@@ -74,7 +74,7 @@ fn a_debt_of_eight_shuts_for_exactly_two_seconds() {
     assert!(!key.passes(2 * SECOND - 1, 0));
     assert!(!key.passes(2 * SECOND - 1, 1));
     assert!(key.passes(2 * SECOND, 1));
-    // Thirteen are more than it could ever lend, twelve are not.
+    // Thirteen exceed capacity and debt together, twelve do not.
     assert_eq!(key.take(2 * SECOND, 13).retry, None);
     assert_ne!(key.take(2 * SECOND, 12).retry, None);
 }
@@ -166,7 +166,7 @@ fn a_clock_that_goes_back_gives_nothing_twice() {
     assert!(key.passes(100 * SECOND, 10));
     assert!(key.passes(105 * SECOND, 5));
     for back in [0, 1, 50 * SECOND, 104 * SECOND] {
-        // What the clock took back counts as owed until it has brought it again.
+        // The time by which the clock went back counts as owed until it has passed again.
         assert!(key.remaining(back) <= 0);
         assert!(!key.passes(back, 1));
     }
@@ -197,7 +197,7 @@ fn whole_periods_refill_at_once_and_count_from_the_take_that_found_it_full() {
     assert_eq!(key.line(31 * SECOND, 1), "DENY 10 0 30000 30000");
     assert!(!key.passes(61 * SECOND - 1, 1));
     assert_eq!(key.line(61 * SECOND, 4), "ALLOW 10 6 0 60000");
-    // Full since 121 s, the next period begins with this take.
+    // Full since 121 s: the next period begins with this take.
     assert_eq!(key.line(150 * SECOND, 10), "ALLOW 10 0 0 60000");
     assert_eq!(key.1.len(), 16);
 }
@@ -255,7 +255,7 @@ fn tokens_stay_up_to_a_new_capacity_and_debt_stays() {
     key.take(SECOND, 1);
     small.adopt(&large, &mut key.1, at(SECOND));
     key.0 = small;
-    // Full, and so the same as never seen.
+    // A full bucket has the empty state of a new key.
     assert!(key.1.is_empty());
     key.take(SECOND, 3);
     large.adopt(&small, &mut key.1, at(SECOND));
@@ -277,7 +277,7 @@ fn tokens_go_between_refill_all_the_time_and_in_periods() {
     let stepping = Bucket { interval: true, ..steady };
     let mut key = Key::new(steady);
     key.take(0, 10);
-    // Two and a half tokens: two.
+    // Two and a half tokens are rounded down to two.
     stepping.adopt(&steady, &mut key.1, at(15 * SECOND));
     key.0 = stepping;
     assert_eq!(key.line(15 * SECOND, 0), "ALLOW 10 2 0 60000");
@@ -316,7 +316,7 @@ fn a_restored_state_goes_on_where_it_was() {
             let mut key =
                 Key::new(Bucket { capacity: 90, init: 90, interval, ..bucket(10, MINUTE) });
             key.take(origin, 90);
-            // Stopped two and a half minutes later, and that instant is now the origin.
+            // Stopped two and a half minutes later; that instant is the new origin.
             key.0.shift(&mut key.1, -i128::from(origin + 5 * MINUTE / 2));
             assert_eq!(key.remaining(0), if interval { 20 } else { 25 });
             assert_eq!(key.remaining(MINUTE / 2), 30);
@@ -335,7 +335,9 @@ fn any_bucket() -> impl Strategy<Value = Bucket> {
 }
 
 proptest! {
-    /// Properties (b), (c) and (e), and every other figure of a decision.
+    /// A cost passes after exactly `retry` and not earlier, idle state can be dropped, a cost is
+    /// allowed exactly if the usage stays within the limit, and every other field of a decision
+    /// agrees.
     #[test]
     fn a_bucket_agrees_with_the_exact_twin(
         bucket in any_bucket(),
@@ -376,7 +378,8 @@ proptest! {
         }
     }
 
-    /// Property (a), also where the clock goes back, hammers, and states are dropped when idle.
+    /// The bound also holds if the clock goes back, attempts are refused, and idle states are
+    /// dropped.
     #[test]
     fn in_any_span_no_more_passes_than_the_capacity_and_the_refill(
         bucket in any_bucket(),
@@ -397,7 +400,7 @@ proptest! {
             let attempt = step.ask(has, bucket.capacity + bucket.debt, over);
             let decision = bucket.take(&mut state, at(clock), &attempt);
             has = decision.left();
-            // Until something is taken nothing says what time it is.
+            // Until units are taken no state stores the time.
             if !attempt.peek && (decision.granted > 0 || !admitted.is_empty()) {
                 admitted.push((clock, decision.granted.into()));
             }
@@ -407,7 +410,8 @@ proptest! {
         }
         let Rate { count, period } = bucket.rate;
         for from in 0..admitted.len() {
-            // A clock that goes back and forth is held against the span from the first take on.
+            // With a clock that goes back and forth only the span from the first take on has the
+            // bound.
             if backwards && from > 0 {
                 break;
             }
@@ -428,7 +432,7 @@ proptest! {
         }
     }
 
-    /// A restore is no event: all goes on as if the clock had never had another origin.
+    /// A restore changes nothing: the bucket behaves as if the clock had always had the new origin.
     #[test]
     fn a_shift_of_state_and_clock_changes_no_decision(
         mut bucket in any_bucket(),
@@ -473,13 +477,13 @@ proptest! {
             nanos = if jump % 5 == 0 { jump } else { nanos + jump % 3_000_000_000 };
             let cost = if jump % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
             if odd && jump % 11 == 0 {
-                // One that is full before now, soon, or in an age.
+                // A state that is full before now, soon, or in an age.
                 let bytes = if jump % 2 == 0 { 16 } else { 8 };
                 state = (garbage >> (jump % 75)).to_le_bytes()[..bytes].to_vec();
             }
             let attempt = Attempt { part, peek, over, ..take(cost) };
             if plain.take(&state, at(nanos), &attempt).is_none() {
-                // Nothing that is usual goes the long way.
+                // No common case takes the general path.
                 let full_at = tat::decode(&state).unwrap_or(0);
                 let ticks = tat::ticks(rate, at(nanos));
                 let span = tat::cost(rate, cost.max(capacity + debt));

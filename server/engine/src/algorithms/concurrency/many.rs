@@ -1,4 +1,6 @@
-//! The same decisions where a key has so many holds that they lie beside its item.
+//! Decisions for a key with too many holds for its item, which lie beside it.
+//!
+//! Here: the counterpart of each operation. Not here: the store of holds (`holders`).
 
 use super::{Concurrency, ConcurrencyHolds, LARGE_BYTES};
 use crate::algorithms::count::{CountDecision, between, instant};
@@ -7,11 +9,11 @@ use crate::holders::{HOLDERS_MAX, Holders};
 use crate::store::sums::Sum;
 use crate::time::Now;
 
-/// Holds that are few enough to go back to the item.
+/// The most holds that move back into the item.
 const FEW: usize = 16;
 
 impl Concurrency {
-    /// As [`Concurrency::take`].
+    /// Like [`Concurrency::take`], on `holders`.
     pub(crate) fn take_of_many(
         &self,
         holders: &mut Holders,
@@ -46,7 +48,7 @@ impl Concurrency {
         if live.len >= HOLDERS_MAX { units.max(self.max) } else { units }
     }
 
-    /// Nanoseconds until `cost` passes, `None` for never; `begun` is a hold that is not among the others.
+    /// Nanoseconds until `cost` passes, `None` for never; `begun` is a hold not yet in `holders`.
     fn wait_of_many(
         &self,
         holders: &Holders,
@@ -65,7 +67,7 @@ impl Concurrency {
             len: if cost == 0 { 0 } else { (all.len + 1).saturating_sub(HOLDERS_MAX) },
         };
         let end = holders.end_of(least(all));
-        // With the new hold ended too, fewer of the others have to.
+        // If the new hold has ended too, fewer of the others need to end.
         let with_begun = begun.map(|(_, end)| {
             let least = least(holders.all());
             let others = if least == Sum::default() { None } else { holders.end_of(least) };
@@ -79,7 +81,7 @@ impl Concurrency {
     }
 }
 
-/// The holds of a state, if it has so many that they are to lie beside their item.
+/// The holds of a state, if the state is too long for its item.
 pub(crate) fn holders_of(state: &[u8]) -> Option<Holders> {
     if state.len() <= LARGE_BYTES {
         return None;
@@ -92,7 +94,7 @@ pub(crate) fn holders_of(state: &[u8]) -> Option<Holders> {
     Some(holders)
 }
 
-/// Writes holds as a state; false where there are too many.
+/// Writes `holders` as a state; false if there are too many holds.
 pub(crate) fn state_of(holders: &Holders, now: Now, state: &mut Vec<u8>) -> bool {
     if holders.all().len > FEW {
         return false;
@@ -113,7 +115,7 @@ mod tests {
     use crate::algorithms::count::tests::{SECOND, TAKE, at};
 
     proptest! {
-        /// The list of holds is the twin: every decision and every hold is the same.
+        /// The list of holds is the twin: every decision and every hold is equal.
         #[test]
         fn many_decides_as_the_list_of_holds(
             max in 1..300_u64,
@@ -166,7 +168,7 @@ mod tests {
                     seen.push(super::super::ConcurrencyHold { lease, units, end });
                 });
                 prop_assert_eq!(&seen, &list.list);
-                // What is told to another node makes the same of its holds.
+                // The changes encoded for another node lead to the same holds there.
                 let mut told = Vec::new();
                 holders.encode_changes(&mut told);
                 prop_assert!(crate::holders::read_chunk(&told).is_some());

@@ -1,4 +1,4 @@
-//! Holders: golden cases, exact waits, and a list of holds as twin.
+//! Tests of holders: known results, exact waits, and a list of holds as twin.
 
 use proptest::prelude::*;
 use protocol::COUNT_MAX;
@@ -18,7 +18,7 @@ fn used(state: &[u8], now: Now) -> u64 {
     ConcurrencyHolds::read(state, now).units()
 }
 
-/// Begins a hold and tells its lease.
+/// Begins a hold and returns its lease.
 fn hold(limit: &Concurrency, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
     limit.take(state, now, &take(units)).lease.expect("there is room")
 }
@@ -182,7 +182,7 @@ proptest! {
             (0..40_u64, 0..8_u64, 0..60_u64, any::<(bool, bool)>(), 0..9_u8), 1..60),
     ) {
         let limit = at_most(max);
-        // Lease, units, end of each hold.
+        // Lease, units and end of each hold.
         let mut twin = Vec::<(u64, u64, u64)>::new();
         let (mut state, mut now) = (Vec::new(), 0);
         for (gap, cost, nanos, (part, looks), other) in steps {

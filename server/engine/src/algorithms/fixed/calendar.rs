@@ -1,7 +1,7 @@
-//! The calendar's windows: when the one around an instant ends.
+//! Calendar windows: the end of the window around an instant.
 //!
 //! Here: whole multiples of nanoseconds, months and years, seen from an offset and shifted by a
-//! phase. Not here: what is counted in them (`fixed`). Source of the conversion of days: the
+//! phase. Not here: the counts of windows (`fixed`). Source of the conversion of days: the
 //! proleptic Gregorian calendar, in eras of 400 years that begin on March 1st.
 
 use protocol::{CalendarUnit, Phase, Window};
@@ -17,11 +17,12 @@ const DAYS_PER_ERA: i128 = 146_097;
 const DAYS_TO_EPOCH: i128 = 719_468;
 const EPOCH_YEAR: i128 = 1970;
 
-/// The last bits of a hash say where a node keeps the key (`placer`), and all nodes are to agree.
+/// The low bits of a hash encode the node's placement of the key (`hasher`). The phase ignores
+/// them, because all nodes must agree on it.
 const LAYOUT_BITS: u32 = 16;
 
-/// The end of the window around `unix_ms`, in milliseconds since 1970, rounded up: the first
-/// reading of the clock that is not inside. `None` where it depends on a hash that is not given.
+/// The end of the window around `unix_ms`, in milliseconds since 1970, rounded up: the first clock
+/// reading that is not inside. `None` if it depends on a hash that is not given.
 pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option<u64> {
     let Window::Calendar { unit, offset, phase } = *window else {
         return Some(unix_ms);
@@ -37,7 +38,7 @@ pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option
     Some(u64::try_from(end_ms).unwrap_or(u64::MAX))
 }
 
-/// Whole milliseconds that every window has at least.
+/// The length in whole milliseconds that every window reaches.
 pub(super) fn shortest_ms(window: &Window) -> u64 {
     match *window {
         Window::Calendar { unit, .. } => {
@@ -47,7 +48,7 @@ pub(super) fn shortest_ms(window: &Window) -> u64 {
     }
 }
 
-/// No window around `unix_ms` ends later, whatever its phase.
+/// The latest end in milliseconds of any window around `unix_ms`, whatever its phase.
 pub(super) fn latest_end_ms(window: &Window, unix_ms: u64) -> u64 {
     let Window::Calendar { unit, .. } = *window else {
         return unix_ms;
@@ -61,7 +62,7 @@ pub(super) fn latest_end_ms(window: &Window, unix_ms: u64) -> u64 {
     u64::try_from(end_ms).unwrap_or(u64::MAX)
 }
 
-/// A length that each window of the unit has at least.
+/// The length in nanoseconds that every window of the unit reaches.
 fn shortest(unit: CalendarUnit) -> i128 {
     let nanos = match unit {
         CalendarUnit::Nanos(nanos) => i128::from(nanos),
@@ -71,8 +72,8 @@ fn shortest(unit: CalendarUnit) -> i128 {
     nanos.max(1)
 }
 
-/// The end of the window around `local`, both in nanoseconds since 1970 without regard to offset
-/// and phase.
+/// The end of the window around `local`, both in nanoseconds since 1970, offset and phase already
+/// applied.
 fn local_end(unit: CalendarUnit, local: i128) -> i128 {
     match unit {
         CalendarUnit::Nanos(nanos) => {
@@ -98,7 +99,7 @@ fn month_of(local: i128) -> i128 {
     let days = local.div_euclid(NANOS_PER_DAY) + DAYS_TO_EPOCH;
     let era = days.div_euclid(DAYS_PER_ERA);
     let day_of_era = days.rem_euclid(DAYS_PER_ERA);
-    // Days lost to leap days every 4 years, less those every 100, and that of the 400th.
+    // Days lost to leap days every 4 years, less those every 100, plus that of the 400th.
     let year_of_era =
         (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
     let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
@@ -107,7 +108,7 @@ fn month_of(local: i128) -> i128 {
     (era * 400 + year_of_era - EPOCH_YEAR) * 12 + month_from_march + 2
 }
 
-/// When a month begins, counted from January 1970.
+/// The start of a month, counted from January 1970, in nanoseconds.
 fn month_start(month: i128) -> i128 {
     let from_march = month - 2;
     let year = from_march.div_euclid(12) + EPOCH_YEAR;

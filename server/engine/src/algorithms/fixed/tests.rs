@@ -1,4 +1,4 @@
-//! Fixed windows: golden cases, exact waits, and a list of calls as twin.
+//! Tests of fixed windows: known results, exact waits, and a list of attempts as twin.
 
 use proptest::prelude::*;
 use protocol::{CalendarUnit, Phase};
@@ -30,12 +30,13 @@ fn unix(seconds: u64) -> Now {
     Now { mono: Nanos(5 * SECOND), unix_ms: seconds * 1000 }
 }
 
-/// How many of a hundred calls pass at once.
+/// The number of attempts out of a hundred that pass at once.
 fn hundred(limit: &Fixed, state: &mut Vec<u8>, now: Now) -> usize {
     (0..100).filter(|_| limit.take(state, now, &take(1)).verdict == Verdict::Allow).count()
 }
 
-/// Uses the limit up at `begin`, and wants the next call to pass from `end` on, in Unix seconds.
+/// Uses up the limit at `begin`, and checks that the next attempt passes from `end` on, in Unix
+/// seconds.
 fn lasts(limit: Fixed, begin: u64, end: u64) {
     let mut state = Vec::new();
     limit.take(&mut state, unix(begin), &take(limit.count));
@@ -87,7 +88,7 @@ mod calendars {
         for ahead in [86_400, 10 * 366 * 86_400] {
             let mut state = Vec::new();
             assert_eq!(hundred(&limit, &mut state, unix(today + ahead)), 100);
-            // Back at the right day it is used up, and no longer than that day.
+            // Back at the right day the limit is used up, but no longer than that day.
             assert_eq!(hundred(&limit, &mut state, unix(today + 3600)), 0);
             let refused = limit.take(&mut state, unix(today + 3600), &take(1));
             assert_eq!(refused.retry, Some(DAY - 3600 * SECOND));
@@ -110,18 +111,18 @@ mod calendars {
         lasts(limit, FEBRUARY_2024, MARCH_2024);
         lasts(limit, MARCH_2024 - 1, MARCH_2024);
         lasts(limit, FEBRUARY_2023, MARCH_2023);
-        // 2100-02-01 to 2100-03-01: no leap year.
+        // 2100-02-01 to 2100-03-01: not a leap year.
         lasts(limit, 4_105_123_200, 4_107_542_400);
-        // 2000-02-01 to 2000-03-01: one.
+        // 2000-02-01 to 2000-03-01: a leap year.
         lasts(limit, 949_363_200, 951_868_800);
     }
 
     #[test]
     fn years_and_quarters_are_counted_from_1970() {
         lasts(calendar(5, CalendarUnit::Years(1)), YEAR_2024, YEAR_2025);
-        // 2024 is the 54th year: even ones begin a window of two, to 2026.
+        // 2024 is the 54th year: even years begin a window of two, here until 2026.
         lasts(calendar(5, CalendarUnit::Years(2)), YEAR_2025, 1_767_225_600);
-        // From February the quarter lasts to April 1st.
+        // From February the quarter lasts until April 1st.
         lasts(calendar(5, CalendarUnit::Months(3)), FEBRUARY_2024, 1_711_929_600);
     }
 
@@ -180,7 +181,7 @@ mod calendars {
         auto.put_back(&mut state, now, 1);
         assert_eq!(auto.used(&state, unix(YEAR_2024 + 86_399)), 3);
         assert_eq!(auto.used(&state, unix(YEAR_2024 + 86_402)), 0);
-        // Its day begins at eight; the last bits of a hash do not count.
+        // The key's day begins at eight; the low bits of a hash have no effect.
         let attempt = Attempt { hash: DAY / 3 + 4711, ..take(2) };
         let decision = auto.take(&mut state, unix(YEAR_2024 + 1), &attempt);
         assert_eq!((decision.used, decision.reset), (5, 28_799 * SECOND));
@@ -203,7 +204,8 @@ mod traps {
             assert_eq!(hundred(&limit, &mut state, at_ms(unix_ms)), 0);
         }
         assert_eq!(hundred(&limit, &mut state, at_ms(120_000)), 100);
-        // By more than a second it is in the minute before, where it is used up too.
+        // Back by more than a second, the window is the minute before, in which the limit is used
+        // up too.
         assert_eq!(hundred(&limit, &mut state, at_ms(118_999)), 0);
         assert_eq!(hundred(&limit, &mut state, at_ms(119_999)), 0);
         assert_eq!(hundred(&limit, &mut state, at_ms(120_000)), 100);
@@ -278,7 +280,7 @@ mod traps {
         assert_eq!(hour.take(&mut state, at(10 * SECOND), &take(1)).verdict, Verdict::Allow);
         minute.adopt(&hour, &mut state, at(MINUTE));
         assert_eq!(minute.used(&state, at(MINUTE)), 0);
-        // What was over under the old length is not brought back by a longer one.
+        // A window that was over under the old length is not reopened by a longer one.
         let mut state = Vec::new();
         minute.take(&mut state, at(0), &take(5));
         hour.adopt(&minute, &mut state, at(MINUTE));
@@ -327,7 +329,7 @@ mod traps {
 fn beginnings(unit: CalendarUnit) -> Vec<i128> {
     let leap = |year: u32| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year == 2000);
     let mut months = Vec::new();
-    // From 1960, so that offsets and phases before 1970 find theirs.
+    // From 1960 on, so that offsets and phases reach before 1970.
     let mut day = -3653_i128;
     for year in 1960..2110 {
         let february = if leap(year) { 29 } else { 28 };
@@ -336,7 +338,7 @@ fn beginnings(unit: CalendarUnit) -> Vec<i128> {
             day += days;
         }
     }
-    // 120 months lie before 1970: the first window begins where a multiple does.
+    // 120 months lie before 1970: the first window begins at a multiple.
     let every = |step: usize| {
         let skip = 120 % step;
         months.iter().copied().skip(skip).step_by(step).collect()
@@ -395,7 +397,7 @@ proptest! {
             Phase::Nanos(nanos) => nanos,
             Phase::Auto => (hash >> 16 << 16) % length,
         };
-        // All calls that count in the window, and the window: its beginning, or its number.
+        // All attempts that count in the window, and the window: its beginning, or its number.
         let (mut calls, mut window) = (Vec::<u64>::new(), 0_u64);
         let begin = 100 * MINUTE;
         let mut now = begin;
@@ -476,13 +478,14 @@ proptest! {
     ) {
         let limit = placed(calendar(count, unit), 0, phase);
         let length_ms = calendar::shortest_ms(&limit.window);
-        // The twin knows a window by its end, and keeps the units of the last one that was written.
+        // The twin identifies a window by its end, and keeps the units of the window written last.
         let end = |unix_ms| calendar::end_ms(&limit.window, unix_ms, Some(hash)).unwrap_or(0);
         let (mut kept, mut window) = (0_u64, 0_u64);
         let mut unix_ms = 1_700_000_000_000_u64;
         let mut state = Vec::new();
         for (gap, cost, (looks, over), other) in steps {
-            // In thousandths of a window, so three windows ahead or back; some gaps are ten years.
+            // In thousandths of a window, up to three windows ahead or back; some gaps are ten
+            // years.
             let gap_ms = match other {
                 1 => gap * 105_192_000,
                 2 => gap,

@@ -1,4 +1,4 @@
-//! GCRA against redis-cell's figures, a bucket and the exact twin.
+//! Tests of GCRA against redis-cell's results, a bucket and the exact twin.
 
 use proptest::prelude::*;
 
@@ -28,12 +28,13 @@ fn without_a_burst_calls_are_an_emission_interval_apart() {
 
 #[test]
 fn an_emission_interval_need_not_be_whole() {
-    // Seven a nanosecond short of ever being whole: after seven periods exactly 49 units.
+    // No whole number of nanoseconds is a seventh of a second: after seven periods exactly 49 units
+    // pass.
     let gcra = Gcra { rate: Rate { count: 7, period: SECOND }, burst: 0 };
     let mut state = Vec::new();
     let admitted = (0..7 * 1000)
         .filter(|ms| gcra.take(&mut state, at(ms * 1_000_000), &take(1)).verdict == Verdict::Allow);
-    // Every 143 ms: the next millisecond after 1/7 s.
+    // One every 143 ms: the first millisecond after 1/7 s.
     assert_eq!(admitted.count(), 49);
 }
 

@@ -1,4 +1,4 @@
-//! The leaky bucket as meter and as queue: golden numbers, nginx's, and the exact twin.
+//! Tests of the leaky bucket as meter and as queue: known results, nginx's, and the exact twin.
 
 use proptest::prelude::*;
 
@@ -55,7 +55,7 @@ fn a_callers_shorter_wait_holds_and_a_longer_one_does_not() {
     assert_eq!(QUEUE.take(&mut state, at(0), &waiting(5 * SECOND)).verdict, Verdict::Wait);
     let queue = Leaky { wait: Some(SECOND), ..QUEUE };
     assert_eq!(queue.take(&mut state, at(0), &waiting(u64::MAX)).verdict, Verdict::Deny);
-    // A meter does not become a queue because a caller would wait.
+    // A meter does not become a queue because the caller accepts a wait.
     let meter = Leaky { wait: None, capacity: 6, ..QUEUE };
     assert_eq!(meter.take(&mut state, at(0), &waiting(u64::MAX)).verdict, Verdict::Deny);
 }
@@ -150,7 +150,7 @@ proptest! {
                     let decision = leaky.take(&mut state, at(clock), &attempt);
                     twin.check(clock, &attempt, &decision);
                     has = decision.left();
-                    // Property (c).
+                    // An idle state can be dropped.
                     if decision.reset == 0 {
                         state.clear();
                     }
@@ -160,7 +160,7 @@ proptest! {
         }
     }
 
-    /// What a queue lets out keeps to the rate, each taker going on after its wait.
+    /// If each take waits as decided, the units leave the queue at the rate.
     #[test]
     fn a_queue_shapes(
         rate in any_rate(),
@@ -182,7 +182,7 @@ proptest! {
                 && goes < u64::MAX
             {
                 let apart = u128::from(units) * u128::from(rate.period);
-                // Waits are rounded up to a nanosecond, each for itself.
+                // Each wait is rounded up to a nanosecond by itself.
                 prop_assert!(u128::from(goes - went + 1) * u128::from(rate.count) > apart);
             }
             before = Some((goes, decision.granted));

@@ -1,4 +1,4 @@
-//! The sliding log: golden cases, exact waits, and a list of calls as twin.
+//! Tests of the sliding log: known results, exact waits, and a list of attempts as twin.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ mod traps {
         let refused = limit.take(&mut state, at(SECOND), &over);
         assert_eq!((refused.verdict, refused.used), (Verdict::Deny, 4));
         assert_eq!(refused.retry, Some(MINUTE));
-        // The first is gone, but the refused one is not.
+        // The first attempt has expired, the refused one has not.
         assert_eq!(limit.take(&mut state, at(MINUTE), &peek(2)).verdict, Verdict::Deny);
         assert_eq!(limit.take(&mut state, at(MINUTE + SECOND), &peek(2)).verdict, Verdict::Allow);
         for instant in 0..10 {
@@ -69,7 +69,7 @@ mod traps {
         let limit = Log { entries: 2, ..log(100, MINUTE) };
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(10));
-        // The last entry is used up, so nothing is left, for a call of the same instant neither.
+        // The last entry is used up, so nothing is left, even for an attempt at the same instant.
         let last = limit.take(&mut state, at(SECOND), &take(10));
         assert_eq!((last.verdict, last.used, last.remaining), (Verdict::Allow, 100, 0));
         assert_eq!(limit.take(&mut state, at(SECOND), &take(1)).verdict, Verdict::Deny);
@@ -140,7 +140,7 @@ mod traps {
     }
 }
 
-/// The slow exact way: all calls that were kept in a list.
+/// The exact twin: a list of all attempts that were stored.
 struct Twin {
     limit: Log,
     /// Instant in nanoseconds, units.
@@ -157,7 +157,7 @@ impl Twin {
         self.within(now).map(|call| call.1).sum()
     }
 
-    /// The usage as told: all of the limit where there is no room for another instant.
+    /// The reported usage: the whole limit if there is no room for another instant.
     fn used(&self, now: u64) -> u64 {
         let instants: BTreeSet<u64> = self.within(now).map(|call| call.0).collect();
         let full = instants.len() as u64 >= self.limit.entries.min(self.limit.rate.count);
@@ -185,7 +185,7 @@ proptest! {
         steps in prop::collection::vec(
             (prop_oneof![Just(0), 0..500_u64], 0..10_u64, any::<(bool, bool, bool)>(), 0..12_u8), 1..60),
     ) {
-        // Attempts that a full log has no room for are not in the list: see the next test.
+        // Attempts for which a full log has no room are not in the list; the next test covers them.
         let limit = Log { entries: if over { u64::MAX } else { entries }, ..log(count, period) };
         let mut twin = Twin { limit, calls: Vec::new() };
         let (mut state, mut now) = (Vec::new(), 7);
@@ -224,7 +224,7 @@ proptest! {
             };
             prop_assert_eq!(state == before, counted == 0);
             twin.calls.push((now, counted));
-            // A full log keeps the newest attempts: as many as it takes to refuse.
+            // A full log keeps the newest attempts: as many as are needed to refuse.
             if decision.verdict == Verdict::Deny && over {
                 let instants: BTreeSet<u64> = twin.within(now).map(|call| call.0).collect();
                 if instants.len() as u64 > count {

@@ -1,4 +1,4 @@
-//! Sliding windows: golden cases, exact waits, and exact fractions as twin.
+//! Tests of sliding windows: known results, exact waits, and exact fractions as twin.
 
 use proptest::prelude::*;
 use protocol::{Algorithm, PERIOD_NANOS_MAX, Policy};
@@ -24,14 +24,14 @@ fn per_minute(count: u64, slices: u8, oldest: Oldest) -> Sliding {
     sliding(count, MINUTE, slices, oldest)
 }
 
-/// Takes `units` one by one, evenly from `from` on, and tells how many passed.
+/// Takes `units` one by one, `gap` apart from `from` on, and returns the number that passed.
 fn drip(limit: &Sliding, state: &mut Vec<u8>, from: u64, gap: u64, units: u64) -> u64 {
     (0..units)
         .filter(|unit| limit.take(state, at(from + unit * gap), &take(1)).verdict == Verdict::Allow)
         .count() as u64
 }
 
-/// A two-window state: so many in the minute before, so many in this.
+/// A state of two windows: `previous` units in the minute before, `current` in this one.
 fn two_windows(limit: &Sliding, previous: u64, current: u64) -> Vec<u8> {
     let mut state = Vec::new();
     for (instant, cost) in [(0, previous), (MINUTE, current)] {
@@ -232,7 +232,7 @@ mod traps {
     }
 }
 
-/// The slow exact way: all admitted calls in a list, weighed one by one.
+/// The exact twin: all admitted attempts in a list, weighted one by one.
 struct Twin {
     limit: Sliding,
     /// Instant in nanoseconds, units.
@@ -240,7 +240,7 @@ struct Twin {
 }
 
 impl Twin {
-    /// The estimate as a fraction: numerator over the ticks of a slice.
+    /// The numerator of the estimate, over the ticks of a slice.
     fn estimate(&self, now: u64) -> u128 {
         let slices = u128::from(self.limit.slices);
         let ticks = u128::from(self.limit.rate.period);
@@ -292,7 +292,7 @@ fn any_oldest() -> impl Strategy<Value = Oldest> {
     prop_oneof![Just(Oldest::Weighted), Just(Oldest::Whole), Just(Oldest::Dropped)]
 }
 
-/// Small limits with windows that the slices mostly do not divide.
+/// Small limits with windows that are mostly not divisible by the slices.
 fn any_sliding() -> impl Strategy<Value = Sliding> {
     let slices = prop_oneof![Just(1_u8), 1..=7_u8, Just(120)];
     let period = prop_oneof![1..50_u64, 50..5000_u64, Just(MINUTE), 1..=MINUTE];
@@ -302,9 +302,9 @@ fn any_sliding() -> impl Strategy<Value = Sliding> {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Milliwindows to wait, and nanoseconds.
+    /// Milliwindows to wait, plus nanoseconds.
     Pass(u64, u64),
-    /// Until the last refused call passes.
+    /// Waits until the last refused attempt passes.
     Retry,
     Take {
         cost: u64,
@@ -329,7 +329,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Whether `cost` passes from `at(now + retry)` on, and not before.
+/// Checks that `cost` passes from `at(now + retry)` on, and not before.
 fn retry_is_exact(limit: &Sliding, state: &[u8], now: u64, attempt: &Attempt, retry: u64) {
     let passes = |instant: u64| {
         let attempt = Attempt { peek: true, part: false, ..*attempt };
@@ -360,7 +360,7 @@ proptest! {
                 Step::Retry => now += std::mem::take(&mut waits_for),
                 Step::PutBack(units) => {
                     limit.put_back(&mut state, at(now), units);
-                    // Units that no longer count are not there to be given back.
+                    // Units that no longer count cannot be given back.
                     let alive = Twin { limit: Sliding { oldest: Oldest::Whole, ..limit }, calls: vec![] };
                     twin.calls.retain(|call| Twin { calls: vec![*call], ..alive }.estimate(now) > 0);
                     twin.put_back(units);
@@ -418,7 +418,7 @@ proptest! {
                 }
             }
             prop_assert_eq!(limit.used(&state, at(now)), twin.used(now));
-            // An idle state may be dropped at any time.
+            // An idle state can be dropped at any time.
             if limit.take(&mut state.clone(), at(now), &peek(0)).reset == 0 {
                 state.clear();
             }
@@ -474,7 +474,7 @@ proptest! {
         calls in prop::collection::vec((0..400_u64, 1..5_u64), 1..20),
         later in 0..3000_u64,
     ) {
-        // Whatever the old window still held must leave the new one only when it is really out.
+        // Units in the old window must leave the new window only after they have really expired.
         let old = Sliding { oldest: Oldest::Whole, rate: Rate { count: 1000, ..old.rate }, ..old };
         let new = Sliding { oldest: Oldest::Whole, rate: Rate { count: 1000, ..new.rate }, ..new };
         let (mut state, mut now) = (Vec::new(), begin);
@@ -494,7 +494,7 @@ proptest! {
             .sum();
         let total: u64 = list.iter().map(|call| call.1).sum();
         prop_assert!((truth..=total).contains(&new.used(&state, at(later))));
-        // And nothing stays longer than its new slice and the whole window.
+        // No unit stays longer than its new slice and the whole window.
         let gone = now + 2 * new.rate.period + 1;
         prop_assert_eq!(new.used(&state, at(gone)), 0);
     }
@@ -554,7 +554,7 @@ proptest! {
             };
             let cost = if (jump >> 40) % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
             if odd && (jump >> 50) % 11 == 0 {
-                // It began a while before or after now, and its counts are of any length.
+                // The window began a while before or after now, and its counts have any length.
                 let start = nanos.cast_signed().wrapping_sub((jump % (4 * period)).cast_signed());
                 garbage[..8].copy_from_slice(&start.to_le_bytes());
                 if jump & 1 << 60 != 0 {

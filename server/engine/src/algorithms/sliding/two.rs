@@ -1,7 +1,8 @@
-//! The short way of the count over two windows, a sliding window of one slice, in 64 bits: most sliding
-//! windows are that.
+//! The fast path of a sliding window of one slice, the count over two windows, in 64 bits: most
+//! sliding windows have one slice.
 //!
-//! Not here: what is meant, looks, and clocks that have gone back (`sliding`).
+//! Here: the arithmetic in 64 bits. Not here: its definition, peeks, and clocks that have gone back
+//! (`sliding`).
 
 use std::hint::cold_path;
 
@@ -50,7 +51,7 @@ impl FastPath for TwoWindows {
             start = now.checked_sub_unsigned(elapsed)?;
         }
         if newest == 0 && (oldest == 0 || self.oldest == Oldest::Dropped) {
-            // Idle: it begins where windows do.
+            // An idle window begins where windows of its length begin.
             oldest = 0;
             elapsed = now.unsigned_abs() % window;
             start = now.checked_sub_unsigned(elapsed)?;
@@ -70,7 +71,7 @@ impl FastPath for TwoWindows {
             (counts.elapsed, counts.counts) = (elapsed, [newest, oldest]);
             Sliding { rate, slices: 1, oldest: kind }.wait(&counts, cost)
         });
-        // So many windows after its own has begun none of them counts.
+        // The windows after which no count has an effect, counted from the newest's beginning.
         let windows = match (newest, oldest) {
             (0, 0) => 0,
             (0, _) => 1,
@@ -83,14 +84,14 @@ impl FastPath for TwoWindows {
     }
 }
 
-/// Bits of a state in front of its counts: when the newest window began, and a byte for odd ticks, of which
-/// one slice has none.
+/// Bits of a state before its counts: the beginning of the newest window, and a byte for odd ticks,
+/// which are 0 for one slice.
 const FRONT_BITS: u32 = 72;
 
-/// Bytes that there is room for behind it.
+/// The bytes available for the counts.
 const COUNT_BYTES_MAX: u32 = (u128::BITS - FRONT_BITS) / 8;
 
-/// When the newest window began, its count, and that of the one before.
+/// Decodes the beginning of the newest window, its count, and that of the window before.
 #[inline]
 fn decode(state: Bytes16) -> Option<(i64, u64, u64)> {
     let ticks = (state.bits >> 64) as u8;
@@ -102,7 +103,7 @@ fn decode(state: Bytes16) -> Option<(i64, u64, u64)> {
     Some(((state.bits as u64).cast_signed(), count(&mut counts), count(&mut counts)))
 }
 
-/// Takes a count off the front, seven bits a byte. Past the end all are 0.
+/// Takes a count off the front, seven bits a byte. Past the end all counts are 0.
 #[inline]
 fn count(counts: &mut u64) -> u64 {
     let (mut count, mut place) = (*counts & 0x7f, 0);
@@ -129,7 +130,7 @@ fn encode(start: i64, newest: u64, oldest: u64) -> Option<Bytes16> {
     Some(Bytes16 { bits, len: (FRONT_BITS / 8 + len) as usize })
 }
 
-/// Puts a count behind so many bytes of others.
+/// Puts a count behind the `len` bytes of the counts before it.
 #[inline]
 fn put_count(mut count: u64, counts: &mut u64, len: &mut u32) -> Option<()> {
     loop {

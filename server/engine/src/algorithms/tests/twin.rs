@@ -1,7 +1,7 @@
-//! A bucket the slow way: a level in big integers, brought up to date before each event.
+//! The exact twin of a bucket: a level in big integers, brought up to date before each event.
 //!
-//! Written from the design's sections 1 and 5, not from the code: it keeps a level and the instant of
-//! that level, where the code keeps one instant. Its units are `1 ÷ period` tokens.
+//! Here: a level and its instant, written from the definition of the algorithms and not from the
+//! code, which stores one instant. The units are `1 ÷ period` tokens.
 
 use num_bigint::BigInt;
 use protocol::Rate;
@@ -16,9 +16,9 @@ pub(in crate::algorithms) struct Twin {
     pub(in crate::algorithms) init: u64,
     pub(in crate::algorithms) debt: u64,
     pub(in crate::algorithms) interval: bool,
-    /// Of a leaky bucket with a queue, the longest wait in nanoseconds.
+    /// Longest wait in nanoseconds, for a leaky bucket with a queue.
     pub(in crate::algorithms) queue: Option<u64>,
-    /// The level and its instant; `None` for a key never seen.
+    /// The level and its instant; `None` for a new key.
     level: Option<(BigInt, u64)>,
 }
 
@@ -36,7 +36,7 @@ impl Twin {
         self.units(self.capacity)
     }
 
-    /// The level at an instant, and the instant it counts from.
+    /// The level at an instant, and the instant from which it counts.
     fn level_at(&self, now: u64) -> (BigInt, u64) {
         let Some((level, last)) = &self.level else { return (self.units(self.init), now) };
         let elapsed = now - last;
@@ -54,12 +54,12 @@ impl Twin {
         *level >= BigInt::ZERO
     }
 
-    /// How long the queue is in nanoseconds, rounded up.
+    /// The length of the queue in nanoseconds, rounded up.
     fn ahead(&self, level: &BigInt) -> BigInt {
         (self.full() - level + self.rate.count - 1) / self.rate.count
     }
 
-    /// Whether a cost passes at an instant if nobody calls before.
+    /// Whether a cost passes at `now` if there is no attempt before.
     pub(in crate::algorithms) fn passes(&self, now: u64, cost: u64) -> bool {
         let (level, _) = self.level_at(now);
         let near = self.queue.is_none_or(|queue| cost == 0 || self.ahead(&level) <= queue.into());
@@ -70,7 +70,7 @@ impl Twin {
         self.level_at(now).0 == self.full()
     }
 
-    /// Takes, and holds what was decided against what should have been.
+    /// Takes, and checks `decision` against the expected one.
     pub(in crate::algorithms) fn check(
         &mut self,
         now: u64,
@@ -78,7 +78,7 @@ impl Twin {
         decision: &Decision,
     ) {
         let (mut level, since) = self.level_at(now);
-        // Whoever looks first and calls later is told as if it had begun when looked at.
+        // A caller that peeks and attempts later is treated as if its bucket had begun at the peek.
         let looked = Self { level: Some((level.clone(), since)), ..self.clone() };
         let zero = BigInt::ZERO;
         let queued = self.queue.is_some() && level < self.full();
@@ -128,15 +128,15 @@ impl Twin {
         }
     }
 
-    /// After exactly so long the cost passes, a nanosecond earlier it does not; in milliseconds
-    /// rounded up likewise.
+    /// Checks that the cost passes after exactly `retry`, and a nanosecond earlier does not;
+    /// likewise for milliseconds, rounded up.
     fn check_retry(&self, now: u64, cost: u64, retry: Option<u64>) {
         let Some(retry) = retry else {
             assert!(cost > self.capacity + self.debt);
             return;
         };
         if retry == u64::MAX {
-            // Longer than can be said.
+            // Longer than `u64` can represent.
             return;
         }
         let retry_ms = retry.div_ceil(MILLI);

@@ -1,10 +1,11 @@
-//! Many clients, crashes, early returns and lies against slow exact twins.
+//! Many clients, crashes, early returns and lies, against slow exact twins.
 //!
-//! The twin of a bucket counts parts of a token, the twin of a window single units; both know every
-//! client's hand. They take the size of a grant from the engine (`size` has tests of its own) and
-//! check that it was there. Beside them, for every policy: what remains and what is out never
-//! exceed the limit, whatever the clients do, and however the policy changes; and what clients spend by
-//! themselves and all takes together never exceed, in any span, what the policy lets through in it.
+//! The twin of a bucket counts parts of a token, the twin of a window single units; both have every
+//! client's units. They use the engine's size of a grant (`size` has tests of its own) and check
+//! that the units were available. Further checks for every policy: the remaining and the
+//! outstanding units never exceed the limit, whatever the clients do, and however the policy
+//! changes; and the units that clients spend locally and all takes together never exceed, in any
+//! span, the units that the policy admits.
 
 use std::collections::BTreeMap;
 
@@ -51,13 +52,13 @@ fn any_kind(count: u64) -> [Algorithm; KINDS] {
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// A client calls: how much of a hand it spent and gives back, in eighths; its want, its ttl.
+    /// A client calls: the spent and the returned part of its units, in eighths; its want, its ttl.
     Call { client: usize, used: u64, unused: u64, want: u64, weight: u32, ttl: Option<u64> },
-    /// A plain take of as much as there is.
+    /// A plain take of up to this many units.
     Take(u64),
-    /// Somebody gives back what was never his. Only where no twin has to follow.
+    /// A refund of units that were not taken. Only in tests without a twin.
     Refund(u64),
-    /// Another policy. Only where no twin has to follow.
+    /// Another policy. Only in tests without a twin.
     Policy(usize),
 }
 
@@ -92,14 +93,14 @@ fn any_step() -> impl Strategy<Value = (u64, Step)> {
     (gap, step)
 }
 
-/// What one client has, as the server knows it.
+/// The units of one client, as the server has recorded them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Hand {
     units: u64,
     end: u64,
 }
 
-/// What of a hand a report of so many eighths comes to; nine are a lie.
+/// The part of `units` that a report of `eighths` claims; nine are a lie.
 fn eighths(units: u64, eighths: u64) -> u64 {
     if eighths == 9 { units + 7 } else { units * eighths / 8 }
 }
@@ -121,7 +122,7 @@ impl BucketTwin {
         self.missing = self.missing.max(u128::from(out) * Self::TOKEN);
     }
 
-    /// Brings it to `now`; what is out refills from the end of its lease on.
+    /// Brings the bucket to `now`; lent units refill from the end of their lease on.
     fn advance(&mut self, now: u64, hands: &mut BTreeMap<usize, Hand>) {
         while let Some((client, hand)) = hands
             .iter()
@@ -141,15 +142,15 @@ impl BucketTwin {
     }
 }
 
-/// A client that spends by itself what it was lent: a part at a call, the rest at the end or never.
+/// A client that spends its lent units locally: a part at each call, the rest at the end or never.
 #[derive(Debug, Clone, Copy, Default)]
 struct Spender {
     left: u64,
-    /// From then on it spends nothing, as it was told.
+    /// The end of its lease, from which on it spends nothing.
     end: u64,
 }
 
-/// All units that were spent, and when.
+/// All spent units, with the time of their use.
 #[derive(Debug, Default)]
 struct Ledger(Vec<(u64, u64)>);
 
@@ -160,7 +161,7 @@ impl Ledger {
         }
     }
 
-    /// A span with more in it than the policy lets through: its beginning, its end, the units.
+    /// A span with more units than the policy admits: its beginning, its end, the units.
     fn excess(&mut self, algorithm: &Algorithm) -> Option<(u64, u64, u64)> {
         self.0.sort_unstable();
         for (first, (from, _)) in self.0.iter().enumerate() {
@@ -176,7 +177,7 @@ impl Ledger {
     }
 }
 
-/// Whether so many units may be spent within so many nanoseconds.
+/// Whether the policy admits `units` within `span` nanoseconds.
 fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
     let (max, rate) = match *algorithm {
         Algorithm::Bucket { rate, capacity, debt, interval, .. } => {
@@ -189,10 +190,10 @@ fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
             return span >= rate.period || units <= rate.count;
         }
         Algorithm::Fixed { count, window: Window::First(nanos) } => {
-            // Two windows, at the end of the one and the beginning of the other.
+            // Two windows: the end of the first and the beginning of the second.
             return span >= nanos || units <= 2 * count;
         }
-        // An estimate, or windows of the calendar.
+        // An estimate, or calendar windows.
         _ => return true,
     };
     let period = u128::from(rate.period);
@@ -200,7 +201,7 @@ fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
         <= u128::from(max) * period + u128::from(rate.count) * u128::from(span)
 }
 
-/// What the clients and the server both know after a call.
+/// Records the result of a call in the client's units.
 fn hear(
     hands: &mut BTreeMap<usize, Hand>,
     client: usize,
@@ -218,7 +219,7 @@ fn hear(
     }
 }
 
-/// A report of a client: spent, given back, and as it says so.
+/// A report of a client: spent, given back, and the two numbers that it claims.
 fn reported(hands: &BTreeMap<usize, Hand>, client: usize, used: u64, unused: u64) -> [u64; 4] {
     let units = hands.get(&client).map_or(0, |hand| hand.units);
     let (says_used, says_unused) = (eighths(units, used), eighths(units, unused));
@@ -236,7 +237,7 @@ proptest! {
         let mut twin = BucketTwin { capacity, missing: 0, at: bench.now_ns };
         let mut hands = BTreeMap::new();
         for (gap, step) in steps {
-            // Ends that clients are told are in whole milliseconds; so are all calls here.
+            // Clients get ends in whole milliseconds, and so are the times of all calls here.
             bench.now_ns += gap / NANOS_PER_MS * NANOS_PER_MS;
             twin.advance(bench.now_ns, &mut hands);
             prop_assert_eq!(bench.remaining(&policy), twin.remaining());
@@ -267,8 +268,8 @@ proptest! {
         }
     }
 
-    /// The count of a window is all that was ever taken or lent in it, but for what was given back:
-    /// so whatever its holders do, and whether they ever tell, no more than the limit is spent.
+    /// The count of a window includes all units ever taken or lent in it, except those given back:
+    /// whatever its holders do, and whether or not they report, no more than the limit is spent.
     #[test]
     fn no_window_ever_spends_more_than_its_limit(
         count in 1..=200_u64,
@@ -313,9 +314,9 @@ proptest! {
         }
     }
 
-    /// The promise to the operator. Clients spend what they have and tell anything or nothing: more
-    /// or less than they spent, or they die, having spent nothing or all of it in the last nanosecond.
-    /// Only what was spent is never given back: nobody could tell.
+    /// The promise to the operator. Clients spend their units and report any number or none: more
+    /// or less than they spent, or they die after spending nothing, or all units in the last
+    /// nanosecond. Spent units are never given back, because the server could not detect that.
     #[test]
     fn no_span_spends_more_than_the_policy_lets_through(
         count in 1..=200_u64,
@@ -354,7 +355,8 @@ proptest! {
                 Step::Policy(_) => {}
             }
         }
-        // All that is still out is spent in silence, then others take all there is, and again.
+        // All outstanding units are spent without a report, then other clients take all available
+        // units, twice.
         let last = spenders.iter().map(|spender| spender.end).max().unwrap_or(0);
         for spender in spenders {
             ledger.spend(spender.end.saturating_sub(1), spender.left);
@@ -396,13 +398,13 @@ proptest! {
             }
             let out = bench.outstanding(&policy);
             prop_assert!(out <= count);
-            // The last two are smaller: there may be more out than they allow.
+            // The last two policies are smaller: more units may be outstanding than they allow.
             let limit = if policies[KINDS - 2..].contains(&policy) { count.div_ceil(3) } else { count };
             prop_assert!(bench.remaining(&policy) <= limit.saturating_sub(out), "{:?}", step);
         }
     }
 
-    /// Whatever the figures, the clock and a state that was restored.
+    /// Holds for any numbers, clock and restored state.
     #[test]
     fn nothing_panics_or_overflows(
         count in prop_oneof![1..=5_u64, 1..=COUNT_MAX, Just(COUNT_MAX)],

@@ -1,4 +1,5 @@
-//! Keys with many holders: what a call costs, what other nodes and processes get, and where memory goes.
+//! Tests of keys with many holders: the cost of a take, the copies on other nodes and processes,
+//! and memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -53,13 +54,13 @@ fn one() -> TakeParams {
     TakeParams { cost: 1, ..TakeParams::default() }
 }
 
-/// Begins so many holds, one each millisecond.
+/// Begins `count` holds, one each millisecond.
 fn fill(engine: &mut Engine, policy: &Policy, from_ms: u64, count: u64) -> Vec<u64> {
     let hold = |number| take(engine, policy, from_ms + number, one()).decision.lease;
     (0..count).map(hold).map(|lease| lease.expect("there is room")).collect()
 }
 
-/// All there is of the key, however it lies.
+/// All bytes of the key's item and its holds.
 fn whole(engine: &Engine, now: Now) -> Vec<(Vec<u8>, Vec<u8>)> {
     let mut seen = Vec::new();
     let bounds = (usize::MAX >> 1, usize::MAX >> 1);
@@ -85,7 +86,7 @@ fn a_million_holders_cost_a_take_few_steps() {
         }
         steps.push(STEPS.get() / 100);
     }
-    // Of all three together. A thousand times the holders are two levels more.
+    // The steps of all three operations together. A thousand times the holders add two levels.
     assert!(steps[0] <= 80 && steps[1] <= 150, "{steps:?}");
     let bytes = memory_cap.used_bytes() - before;
     assert!((32..80).contains(&(bytes / 1_000_000)), "{bytes}");
@@ -102,7 +103,7 @@ fn a_million_holders_cost_a_take_few_steps() {
         1_040_000
     );
 
-    // What it took comes back, deleted or past its end.
+    // All its memory is freed, whether holds are removed or expire.
     engine.set_used(
         Now::at_ms(ms),
         hash(),
@@ -120,7 +121,7 @@ fn at_the_bound_of_holders_the_answer_is_deny() {
     fill(&mut engine, &limit, 1_000, 1 << 20);
     let refused = take(&mut engine, &limit, 2_000_000, one());
     assert!(refused.refuses());
-    // Until the first ends.
+    // Until the first hold ends.
     assert_eq!(refused.decision.retry, Some(3_600_000_000_000 - 1_999_000_000_000));
     assert!(!take(&mut engine, &limit, 3_601_000, one()).refuses());
 
@@ -146,7 +147,7 @@ fn a_hundred_thousand_holds_that_end_at_once_free_their_units_at_once() {
     }
     take(&mut engine, &limit, 1_000, one());
     assert_eq!(take(&mut engine, &limit, 60_999, one()).decision.retry, Some(1_000_000));
-    // They no longer count, though each call removes only some of them.
+    // Ended holds do not count, though each take removes only some of them.
     STEPS.set(0);
     assert_eq!(take(&mut engine, &limit, 61_000, one()).decision.used, 2);
     assert!(STEPS.get() < 1_200, "{}", STEPS.get());
@@ -210,7 +211,7 @@ fn a_snapshot_brings_all_holders_back() {
         }
     }
     assert!(pieces > 1);
-    // Its clock is five milliseconds further.
+    // The new process's clock is five milliseconds ahead.
     let looked = take(&mut new, &limit, 40_000, TakeParams { peek: true, ..one() });
     assert_eq!(looked.decision.used, 30_000);
     assert!(matches!(new.settle(now, hash(), KEY, leases[7], 0), TakeResult::Decided(_)));
@@ -232,7 +233,7 @@ fn what_is_taken_back_was_never_held() {
     take(&mut engine, &limit, 9_000, one());
     engine.rollback(now, hash(), KEY, &saved, &bytes);
     let after = whole(&engine, now);
-    // All but the name of the next hold without one.
+    // All but the name of the next unnamed hold.
     assert_eq!(after.len(), before.len());
     assert_eq!(
         take(&mut engine, &limit, 9_000, TakeParams { peek: true, ..one() }).decision.used,
@@ -240,7 +241,7 @@ fn what_is_taken_back_was_never_held() {
     );
 }
 
-/// Takes over what a change on another node was told as; its bytes.
+/// Applies the encoded change of one node to another; returns the number of bytes.
 fn tell(from: &mut Engine, to: &mut Engine, ms: u64, change: impl FnOnce(&mut Engine)) -> usize {
     let before = from.mark_before_change(hash(), KEY);
     change(from);
@@ -267,11 +268,12 @@ fn a_backup_gets_what_changed_and_not_all_holders() {
         });
         most = most.max(bytes);
     }
-    // The most is what all of them were when they left their item.
+    // The greatest change is all holds at once, when they leave their item.
     assert!(most < 3_000, "{most}");
     let now = Now::at_ms(60_000);
     assert_eq!(whole(&primary, now), whole(&backup, now));
-    // A copy that lost its holders is whole again after so many changes, four each.
+    // A copy that lost its holders is complete again after enough changes, each of which repeats
+    // four holds.
     backup.remove_copy(hash(), KEY);
     for number in 0..20_000 {
         tell(&mut primary, &mut backup, 61_000, |engine| {
@@ -284,7 +286,7 @@ fn a_backup_gets_what_changed_and_not_all_holders() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// A learner gets pieces while the key changes; changes older than a piece come after it.
+    /// A learner receives chunks while the key changes; changes older than a chunk arrive after it.
     #[test]
     fn pieces_and_changes_in_any_order_make_the_same_holders(
         first in 100..2_000_u64,
@@ -327,7 +329,7 @@ proptest! {
                 records.push(is_there.then_some(copy));
             }
             if pulls && !is_whole {
-                // A piece is of now; what was told before is applied after it.
+                // A chunk shows the present; earlier changes are applied after it.
                 if !begun {
                     begun = true;
                     applied = records.len();
@@ -368,7 +370,7 @@ fn apply(learner: &mut Engine, ms: u64, record: Option<&[u8]>) {
     }
 }
 
-/// An engine that has no number for another policy.
+/// An engine without an id for another policy.
 fn engine_full_of_policies() -> Engine {
     let memory_cap = Arc::new(MemoryCap::new(1 << 30));
     let mut engine = Engine::new(
@@ -398,12 +400,12 @@ fn key_that_carries_its_policy_has_many_holders_as_any() {
     let seen = engines.each_mut().map(|engine| {
         fill(engine, &limit, 1_000, 4_000);
         let now = Now::at_ms(9_000);
-        // Taken back.
+        // Rolled back.
         let mut bytes = Vec::new();
         let saved = engine.save(now, hash(), KEY, &mut bytes);
         take(engine, &limit, 9_000, TakeParams { cost: 7, ..one() });
         engine.rollback(now, hash(), KEY, &saved, &bytes);
-        // Copied, whole and by what changed.
+        // Copied, as a whole and by changes.
         let (mut backup, mut copied) = (engine_full_of_policies(), Vec::new());
         engine.export(now, ALL, None, (1 << 30, 1 << 30), |key, copy| {
             if key == KEY {

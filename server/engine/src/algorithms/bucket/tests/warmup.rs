@@ -1,4 +1,4 @@
-//! Warm-up: the golden numbers, and Guava's formulas in exact fractions.
+//! Tests of the warm-up: known results, and Guava's formulas in exact fractions.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use num_bigint::BigInt;
 
 use super::*;
 
-/// 100 a second, ten seconds, three times as slow when cold.
+/// 100 units a second, a warm-up of ten seconds, three times as slow when cold.
 const WARMING: Bucket = Bucket {
     rate: Rate { count: 100, period: SECOND },
     capacity: 1,
@@ -18,7 +18,7 @@ const WARMING: Bucket = Bucket {
 
 const HUNDRED: Bucket = Bucket { capacity: 100, init: 100, ..WARMING };
 
-/// Units that pass from `from` to `to` if one is asked for as soon as it passes.
+/// Units that pass from `from` to `to` if each is attempted as soon as it can pass.
 fn greedy(key: &mut Key, from: u64, to: u64) -> u64 {
     let (mut clock, mut admitted) = (from, 0);
     while clock < to {
@@ -32,10 +32,10 @@ fn greedy(key: &mut Key, from: u64, to: u64) -> u64 {
 #[test]
 fn a_cold_bucket_gives_33_a_second_and_at_the_threshold_100() {
     let mut key = Key::new(WARMING);
-    // The first passes at once, the second 29.98 ms later: 33.3 a second.
+    // The first unit passes at once, the second 29.98 ms later: 33.3 a second.
     assert!(key.passes(SECOND, 1));
     assert_eq!(key.take(SECOND, 1).retry, Some(29_980_000));
-    // Ten seconds take it from 1000 stored to 500, where the slope ends.
+    // Ten seconds take the stored permits from 1000 to 500, where the slope ends.
     assert_eq!(greedy(&mut key, SECOND, 11 * SECOND), 499);
     assert_eq!(greedy(&mut key, 11 * SECOND, 12 * SECOND), 100);
     assert_eq!(greedy(&mut key, 12 * SECOND, 22 * SECOND), 1000);
@@ -70,15 +70,15 @@ fn three_at_once_cost_what_three_times_one_cost() {
 #[test]
 fn a_cold_bucket_of_a_hundred_gives_34_one_by_one_and_owes_after_a_hundred_at_once() {
     let mut key = Key::new(HUNDRED);
-    // Thirty-four cost 997 ms of the second it holds, a thirty-fifth 28.6 ms more.
+    // 34 units cost 997 ms of the bucket's one second, a 35th costs 28.6 ms more.
     assert_eq!((0..50).filter(|_| key.passes(0, 1)).count(), 34);
 
     let mut key = Key::new(HUNDRED);
     let decision = key.take(0, 100);
     assert_eq!((decision.verdict, decision.granted), (Verdict::Allow, 100));
-    // At the usual price so many units are missing.
+    // The missing units, at the usual price.
     assert_eq!((decision.used, decision.remaining), (280, -180));
-    // 30 ms falling to 26 ms each: 2.8 s, of which one is what the bucket holds.
+    // Each unit costs 30 ms falling to 26 ms, 2.8 s in all; the bucket holds one second of them.
     assert_eq!(key.take(0, 0).retry, Some(0));
     let retry = key.take(0, 1).retry.expect("in time");
     assert_eq!(retry, 2_800_000_000 - SECOND + 25_980_000);
@@ -92,12 +92,12 @@ fn a_take_given_back_has_paid_for_the_heat_and_no_more() {
     key.take(0, 20);
     let heated = key.take(0, 0).reset;
     HUNDRED.put_back(&mut key.1, at(0), 20);
-    // Twenty cost 10 ms each, and the surcharge stays paid.
+    // Twenty units cost 10 ms each, and their surcharge stays paid.
     let (_, stored) = HUNDRED.decode(&key.1).expect("the surcharge is owed");
     let line = HUNDRED.line().expect("a line");
     assert_eq!(stored, line.after_taking(line.max, 20));
     assert!(key.take(0, 0).reset < heated);
-    // Taking and giving back for ever heats the bucket and gives nothing away.
+    // Endless takes and refunds warm the bucket and grant nothing for free.
     let mut paid = 0;
     for _ in 0..100 {
         paid += u64::from(key.passes(0, 1));
@@ -115,7 +115,7 @@ fn a_changed_warm_up_stays_as_warm_as_it_was() {
     longer.adopt(&WARMING, &mut key.1, at(10 * SECOND));
     let (_, stored) = longer.decode(&key.1).expect("a state");
     let line = longer.line().expect("a line");
-    // Half of what was stored: the threshold of either.
+    // Half of the stored permits: the threshold of either line.
     assert_eq!((stored * 1000 / line.max, key.1.len()), (500, 32));
     let plain = Bucket { warm: None, ..WARMING };
     plain.adopt(&longer, &mut key.1, at(10 * SECOND));
@@ -182,12 +182,13 @@ impl Guava {
         Self { stable, threshold, max, slope, cool_down }
     }
 
-    /// `permitsToTime`.
+    /// Guava's `permitsToTime`.
     fn interval(&self, above: &Fraction) -> Fraction {
         self.stable.plus(&above.times(&self.slope))
     }
 
-    /// `storedPermitsToWaitTime` and the fresh permits after them, and what is stored then.
+    /// Guava's `storedPermitsToWaitTime` plus the fresh permits; also returns the permits stored
+    /// afterwards.
     fn cost(&self, stored: &Fraction, units: u64) -> (Fraction, Fraction) {
         let zero = Fraction::new(0, 1);
         let units = Fraction::new(units, 1);
@@ -203,7 +204,8 @@ impl Guava {
 }
 
 proptest! {
-    /// One call at a time from the state as it is, so that what is less than a tick off stays so.
+    /// Each call starts from the actual state, so that a deviation of less than a tick does not
+    /// grow.
     #[test]
     fn a_warm_bucket_agrees_with_guavas_formulas(
         rate in any_rate(),
@@ -230,7 +232,7 @@ proptest! {
                 }
                 None => (now.clone(), guava.max.clone()),
             };
-            // `resync`.
+            // Guava's `resync`.
             let cooled = now.minus(&free_at).most(zero.clone()).over(&guava.cool_down);
             let stored = stored.plus(&cooled).least(guava.max.clone());
             let missing = free_at.minus(&now).most(zero.clone());
@@ -259,7 +261,7 @@ proptest! {
         }
     }
 
-    /// Property (b), and what `remaining` promises.
+    /// A cost passes after exactly `retry` and not earlier, and `remaining` units pass.
     #[test]
     fn a_warm_buckets_retry_and_remaining_are_exact(
         rate in any_rate(),
@@ -305,7 +307,7 @@ proptest! {
         }
     }
 
-    /// Property (c).
+    /// The state of an idle bucket can be dropped.
     #[test]
     fn forgetting_a_cold_full_bucket_changes_nothing(
         rate in any_rate(),
