@@ -322,3 +322,67 @@ fn a_planted_upward_import_is_found() {
     assert_eq!(planted("limits/trie.rs", "    // crate::session is above\n"), 0);
     assert_eq!(planted("session/login.rs", "use crate::limits::Limits;\n"), 0);
 }
+
+/// Most columns of a line with a comment.
+const COMMENT_COLUMNS_MAX: usize = 100;
+/// Openings of doc comments that make a riddle of the sentence.
+const BANNED_OPENINGS: [&str; 7] = ["What", "Who", "How", "It", "So", "Of", "As"];
+
+/// The comment on a line of a file, and whether it belongs to the documentation.
+fn comment(line: &str) -> Option<(&str, bool)> {
+    let line = line.trim_start();
+    let doc = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+    doc.map(|text| (text, true)).or_else(|| line.strip_prefix("//").map(|text| (text, false)))
+}
+
+/// Comments of a file against the rule of prose, each with its line.
+fn poor_comments(name: &str, text: &str) -> Vec<String> {
+    let mut poor = Vec::new();
+    let mut was_doc = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let found = comment(line);
+        if let Some((text, is_doc)) = found {
+            if line.chars().count() > COMMENT_COLUMNS_MAX {
+                poor.push(format!("{name}:{number}: over {COMMENT_COLUMNS_MAX} columns"));
+            }
+            let first = text.split_whitespace().next().unwrap_or_default();
+            if is_doc && !was_doc && BANNED_OPENINGS.contains(&first) {
+                poor.push(format!("{name}:{number}: begins with {first}"));
+            }
+        }
+        was_doc = found.is_some_and(|(_, is_doc)| is_doc);
+    }
+    poor
+}
+
+#[test]
+fn comments_are_plain_and_fit_100_columns() {
+    let poor: Vec<String> =
+        sources().iter().flat_map(|(name, text)| poor_comments(name, text)).collect();
+    assert!(poor.is_empty(), "{}", poor.join("\n"));
+}
+
+#[test]
+fn a_planted_poor_comment_is_found() {
+    let count = |text: &str| poor_comments("planted.rs", text).len();
+    assert_eq!(count("/// What is to leave for a partition.\nfn f() {}\n"), 1);
+    assert_eq!(count("/// Removes the batch.\n/// What follows is fine.\nfn f() {}\n"), 0);
+    assert_eq!(count(&format!("    // {}\n", "x".repeat(100))), 1);
+}
+
+/// The share of "what" among the words of comments, in 10,000.
+fn whats(sources: &[(String, String)]) -> usize {
+    let lines = sources.iter().flat_map(|(_, text)| text.lines());
+    let words = lines.filter_map(comment).flat_map(|(text, _)| text.split_whitespace());
+    let words: Vec<&str> =
+        words.map(|word| word.trim_matches(|c: char| !c.is_alphabetic())).collect();
+    let whats = words.iter().filter(|word| word.eq_ignore_ascii_case("what")).count();
+    whats * 10_000 / words.len().max(1)
+}
+
+#[test]
+fn comments_name_things_instead_of_what() {
+    assert!(whats(&sources()) < 15, "{} in 10,000", whats(&sources()));
+    let planted = [("planted.rs".to_owned(), "// what it does\n".to_owned())];
+    assert!(whats(&planted) >= 15);
+}

@@ -1,4 +1,4 @@
-//! Requests on items and limits: what each verb does to the store, and its reply.
+//! Requests on items and limits: the effect of each verb on the store, and its reply.
 //!
 //! Not here: bytes of clients (`session`), owners of keys (`node`).
 

@@ -29,8 +29,8 @@ mod resolve;
 mod source;
 mod value;
 
-/// Maximum length of a line of the authentication file without its line end, in bytes (memcached: 256
-/// with the terminator).
+/// Maximum length of a line of the authentication file without its line end, in bytes
+/// (memcached: 256 with the terminator).
 pub(crate) const LINE_BYTES_MAX: usize = 254;
 
 /// Validated configuration; fixed at startup.

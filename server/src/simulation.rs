@@ -1,7 +1,7 @@
 //! A server as a task in a simulated world, beside others.
 //!
-//! Here: a node without threads, signals and files, and views of its state. Not here: the world (`net::world`),
-//! its sockets (`net::simulated`), faults and checks (`tests/sim`).
+//! Here: a node without threads, signals and files, and views of its state. Not here: the world
+//! (`net::world`), its sockets (`net::simulated`), the scenarios and their checks (`tests/sim`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -1,9 +1,10 @@
-//! The simulated world of a thread: its randomness, its clocks, the links that are cut.
+//! The simulated world of a thread: its random numbers, its clocks, the links that are cut.
 //!
-//! Here: what sockets, clocks and randomness ask for when the feature `simulation` is on. Not here: the sockets
-//! (`simulated`), nodes that run in the world (`crate::simulation`).
+//! Here: the replacements that sockets, clocks and random numbers use with the feature `simulation`.
+//! Not here: the sockets (`simulated`), nodes that run in the world (`crate::simulation`).
 //!
-//! A world belongs to one thread. Its seed gives everything random, and every host has its own clock.
+//! A world belongs to one thread. Its seed determines all random numbers, and each host has its own
+//! clock.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};

@@ -460,16 +460,16 @@ fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
         && replica.entry().in_sync.iter().any(is_away)
 }
 
-/// A copy at one moment, for checks.
+/// The state of a copy at one moment, for checks.
 #[cfg(feature = "simulation")]
 #[derive(Debug)]
 pub struct ReplicaView {
-    /// What it is.
+    /// Primary, backup or learner.
     pub role: cluster::replica::Role,
     /// The highest term it has seen.
     pub term: u32,
     /// The last record it holds.
     pub position: cluster::replica::Position,
-    /// Operations that it holds.
+    /// Operations that it holds back.
     pub held: usize,
 }

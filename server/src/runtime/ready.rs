@@ -1,6 +1,6 @@
 //! The queue of connections that are ready, and the waker that fills it.
 //!
-//! Here: for clients and for data links alike. Not here: what a worker does with them (`io::worker`,
+//! Here: connections of clients and data links alike. Not here: reading them (`io::worker`,
 //! `node::links`).
 
 use std::collections::VecDeque;
@@ -10,22 +10,22 @@ use std::task::{Wake, Waker};
 
 use parking_lot::Mutex;
 
-/// Numbers of connections to be looked at, in the order they became ready. Its memory is used again: a queue
-/// of linked blocks would allocate one in so many requests.
+/// Indexes of ready connections, in the order they became ready. A ring buffer reuses its memory; a
+/// queue of linked blocks would allocate.
 pub(crate) type ReadyQueue = Mutex<VecDeque<usize>>;
 
-/// Notes that a connection is ready, and wakes the worker.
+/// Queues a ready connection and wakes the worker.
 #[derive(Debug)]
 pub(crate) struct ReadyWaker {
     index: usize,
-    /// It is in the queue already.
+    /// True while the connection is in the queue.
     pub(crate) queued: AtomicBool,
     ready: Arc<ReadyQueue>,
     worker: Waker,
 }
 
 impl ReadyWaker {
-    /// Wakes the worker for connection `index` of the queue.
+    /// Creates a waker that queues connection `index`.
     pub(crate) fn new(index: usize, ready: &Arc<ReadyQueue>, worker: &Waker) -> Self {
         let (ready, worker) = (Arc::clone(ready), worker.clone());
         Self { index, queued: AtomicBool::new(false), ready, worker }
