@@ -337,7 +337,7 @@ fn a_limits_file_is_checked_offline() {
     // A server does not start with this file.
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
-    // This exit code tells a supervisor not to restart it, and the reason is logged once.
+    // A supervisor must not restart it after this exit code, and the reason is logged once.
     assert_eq!(output.status.code(), Some(64));
     let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);

@@ -1,5 +1,5 @@
 //! Hundreds of thousands of written policies on a live server: no other client is refused, and none
-//! waits longer for them than for as many takes under one policy.
+//! waits longer than beside the same number of takes under one policy.
 //!
 //! `POLICIES=1000000` writes that many and enforces the bound on the waits, for an idle machine.
 //! Not here: the policy table by itself (`engine`).

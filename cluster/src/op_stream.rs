@@ -6,11 +6,13 @@
 //! owner. There is one [`OpStreams`] for each worker.
 
 mod options;
+mod outcome;
 mod stream;
 
 use std::collections::VecDeque;
 
 pub use self::options::OpOptions;
+pub use self::outcome::{OpEnd, OpOutcome};
 use self::stream::{OpState, OpStream, Pending, WaitingCounts};
 use crate::frames::{
     Answers, ExceptionKind, ForwardHead, ForwardOp, ForwardWriter, StreamDone, op_flags,
@@ -27,35 +29,6 @@ pub const LINES_BYTES_MAX: usize = 4 << 20;
 pub const NUMBERS_MAX: usize = 131_072;
 
 const MS: u64 = 1_000_000;
-
-/// The outcome of an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OpOutcome<'a> {
-    /// The operation was done once; carries the reply.
-    Done(&'a [u8]),
-    /// The operation was certainly not done.
-    NotApplied(Refusal),
-    /// The operation was done once or not at all.
-    Unknown,
-}
-
-/// The end of one operation, or of several with consecutive indexes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct OpEnd<'a> {
-    /// The token of the [submitted](OpStreams::submit) operation.
-    pub token: u64,
-    /// The index of the first operation.
-    pub index: u32,
-    /// The number of operations with this token and consecutive indexes that ended this way; their
-    /// replies are concatenated.
-    pub count: u32,
-    /// The partition of the first operation.
-    pub partition: Partition,
-    /// The line of an operation that was not done, or may not have been; else empty.
-    pub line: &'a [u8],
-    /// The outcome.
-    pub outcome: OpOutcome<'a>,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Sending {

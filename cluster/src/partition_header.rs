@@ -13,14 +13,14 @@ use crate::replica_set::{LINKS_MAX, SetIndex};
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum HeaderState {
-    /// None: the node has no copy, or the copy takes no records.
+    /// No work: the node has no copy, or the copy takes no records.
     #[default]
     None = 0,
-    /// Installing the next record of the header's term.
+    /// Install the next record of the header's term.
     Follows = 1,
-    /// Doing operations of the header's term.
+    /// Do operations of the header's term.
     Serves = 2,
-    /// None without the `Replica`: it decides on each operation.
+    /// No work: the `Replica` decides on each operation.
     Slow = 3,
 }
 

@@ -135,8 +135,8 @@ impl Core {
 }
 
 impl<O> Replica<O> {
-    /// The state before any copy is assigned. All copies of a node share `options`; this module
-    /// does not use `lost_after_ns`.
+    /// The state before any copy is assigned. All copies of a node share `options`; copies do not
+    /// use `lost_after_ns`.
     #[must_use]
     pub fn new(
         partition: Partition,

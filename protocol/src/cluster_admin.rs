@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_question_for_nodes_is_one() {
+    fn config_get_cluster_needs_exactly_its_words() {
         assert_eq!(admin("config get cluster\r\n"), Ok((Admin::ConfigGet, false)));
         assert_eq!(admin("config  get cluster \n"), Ok((Admin::ConfigGet, false)));
         for line in ["config", "config get", "config get x", "config get cluster x", "config set"] {

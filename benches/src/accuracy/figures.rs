@@ -129,7 +129,7 @@ fn calls(end: f64) -> Axis {
     Axis { label: "calls", range: 0.0..end, numbers: 6, text: |at| at.to_string() }
 }
 
-/// The instant at which the two-window count is furthest from the truth.
+/// The instant at which the error of the two-window count is largest.
 fn furthest(arrivals: &[u64]) -> u64 {
     let policy = named("two-window").meter().expect("a sliding count has a meter");
     let (mut meter, mut truth) = (Subject::new(policy), Trailing::default());

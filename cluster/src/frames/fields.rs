@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The term, if it is within [`TERM_MAX`](crate::map::TERM_MAX).
+/// The term, if it is within [`TERM_MAX`].
 pub(super) fn term(term: u32) -> Result<Term, FrameError> {
     if term > TERM_MAX { Err(FrameError::Range("term")) } else { Ok(Term(term)) }
 }

@@ -105,7 +105,8 @@ pub enum OpenCause {
         /// The position where the first refused frame ends.
         from: u64,
     },
-    /// This node no longer serves the partition in the terms below. The operations are sent again.
+    /// This node no longer serves the partition in terms lower than `below`. The operations are
+    /// sent again.
     Deposed {
         /// The newer term.
         below: Term,

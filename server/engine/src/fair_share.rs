@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn all_get_what_they_want_where_it_fits() {
+    fn every_want_is_granted_if_all_fit() {
         for rule in [fair, proportional] {
             assert_eq!(hundredths(rule, 60, &[30, 20, 10]), [3000, 2000, 1000]);
             assert_eq!(hundredths(rule, 61, &[30, 20, 10]), [3000, 2000, 1000]);
@@ -195,7 +195,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_fair_share_is_what_pouring_gives(
+        fn a_fair_share_agrees_with_unit_by_unit_division(
             capacity in 0..200_u64,
             wants in prop::collection::vec((0..100_u64, 1..5_u32), 1..8),
         ) {

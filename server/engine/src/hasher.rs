@@ -127,7 +127,7 @@ impl PartitionPrefix {
     }
 
     /// Sets the time of a partition. Items with a later deadline are neither swept nor evicted as
-    /// expired; 0 keeps all its items.
+    /// expired; with 0 none of its items are.
     pub fn set_time(&self, partition: u64, time: Nanos) {
         self.store(partition, time.0 & !RUNS);
     }

@@ -404,7 +404,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_map_holds(steps in prop::collection::vec((0_u32..3000, any::<bool>()), 1..3000)) {
+        fn an_index_agrees_with_a_set(steps in prop::collection::vec((0_u32..3000, any::<bool>()), 1..3000)) {
             let mut index = Index::new();
             let mut twin = BTreeSet::new();
             for (slot, wanted) in steps {
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_lie_in_its_first_line_lies_behind_it() {
+    fn an_entry_is_in_its_first_line_or_behind_it() {
         let hasher = crate::KeyHasher::new([1, 2, 3, 4]);
         let hash = |slot: u32| hasher.hash(&slot.to_le_bytes());
         let mut index = Index::new();

@@ -19,9 +19,9 @@
 //! A holder is trusted: it reports its spent units and returns units, together at most as many as
 //! it has. If it does not report before its lease ends, its spent units are unknown, so all its
 //! units count as spent. The units that holders spend and all takes together therefore never exceed
-//! the capacity plus the refill in any span, or the limit in a window. The price are units that
-//! were not spent: those of a dead holder return when they leave the window, or for a rate by
-//! refill from the end of the lease on. Clients should therefore report when they stop (`want` 0).
+//! the capacity plus the refill in any span, or the limit in a window. Unspent units may be lost by
+//! that: those of a dead holder return when they leave the window, or for a rate by refill from the
+//! end of the lease on. Clients should therefore report when they stop (`want` 0).
 
 mod records;
 mod size;

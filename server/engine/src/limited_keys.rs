@@ -1,8 +1,8 @@
 //! The plain verbs on a limited key: any memcached client's `incr` is a rate limiter.
 //!
 //! Here: the effect of each classic and meta verb on a limited key
-//! (`docs/reference/verbs-memcached.md`). Not here: the limit of a key (`server/src/limits.rs`), the
-//! decision itself (`take`).
+//! (`docs/reference/verbs-memcached.md`). Not here: which keys are limited
+//! (`server/src/limits.rs`), the decision itself (`take`).
 
 use protocol::{
     Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,

@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_has_one_number() {
+    fn a_policy_has_one_id() {
         let (mut policies, states) = (PolicyTable::new(), [1; 3]);
         let mut of = |owned| number(&mut policies, owned, 0, &states);
         let (first, second) = (of(kept(1)), of(kept(2)));
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_nobody_uses_do_not_pile_up() {
+    fn unused_policies_do_not_accumulate() {
         let (mut policies, mut unused) = (PolicyTable::new(), UnusedPolicies::default());
         assert_eq!(policies.number(&kept(1), 1000, &[], &mut unused), 0);
         for count in 2..100_000 {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_in_use_have_a_bound_and_those_of_limits_a_place() {
+    fn inline_policies_are_bounded_those_of_limits_not() {
         let (mut policies, in_use) = (PolicyTable::new(), [1; 2000]);
         for count in 1..=1000 {
             assert!(number(&mut policies, kept(count), 1000, &in_use) != INLINE);
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_of_copies_have_one_number_while_there_is_room() {
+    fn policies_of_copies_get_one_id_while_there_is_room() {
         let (mut policies, mut unused, in_use) =
             (PolicyTable::new(), UnusedPolicies::default(), [1; 2000]);
         let token = |count: u64| kept(count).policy.to_string().into_bytes();
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_carries_its_policy_and_says_which_it_is() {
+    fn a_state_with_an_inline_policy_returns_it() {
         let mut body = Vec::new();
         put_inline(&kept(5).policy, &mut body);
         body.extend_from_slice(b"own");

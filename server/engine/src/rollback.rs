@@ -100,7 +100,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_taken_back_was_never_taken() {
+    fn a_rollback_restores_the_state() {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let memory_cap = Arc::new(MemoryCap::new(1 << 20));
         let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_brought_back_is_under_its_rule_though_that_was_forgotten() {
+    fn a_rollback_restores_a_dropped_policy() {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let memory_cap = Arc::new(MemoryCap::new(8 << 20));
         let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());

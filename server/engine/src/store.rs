@@ -65,10 +65,8 @@ impl EvictionStats {
 /// A change of an item in place. A trait instead of a closure, because inlining a closure cannot be
 /// forced.
 pub(crate) trait ItemChange {
-    /// The result of the change.
     type Answer;
 
-    /// Changes the item in a slot.
     fn make(self, slot: Slot, item: ItemMut<'_>) -> Self::Answer;
 }
 
@@ -116,7 +114,6 @@ pub(crate) struct Store {
     /// Counts changes that may leave the item header equal or move the item: a comparison of an
     /// item with its former header must compare this counter too.
     unseen: u32,
-    /// Values and counters.
     plain: Arena,
     /// The deadline of a pending `flush_all`.
     pub(crate) flush: Deadline,
@@ -181,7 +178,6 @@ impl Store {
         store
     }
 
-    /// The hash of an item's key.
     pub(crate) fn hash_of(&self, item: Item<'_>) -> u64 {
         self.hasher.hash(item.key())
     }
@@ -190,7 +186,6 @@ impl Store {
         self.index.len()
     }
 
-    /// The memory cap of the process.
     pub(crate) fn limit_bytes(&self) -> usize {
         self.memory_cap.limit_bytes()
     }
@@ -586,7 +581,6 @@ impl Store {
         Ok(())
     }
 
-    /// Removes all items.
     pub(crate) fn clear(&mut self) {
         self.note_cleared();
         self.index = Index::new();

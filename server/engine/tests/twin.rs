@@ -595,7 +595,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_engine_does_what_a_plain_map_does(
+    fn the_engine_agrees_with_a_plain_map(
         steps in prop::collection::vec((0..6_usize, 0..1500_u64, any_step()), 1..80)
     ) {
         let keys: Vec<Vec<u8>> = vec![

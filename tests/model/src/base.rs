@@ -47,7 +47,7 @@ pub struct Base {
     pub patience_ns: u64,
     /// Nothing fails: nodes join, leave and hand over, and no client may notice.
     pub is_gentle: bool,
-    /// All copies of a partition may die, and it begins anew.
+    /// All copies of a partition may die, after which it starts empty.
     pub may_lose: bool,
     /// The silence after which a copy without acks is to be removed.
     pub silent_ns: u64,

@@ -431,7 +431,7 @@ impl Node {
             DedupLookup::Done(result) => Self::text_of(result),
         };
         if header.state() != HeaderState::Serves || header.term() != item.term {
-            // Only the lookup on arrival decides here.
+            // Reached only with `Bug::LookedUpOnArrival`: later lookups follow this check.
             return false;
         }
         env.figures.found += 1;

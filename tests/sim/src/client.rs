@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 pub(crate) struct Work {
     pub(crate) history: Rc<RefCell<History>>,
     pub(crate) nodes: Vec<IpAddr>,
-    /// Set when clients may begin.
+    /// Notified when clients may begin.
     pub(crate) begun: Notify,
     pub(crate) is_over: Cell<bool>,
     /// The next value for a register; no value is used twice.

@@ -17,7 +17,7 @@ use crate::history::History;
 /// The ports for clients and for nodes.
 pub(crate) const PORTS: (u16, u16) = (11211, 21211);
 
-/// Limits that keys of clients are bound to by their names.
+/// The limits file of every node: without limits, because clients write their policies.
 const LIMITS: &str = "";
 
 /// A host.

@@ -338,8 +338,8 @@ pub(super) async fn decide(
                     return ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere));
                 }
                 // A dead node that reaches few voters would be marked dead again at once, so it
-                // waits. A sender without a membership sends no heartbeats: the reply with its id
-                // was lost, and it was marked dead.
+                // waits. A sender without a membership sends no heartbeats, because the reply with
+                // its id was lost; it was marked dead for that, so it is registered.
                 let sits = sender == Some(id);
                 if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
                     return ProposeReply::NotYet;

@@ -167,7 +167,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn counts_and_instants_survive_encoding() {
         let counts = [0, 1, 127, 128, 16_383, 16_384, COUNT_MAX, u64::MAX];
         let mut state = Vec::new();
         for count in counts {

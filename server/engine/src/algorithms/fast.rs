@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_read_is_written_again() {
+    fn bytes_survive_read_and_write() {
         let bytes: Vec<u8> = (1..=17).collect();
         for len in 0..=bytes.len() {
             let state = &bytes[..len];

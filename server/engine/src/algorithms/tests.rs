@@ -186,7 +186,7 @@ fn block_never_passes_and_keeps_nothing() {
 }
 
 #[test]
-fn usage_goes_with_a_key_from_window_to_window_and_nowhere_else() {
+fn usage_moves_only_between_window_algorithms() {
     let now = at(100 * SECOND);
     for (from, old) in some_policies(10).iter().enumerate() {
         for (to, new) in some_policies(100).iter().enumerate() {

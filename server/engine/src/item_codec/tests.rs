@@ -253,7 +253,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_mark_tells_every_change_and_a_copy_is_the_item(
+    fn a_mark_shows_every_change_and_a_copy_is_the_item(
         steps in prop::collection::vec(any_step(), 1..120),
         cas in prop::bool::weighted(0.9),
         numbered in any::<bool>(),
@@ -299,7 +299,7 @@ proptest! {
     }
 
     #[test]
-    fn who_takes_over_goes_on_where_the_other_was(
+    fn a_promoted_backup_continues_as_the_primary(
         mut steps in prop::collection::vec(any_step(), 1..60),
         mut more in prop::collection::vec(any_step(), 1..30),
     ) {
@@ -372,7 +372,7 @@ proptest! {
     }
 
     #[test]
-    fn reading_out_misses_nothing_that_stays(
+    fn an_export_includes_every_item_that_stays(
         shard_bits in 0_u32..5,
         steps in prop::collection::vec((0_usize..300, 0_usize..6, 1_usize..40), 1..200),
     ) {
@@ -474,7 +474,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_past_its_deadline_is_not_read_out() {
+fn an_export_omits_items_past_their_deadline() {
     let mut engine = engine(EngineOptions::default());
     let arithmetic = Arithmetic {
         decrement: false,
@@ -498,7 +498,7 @@ fn what_is_past_its_deadline_is_not_read_out() {
 }
 
 #[test]
-fn a_number_from_outside_names_all_that_one_command_makes() {
+fn a_given_unique_names_everything_of_one_command() {
     let mut engine = engine(EngineOptions { shard: 5, shards: 64, ..EngineOptions::default() });
     let (now, hash) = (Now::at_ms(1000), hasher().hash(b"key"));
     let policy = &policies()[0];

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn leases_survive_encoding() {
         let mut bytes = Vec::new();
         three().encode(&mut bytes);
         bytes.extend_from_slice(b"rest");

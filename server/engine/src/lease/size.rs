@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_top_up_is_what_the_client_spends_until_it_asks_again() {
+    fn a_top_up_covers_spending_until_the_next_call() {
         let rate = rate(10, 4 * SECOND);
         assert_eq!(grant(size(100, 80, Some((0, rate))), &[]), 13);
         // The units in hand count.
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_scarce_goes_by_rate_and_never_more_than_half() {
+    fn scarce_units_go_by_rate_and_at_most_half() {
         let (slow, fast) = (rate(1, SECOND), rate(3, SECOND));
         let others = [other(1, 0, slow)];
         // R = 99 of 1000, f/t = 1/12, d/Σd = 3/4: floor(6.18).

@@ -144,7 +144,7 @@ fn a_lease_is_taken_from_the_limit_at_once() {
 }
 
 #[test]
-fn a_client_gets_what_it_wants_and_no_more() {
+fn a_client_gets_its_want_and_no_more() {
     for want in [0, 1, 49, 50, 51] {
         let mut bench = Bench::new();
         assert_eq!(bench.lease(&fixed(100), &ask("a", want)).granted, want.min(50));
@@ -165,7 +165,7 @@ fn a_lease_keeps_its_number() {
 }
 
 #[test]
-fn a_top_up_follows_what_the_client_spends() {
+fn a_top_up_follows_the_clients_spending() {
     for policy in [fixed(100), bucket(100), log(100), sliding(100, 6)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 20));
@@ -181,7 +181,7 @@ fn a_top_up_follows_what_the_client_spends() {
 }
 
 #[test]
-fn what_is_given_back_is_there_at_once() {
+fn returned_units_are_available_at_once() {
     for policy in [fixed(100), bucket(100), log(100), sliding(100, 6)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &ask("a", 50));
@@ -284,7 +284,7 @@ fn a_holder_that_reports_is_refilled_from_then_on() {
 }
 
 #[test]
-fn leases_end_one_by_one_though_nobody_looks() {
+fn leases_end_one_by_one_without_peeks() {
     let (mut bench, policy) = (Bench::new(), bucket(100));
     bench.lease(&policy, &LeaseParams { ttl: Some(100 * SECOND), ..ask("a", 30) });
     bench.lease(&policy, &LeaseParams { ttl: Some(110 * SECOND), ..ask("b", 20) });
@@ -297,7 +297,7 @@ fn leases_end_one_by_one_though_nobody_looks() {
 
 /// A larger capacity brings no tokens at once, and includes no earlier refill.
 #[test]
-fn a_change_of_policy_refills_nothing_that_is_out() {
+fn a_change_of_policy_refills_no_outstanding_units() {
     let (mut bench, small, large) = (Bench::new(), bucket(100), bucket(200));
     bench.lease(&small, &LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 50) });
     bench.wait(100);
@@ -305,7 +305,7 @@ fn a_change_of_policy_refills_nothing_that_is_out() {
 }
 
 #[test]
-fn counted_permits_of_a_dead_holder_stay_spent_until_they_leave_the_window() {
+fn a_dead_holders_count_stays_until_it_leaves_window() {
     // In a sliding window they may have been spent in the lease's last nanosecond.
     for (policy, returns) in [(fixed(100), 60 * SECOND), (log(100), 70 * SECOND - 1)] {
         let mut bench = Bench::new();
@@ -320,7 +320,7 @@ fn counted_permits_of_a_dead_holder_stay_spent_until_they_leave_the_window() {
 }
 
 #[test]
-fn what_is_spent_late_leaves_a_sliding_window_late() {
+fn units_spent_late_leave_a_sliding_window_late() {
     let mut bench = Bench::new();
     bench.lease(&log(100), &LeaseParams { ttl: Some(50 * SECOND), ..ask("a", 20) });
     bench.wait(30);
@@ -386,7 +386,7 @@ fn a_ttl_is_within_its_bounds() {
 }
 
 #[test]
-fn nothing_left_says_when_to_ask_again() {
+fn an_exhausted_limit_returns_a_refresh_time() {
     let (mut bench, policy) = (Bench::new(), fixed(100));
     bench.spend(&policy, 100);
     bench.wait(20);
@@ -407,7 +407,7 @@ fn nothing_left_says_when_to_ask_again() {
 }
 
 #[test]
-fn a_bucket_that_begins_empty_fills_from_the_first_call() {
+fn an_empty_new_bucket_fills_from_the_first_lease() {
     let Algorithm::Bucket { rate, capacity, debt, warm, interval, .. } = bucket(100).algorithm
     else {
         panic!()
@@ -440,7 +440,7 @@ fn a_crowd_shares_the_limit_and_never_exceeds_it() {
 }
 
 #[test]
-fn needs_beyond_the_limit_are_divided_fairly_whoever_comes_first() {
+fn needs_beyond_the_limit_are_divided_fairly() {
     let (mut bench, policy) = (Bench::new(), fixed(120));
     for (client, want) in [("a", 60), ("b", 30), ("c", 10)] {
         bench.lease(&policy, &ask(client, want));
@@ -454,7 +454,7 @@ fn needs_beyond_the_limit_are_divided_fairly_whoever_comes_first() {
 }
 
 #[test]
-fn block_lends_nothing_and_unlimited_what_is_wanted() {
+fn block_lends_nothing_and_unlimited_every_want() {
     let mut bench = Bench::new();
     let block = policy(Algorithm::Block);
     assert_eq!(bench.figures(&block, &ask("a", 10)), [0, 0, 3_600_000, 0, 0]);
@@ -477,7 +477,7 @@ fn holders_and_places_in_a_queue_are_not_lent() {
 }
 
 #[test]
-fn a_policy_that_only_watches_lends_what_is_wanted() {
+fn a_shadow_policy_lends_every_want() {
     let (mut bench, policy) = (Bench::new(), Policy { shadow: true, ..fixed(100) });
     assert_eq!(bench.figures(&policy, &ask("a", 1000)), [1000, 10_000, 5000, 50, 1000]);
     assert_eq!(bench.outstanding(&policy), 50);
@@ -486,7 +486,7 @@ fn a_policy_that_only_watches_lends_what_is_wanted() {
 }
 
 #[test]
-fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
+fn outstanding_units_stay_counted_after_any_change() {
     let (mut bench, policy) = (Bench::new(), fixed(100));
     bench.lease(&policy, &ask("a", 50));
     assert_eq!(bench.put_back(&policy, 1000), Some(50));
@@ -504,7 +504,7 @@ fn what_is_out_stays_counted_whatever_becomes_of_the_count() {
 }
 
 #[test]
-fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
+fn a_state_is_kept_until_its_leases_are_refilled() {
     for (policy, kept) in [(bucket(100), 210), (fixed(100), 60)] {
         let mut bench = Bench::new();
         bench.lease(&policy, &LeaseParams { ttl: Some(200 * SECOND), ..ask("a", 10) });
@@ -517,7 +517,7 @@ fn a_state_with_leases_is_kept_until_they_end_and_are_refilled() {
 }
 
 #[test]
-fn leases_have_names_of_their_own_without_cas_uniques_and_after_a_restart() {
+fn leases_are_unique_without_cas_and_after_restart() {
     let policy = bucket(100);
     let take = TakeParams { cost: 1, hold: Some(50 * SECOND), ..TakeParams::default() };
     let mut names = std::collections::BTreeSet::new();
@@ -611,7 +611,7 @@ fn a_key_that_nothing_limits_is_unlimited() {
 }
 
 #[test]
-fn what_is_out_is_counted_in_the_next_window_of_another_policy_too() {
+fn outstanding_units_count_under_another_policy() {
     let unit = CalendarUnit::Nanos(60 * SECOND);
     let calendar = Window::Calendar { unit, offset: 0, phase: Phase::Auto };
     let calendar = policy(Algorithm::Fixed { count: 10, window: calendar });

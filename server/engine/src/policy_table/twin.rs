@@ -176,7 +176,7 @@ impl Bench {
 
 proptest! {
     #[test]
-    fn the_table_holds_exactly_the_rules_in_use(
+    fn the_table_has_exactly_the_policies_in_use(
         steps in prop::collection::vec(any_step(), 1..400),
         is_short: bool,
     ) {
@@ -191,7 +191,7 @@ proptest! {
     }
 
     #[test]
-    fn a_state_that_carries_its_policy_decides_as_any(
+    fn an_inline_policy_decides_as_a_stored_one(
         steps in prop::collection::vec(any_step(), 1..400),
     ) {
         // Only the first engine has room for all policies.

@@ -54,7 +54,7 @@ impl Key {
 }
 
 #[test]
-fn half_a_minute_idle_brings_half_the_tokens_and_an_hour_no_more_than_all() {
+fn idle_time_refills_up_to_the_capacity() {
     let mut key = Key::new(bucket(100, MINUTE));
     assert!(key.passes(SECOND, 100));
     assert_eq!(key.remaining(SECOND), 0);
@@ -80,7 +80,7 @@ fn a_debt_of_eight_shuts_for_exactly_two_seconds() {
 }
 
 #[test]
-fn a_part_is_of_what_is_there_and_never_of_debt() {
+fn a_part_is_granted_from_tokens_never_from_debt() {
     let mut key = Key::new(Bucket { debt: 8, ..bucket(4, SECOND) });
     let decision = key.ask(0, &Attempt { part: true, ..take(13) });
     assert_eq!((decision.verdict, decision.granted), (Verdict::Part, 4));
@@ -175,7 +175,7 @@ fn a_clock_that_goes_back_gives_nothing_twice() {
 }
 
 #[test]
-fn a_bucket_that_begins_empty_fills_from_the_first_call_refused_or_not() {
+fn an_empty_new_bucket_fills_from_the_first_attempt() {
     for interval in [false, true] {
         let mut key = Key::new(Bucket { init: 0, interval, ..bucket(5, SECOND) });
         assert_eq!(
@@ -191,7 +191,7 @@ fn a_bucket_that_begins_empty_fills_from_the_first_call_refused_or_not() {
 }
 
 #[test]
-fn whole_periods_refill_at_once_and_count_from_the_take_that_found_it_full() {
+fn periods_count_from_the_take_that_found_it_full() {
     let mut key = Key::new(Bucket { interval: true, ..bucket(10, MINUTE) });
     assert_eq!(key.line(SECOND, 10), "ALLOW 10 0 0 60000");
     assert_eq!(key.line(31 * SECOND, 1), "DENY 10 0 30000 30000");
@@ -203,7 +203,7 @@ fn whole_periods_refill_at_once_and_count_from_the_take_that_found_it_full() {
 }
 
 #[test]
-fn what_over_owes_is_counted_to_the_last_unit() {
+fn debt_of_over_is_counted_to_the_last_unit() {
     for interval in [false, true] {
         let mut key = Key::new(Bucket { interval, ..bucket(10, 10 * SECOND) });
         let over = |cost| Attempt { over: true, ..take(cost) };
@@ -223,7 +223,7 @@ fn what_over_owes_is_counted_to_the_last_unit() {
 }
 
 #[test]
-fn usage_given_back_ends_at_zero_and_then_nothing_is_kept() {
+fn a_refund_stops_at_zero_and_empties_the_state() {
     for interval in [false, true] {
         let mut key = Key::new(Bucket { interval, ..bucket(10, MINUTE) });
         key.take(SECOND, 7);
@@ -272,7 +272,7 @@ fn tokens_stay_up_to_a_new_capacity_and_debt_stays() {
 }
 
 #[test]
-fn tokens_go_between_refill_all_the_time_and_in_periods() {
+fn tokens_stay_when_interval_is_added_or_removed() {
     let steady = bucket(10, MINUTE);
     let stepping = Bucket { interval: true, ..steady };
     let mut key = Key::new(steady);
@@ -381,7 +381,7 @@ proptest! {
     /// The bound also holds if the clock goes back, attempts are refused, and idle states are
     /// dropped.
     #[test]
-    fn in_any_span_no_more_passes_than_the_capacity_and_the_refill(
+    fn no_span_admits_more_than_capacity_and_refill(
         bucket in any_bucket(),
         over in any::<bool>(),
         start in any::<u64>(),
@@ -461,7 +461,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn the_short_way_is_the_long_one(
+    fn the_fast_path_agrees_with_the_general_path(
         rate in any_rate(),
         capacity in any_capacity(),
         debt in prop_oneof![Just(0), any_capacity()],

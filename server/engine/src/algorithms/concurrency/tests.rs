@@ -24,7 +24,7 @@ fn hold(limit: &Concurrency, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
 }
 
 #[test]
-fn of_two_places_a_third_holder_gets_one_when_the_first_settles() {
+fn a_third_holder_waits_until_the_first_settles() {
     let limit = at_most(2);
     let mut state = Vec::new();
     let first = hold(&limit, &mut state, at(0), 1);
@@ -68,7 +68,7 @@ fn a_crashed_holder_frees_itself() {
 }
 
 #[test]
-fn a_late_holder_does_not_free_the_hold_of_another_after_an_idle_state_was_dropped() {
+fn a_late_settle_does_not_end_the_hold_of_another() {
     let limit = at_most(1);
     let mut state = Vec::new();
     let late = hold(&limit, &mut state, at(0), 1);
@@ -122,7 +122,7 @@ fn units_given_back_end_the_newest_holds() {
 }
 
 #[test]
-fn nothing_asked_is_nothing_held_and_a_peek_holds_nothing() {
+fn a_cost_of_zero_and_a_peek_hold_nothing() {
     let limit = at_most(5);
     let mut state = Vec::new();
     let decision = limit.take(&mut state, at(0), &take(0));
@@ -138,7 +138,7 @@ fn nothing_asked_is_nothing_held_and_a_peek_holds_nothing() {
 }
 
 #[test]
-fn a_smaller_limit_waits_and_a_larger_one_holds_at_once() {
+fn a_smaller_limit_waits_a_larger_one_holds_at_once() {
     let mut state = Vec::new();
     hold(&at_most(2), &mut state, at(0), 1);
     hold(&at_most(2), &mut state, at(5), 1);

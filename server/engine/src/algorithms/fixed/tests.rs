@@ -53,7 +53,7 @@ mod golden {
     use super::*;
 
     #[test]
-    fn two_hundred_pass_around_the_end_of_a_calendar_minute() {
+    fn twice_the_limit_passes_around_a_minutes_end() {
         let limit = calendar(100, CalendarUnit::Nanos(MINUTE));
         let mut state = Vec::new();
         let ten_past = 7 * 3600 + 10 * 60;
@@ -172,7 +172,7 @@ mod calendars {
     }
 
     #[test]
-    fn usage_set_without_the_hash_ends_with_the_window_of_the_key() {
+    fn usage_set_without_a_hash_ends_with_the_keys_window() {
         let auto = placed(calendar(5, CalendarUnit::Nanos(DAY)), 0, Phase::Auto);
         let now = unix(YEAR_2024);
         let mut state = Vec::new();
@@ -223,7 +223,7 @@ mod traps {
     }
 
     #[test]
-    fn refused_calls_leave_the_state_alone_unless_they_count() {
+    fn refused_attempts_change_nothing_unless_they_count() {
         let limit = first(5, MINUTE);
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(4));
@@ -241,7 +241,7 @@ mod traps {
     }
 
     #[test]
-    fn a_part_is_what_there_is() {
+    fn a_part_is_all_that_is_left() {
         let limit = first(5, MINUTE);
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(3));
@@ -288,7 +288,7 @@ mod traps {
     }
 
     #[test]
-    fn first_and_calendar_windows_take_over_each_others_counts() {
+    fn a_change_of_alignment_keeps_the_count() {
         let one = first(5, MINUTE);
         let other = calendar(9, CalendarUnit::Nanos(60 * MINUTE));
         let mut state = Vec::new();

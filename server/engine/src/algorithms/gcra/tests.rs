@@ -17,7 +17,7 @@ fn redis_cells_example_has_limit_16_and_15_left() {
 }
 
 #[test]
-fn without_a_burst_calls_are_an_emission_interval_apart() {
+fn no_burst_spaces_attempts_an_interval_apart() {
     let gcra = Gcra { rate: Rate { count: 3, period: 60 * SECOND }, burst: 0 };
     let mut state = Vec::new();
     assert_eq!(line(&gcra.take(&mut state, at(5 * SECOND), &take(1))), "ALLOW 1 0 0 20000");

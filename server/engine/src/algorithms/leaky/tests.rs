@@ -24,14 +24,14 @@ fn sixty_at_once_wait_0_to_59_seconds() {
 }
 
 #[test]
-fn three_takers_hear_what_the_protocol_says() {
+fn three_takers_get_the_documented_replies() {
     let mut state = Vec::new();
     let lines = [(); 3].map(|()| line(&QUEUE.take(&mut state, at(7), &take(1))));
     assert_eq!(lines, ["ALLOW 60 59 0 1000", "WAIT 60 58 1000 2000", "WAIT 60 57 2000 3000"]);
 }
 
 #[test]
-fn a_place_beyond_the_policys_wait_is_refused_and_not_taken() {
+fn a_place_beyond_the_policys_wait_is_refused() {
     let queue = Leaky { wait: Some(2 * SECOND), ..QUEUE };
     let mut state = Vec::new();
     for _ in 0..3 {
@@ -46,7 +46,7 @@ fn a_place_beyond_the_policys_wait_is_refused_and_not_taken() {
 }
 
 #[test]
-fn a_callers_shorter_wait_holds_and_a_longer_one_does_not() {
+fn the_shorter_of_caller_and_policy_wait_holds() {
     let mut state = Vec::new();
     QUEUE.take(&mut state, at(0), &take(5));
     let waiting = |wait| Attempt { wait: Some(wait), ..take(1) };
@@ -61,7 +61,7 @@ fn a_callers_shorter_wait_holds_and_a_longer_one_does_not() {
 }
 
 #[test]
-fn what_is_given_back_brings_the_queue_forward() {
+fn a_refund_brings_the_queue_forward() {
     let mut state = Vec::new();
     QUEUE.take(&mut state, at(0), &take(5));
     QUEUE.put_back(&mut state, at(0), 3);
@@ -85,7 +85,7 @@ fn nginx_with_a_burst_of_five_holds_six() {
 }
 
 #[test]
-fn a_meter_grants_a_part_and_a_queue_only_when_nobody_is_before() {
+fn a_queue_grants_a_part_only_if_it_is_empty() {
     let part = Attempt { part: true, ..take(70) };
     let meter = Leaky { wait: None, ..QUEUE };
     let mut state = Vec::new();
@@ -101,7 +101,7 @@ fn a_meter_grants_a_part_and_a_queue_only_when_nobody_is_before() {
 }
 
 #[test]
-fn what_it_holds_stays_when_the_limit_changes() {
+fn the_level_stays_when_the_limit_changes() {
     let mut state = Vec::new();
     QUEUE.take(&mut state, at(0), &take(50));
     let fast = Leaky { rate: Rate { count: 10, period: SECOND }, capacity: 20, wait: None };

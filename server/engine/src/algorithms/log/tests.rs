@@ -18,7 +18,7 @@ mod traps {
     use super::*;
 
     #[test]
-    fn two_calls_in_one_tick_both_count_and_share_an_entry() {
+    fn two_attempts_at_one_instant_share_an_entry() {
         let limit = log(2, MINUTE);
         let mut state = Vec::new();
         for verdict in [Verdict::Allow, Verdict::Allow, Verdict::Deny] {
@@ -29,7 +29,7 @@ mod traps {
     }
 
     #[test]
-    fn a_call_is_counted_before_it_is_kept_and_refused_ones_are_not_kept() {
+    fn refused_attempts_are_not_stored() {
         let limit = log(3, MINUTE);
         let mut state = Vec::new();
         for instant in 0..3 {
@@ -269,7 +269,7 @@ proptest! {
     }
 
     #[test]
-    fn never_lets_more_than_the_limit_into_any_window_of_its_twin(
+    fn no_window_of_the_twin_exceeds_the_limit(
         count in 1..20_u64,
         calls in prop::collection::vec((0..200_u64, 1..5_u64), 1..100),
     ) {

@@ -45,7 +45,7 @@ mod golden {
     use super::*;
 
     #[test]
-    fn eighty_eight_before_and_twelve_since_are_seventy_eight_after_a_quarter() {
+    fn the_previous_window_is_weighted_by_its_rest() {
         let limit = per_minute(100, 1, Oldest::Weighted);
         let mut state = two_windows(&limit, 88, 12);
         let now = at(MINUTE + 15 * SECOND);
@@ -83,7 +83,7 @@ mod golden {
     }
 
     #[test]
-    fn six_slices_refuse_the_second_hundred_around_a_minute() {
+    fn six_slices_refuse_a_second_hundred_at_the_minute() {
         let limit = per_minute(100, 6, Oldest::Weighted);
         let mut state = Vec::new();
         assert_eq!(drip(&limit, &mut state, 50 * SECOND, SECOND / 10, 100), 100);
@@ -91,7 +91,7 @@ mod golden {
     }
 
     #[test]
-    fn four_slices_are_four_whole_and_one_weighted_of_fifteen_seconds() {
+    fn four_slices_are_whole_and_the_oldest_is_weighted() {
         let limit = per_minute(1000, 4, Oldest::Weighted);
         let mut state = Vec::new();
         for (slice, units) in [(0, 100), (1, 1), (2, 2), (3, 4), (4, 8)] {
@@ -104,7 +104,7 @@ mod golden {
     }
 
     #[test]
-    fn flat_lets_twice_the_limit_into_a_minute_and_strict_does_not() {
+    fn flat_admits_twice_the_limit_strict_does_not() {
         for (oldest, second_hundred) in [(Oldest::Dropped, 100), (Oldest::Whole, 0)] {
             let limit = per_minute(100, 6, oldest);
             let mut state = Vec::new();
@@ -139,7 +139,7 @@ mod traps {
     }
 
     #[test]
-    fn a_peek_changes_nothing_and_tells_what_a_take_would() {
+    fn a_peek_changes_nothing_and_decides_as_a_take() {
         let limit = per_minute(5, 1, Oldest::Weighted);
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(3));
@@ -426,7 +426,7 @@ proptest! {
     }
 
     #[test]
-    fn strict_never_lets_more_than_the_limit_into_any_window_of_its_twin(
+    fn strict_keeps_the_limit_in_every_window_of_its_twin(
         limit in any_sliding(),
         calls in prop::collection::vec((0..1500_u64, 1..6_u64), 1..100),
     ) {
@@ -442,7 +442,7 @@ proptest! {
     }
 
     #[test]
-    fn two_windows_wait_as_their_formula_says_of_its_twin(
+    fn two_windows_wait_as_the_formula_requires(
         count in 1..=500_u64,
         previous in 0..=1000_u64,
         current in 0..=1000_u64,
@@ -534,7 +534,7 @@ proptest! {
 
 proptest! {
     #[test]
-    fn the_short_way_is_the_long_one(
+    fn the_fast_path_agrees_with_the_general_path(
         (count, period) in (any_large(), any_large()),
         oldest in prop::sample::select(vec![Oldest::Weighted, Oldest::Whole, Oldest::Dropped]),
         steps in prop::collection::vec(

@@ -229,7 +229,7 @@ fn reported(hands: &BTreeMap<usize, Hand>, client: usize, used: u64, unused: u64
 
 proptest! {
     #[test]
-    fn a_bucket_and_what_it_lent_never_exceed_its_capacity(
+    fn a_bucket_and_its_leases_never_exceed_capacity(
         capacity in 1..=200_u64,
         steps in prop::collection::vec(any_step(), 1..60),
     ) {
@@ -370,7 +370,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_used_and_what_is_out_never_exceed_the_limit(
+    fn used_and_outstanding_never_exceed_the_limit(
         count in 1..=200_u64,
         steps in prop::collection::vec(any_step(), 1..60),
     ) {

@@ -138,7 +138,7 @@ fn at_the_bound_of_holders_the_answer_is_deny() {
 }
 
 #[test]
-fn a_hundred_thousand_holds_that_end_at_once_free_their_units_at_once() {
+fn holds_that_end_together_free_their_units_at_once() {
     let mut engine = engine();
     let limit = policy("concurrency:100001,hold=1h");
     let minute = TakeParams { hold: Some(60_000_000_000), ..one() };
@@ -174,7 +174,7 @@ fn few_holders_go_back_to_their_item() {
 }
 
 #[test]
-fn a_key_without_room_for_holders_is_full_and_keeps_those_it_has() {
+fn a_key_without_room_for_a_holder_keeps_its_holders() {
     let (mut engine, memory_cap) = engine_with(1 << 20);
     let limit = policy("concurrency:1M,hold=1h");
     let mut held = 0;
@@ -221,7 +221,7 @@ fn a_snapshot_brings_all_holders_back() {
 }
 
 #[test]
-fn what_is_taken_back_was_never_held() {
+fn a_rollback_restores_the_holders() {
     let mut engine = engine();
     let limit = policy("concurrency:5000,hold=1h");
     fill(&mut engine, &limit, 1_000, 4_000);
@@ -258,7 +258,7 @@ fn tell(from: &mut Engine, to: &mut Engine, ms: u64, change: impl FnOnce(&mut En
 }
 
 #[test]
-fn a_backup_gets_what_changed_and_not_all_holders() {
+fn a_backup_gets_changes_instead_of_all_holders() {
     let (mut primary, mut backup) = (engine(), engine());
     let limit = policy("concurrency:1M,hold=1h");
     let mut most = 0;
@@ -288,7 +288,7 @@ proptest! {
 
     /// A learner receives chunks while the key changes; changes older than a chunk arrive after it.
     #[test]
-    fn pieces_and_changes_in_any_order_make_the_same_holders(
+    fn chunks_and_changes_in_any_order_converge(
         first in 100..2_000_u64,
         steps in prop::collection::vec((0..12_u8, 0..3_000_usize, 0..5_u64, any::<bool>()), 1..400),
         late in 0..30_usize,
@@ -394,7 +394,7 @@ fn carries_its_policy(engine: &Engine) -> bool {
 }
 
 #[test]
-fn key_that_carries_its_policy_has_many_holders_as_any() {
+fn a_key_with_an_inline_policy_has_many_holders() {
     let limit = policy("concurrency:5000,hold=1h");
     let mut engines = [engine(), engine_full_of_policies()];
     let seen = engines.each_mut().map(|engine| {

@@ -30,7 +30,7 @@ fn greedy(key: &mut Key, from: u64, to: u64) -> u64 {
 }
 
 #[test]
-fn a_cold_bucket_gives_33_a_second_and_at_the_threshold_100() {
+fn a_cold_bucket_gives_33_a_second_a_warm_one_100() {
     let mut key = Key::new(WARMING);
     // The first unit passes at once, the second 29.98 ms later: 33.3 a second.
     assert!(key.passes(SECOND, 1));
@@ -57,7 +57,7 @@ fn ten_idle_seconds_make_it_cold_again() {
 }
 
 #[test]
-fn three_at_once_cost_what_three_times_one_cost() {
+fn three_units_cost_three_times_one_unit() {
     let (mut once, mut thrice) = (Key::new(HUNDRED), Key::new(HUNDRED));
     for round in 0..30 {
         let now = round * 97_777_777;
@@ -68,7 +68,7 @@ fn three_at_once_cost_what_three_times_one_cost() {
 }
 
 #[test]
-fn a_cold_bucket_of_a_hundred_gives_34_one_by_one_and_owes_after_a_hundred_at_once() {
+fn a_cold_bucket_gives_34_singly_or_100_into_debt() {
     let mut key = Key::new(HUNDRED);
     // 34 units cost 997 ms of the bucket's one second, a 35th costs 28.6 ms more.
     assert_eq!((0..50).filter(|_| key.passes(0, 1)).count(), 34);
@@ -87,7 +87,7 @@ fn a_cold_bucket_of_a_hundred_gives_34_one_by_one_and_owes_after_a_hundred_at_on
 }
 
 #[test]
-fn a_take_given_back_has_paid_for_the_heat_and_no_more() {
+fn a_refund_keeps_only_the_surcharge() {
     let mut key = Key::new(HUNDRED);
     key.take(0, 20);
     let heated = key.take(0, 0).reset;
