@@ -17,7 +17,7 @@ pub enum OpOutcome<'a> {
 /// The end of one operation, or of several with consecutive indexes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OpEnd<'a> {
-    /// The token of the [submitted](OpStreams::submit) operation.
+    /// The token of the [submitted](super::OpStreams::submit) operation.
     pub token: u64,
     /// The index of the first operation.
     pub index: u32,

@@ -1,7 +1,8 @@
 //! The simulated world of a thread: its random numbers, its clocks, the links that are cut.
 //!
-//! Here: the replacements that sockets, clocks and random numbers use with the feature `simulation`.
-//! Not here: the sockets (`simulated`), nodes that run in the world (`crate::simulation`).
+//! Here: the replacements that sockets, clocks and random numbers use with the feature
+//! `simulation`. Not here: the sockets (`simulated`), nodes that run in the world
+//! (`crate::simulation`).
 //!
 //! A world belongs to one thread. Its seed determines all random numbers, and each host has its own
 //! clock.
