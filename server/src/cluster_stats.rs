@@ -347,8 +347,8 @@ fn state_word(state: NodeState) -> &'static str {
 }
 
 /// Returns the word for a node's membership.
-fn place_word(charge_ctx: MembershipState) -> &'static str {
-    match charge_ctx {
+fn membership_word(state: MembershipState) -> &'static str {
+    match state {
         MembershipState::Seeking => "seeking",
         MembershipState::Registering => "registering",
         MembershipState::Member(state) => state_word(state),

@@ -119,14 +119,14 @@ impl DetachedStream {
     }
 
     /// Writes the bytes that fit into the socket's buffer. For a last reply to a refused client.
-    pub fn send(&mut self, raw_request: &[u8]) {
+    pub fn send(&mut self, reply: &[u8]) {
         use std::io::Write as _;
         // Best effort: the client is refused in any case.
         let _ = match self {
-            Self::Tcp(stream) => stream.write(raw_request),
-            Self::Unix(stream) => stream.write(raw_request),
+            Self::Tcp(stream) => stream.write(reply),
+            Self::Unix(stream) => stream.write(reply),
             #[cfg(feature = "simulation")]
-            Self::Simulated(stream) => stream.send(raw_request),
+            Self::Simulated(stream) => stream.send(reply),
         };
     }
 }

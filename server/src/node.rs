@@ -397,8 +397,8 @@ impl Node {
         news: impl FnOnce(&mut Reachability),
     ) {
         let (me, _) = self.me();
-        for sub_request in self.paths.note(now_ns, is_alone, news) {
-            match sub_request {
+        for action in self.paths.note(now_ns, is_alone, news) {
+            match action {
                 ReachAction::Take(node, path) => self.set_path(node, path),
                 ReachAction::Ask { peer, relay, number } => {
                     self.paths.probe_through(me, peer, relay, number);

@@ -27,12 +27,12 @@ fn apply(map: &mut Map, command: &MapCommand) -> MapAnswer {
     map.apply(command).expect("the command is good").0
 }
 
-fn step(map: &mut Map, partition: u16, sub_request: Transition) {
+fn step(map: &mut Map, partition: u16, transition: Transition) {
     let partition = Partition(partition);
     let ver = map.entry(partition).expect("it is there").ver;
-    let change = MapChange { partition, ver, transition: sub_request };
+    let change = MapChange { partition, ver, transition };
     let answer = apply(map, &MapCommand::Partitions(vec![change]));
-    assert_eq!(answer, MapAnswer::Changes(vec![Ok(())]), "{sub_request:?}");
+    assert_eq!(answer, MapAnswer::Changes(vec![Ok(())]), "{transition:?}");
 }
 
 fn placement(bits: u8) -> Placement {

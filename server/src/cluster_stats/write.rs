@@ -10,7 +10,8 @@ use cluster::id::NodeId;
 use cluster::map::NodeState;
 
 use super::{
-    ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, millis, place_word, state_word,
+    ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, membership_word, millis,
+    state_word,
 };
 use crate::config::listen::host_and_port;
 use crate::limits::map_text::entries;
@@ -36,9 +37,9 @@ pub enum Topic {
 impl Topic {
     /// Returns the topic in the words after `stats`; `None` for other topics.
     #[must_use]
-    pub fn of(raw_request: &[u8]) -> Option<Self> {
+    pub fn of(topic: &[u8]) -> Option<Self> {
         let words: Vec<&[u8]> =
-            raw_request.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
+            topic.split(|byte| *byte == b' ').filter(|word| !word.is_empty()).collect();
         match words.as_slice() {
             [b"cluster"] => Some(Self::General),
             [b"cluster", b"nodes"] => Some(Self::Nodes),
@@ -139,7 +140,7 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     // Enough digits to tell clusters apart. The rest stays secret: it seeds the key hashes.
     let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));
     lines.stat("cluster", known(id));
-    lines.stat("place", place_word(status.membership_state));
+    lines.stat("place", membership_word(status.membership_state));
     let not_ready = view.not_ready();
     lines.stat("ready", yes(not_ready.is_none()));
     lines.stat("not_ready", not_ready.unwrap_or("-"));

@@ -297,11 +297,9 @@ impl Worker {
         let Some(router) = &mut self.router else { return };
         let runs = std::mem::take(&mut router.runs);
         for run in &runs {
-            let Some(charge_ctx) = self.connections.get_mut(run.client.index) else { continue };
-            if charge_ctx.id == run.client.id
-                && charge_ctx.connection.complete_run(run, router.text_of(run))
-            {
-                charge_ctx.queue.wake_by_ref();
+            let Some(slot) = self.connections.get_mut(run.client.index) else { continue };
+            if slot.id == run.client.id && slot.connection.complete_run(run, router.text_of(run)) {
+                slot.queue.wake_by_ref();
             }
         }
         router.runs = runs;
@@ -309,18 +307,18 @@ impl Worker {
         router.forget_texts();
         for completion in router.completions.drain(..) {
             // The client may have left, and another may use its index.
-            let Some(charge_ctx) = self.connections.get_mut(completion.client.index) else {
+            let Some(slot) = self.connections.get_mut(completion.client.index) else {
                 continue;
             };
-            if charge_ctx.id == completion.client.id && charge_ctx.connection.complete(completion) {
-                charge_ctx.queue.wake_by_ref();
+            if slot.id == completion.client.id && slot.connection.complete(completion) {
+                slot.queue.wake_by_ref();
             }
         }
     }
 
     fn hang_up(&mut self, index: usize) {
-        let charge_ctx = self.connections.remove(index);
-        charge_ctx.connection.release(&self.service);
+        let slot = self.connections.remove(index);
+        slot.connection.release(&self.service);
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -334,18 +332,18 @@ impl Worker {
             let Some(index) = self.ready.lock().pop_front() else { break };
             // Indexes are reused: a late wake-up may reach a successor, whose only cost is one
             // extra look.
-            let Some(charge_ctx) = self.connections.get_mut(index) else { continue };
-            charge_ctx.queue.queued.store(false, Ordering::Release);
-            if charge_ctx.has_work {
+            let Some(slot) = self.connections.get_mut(index) else { continue };
+            slot.queue.queued.store(false, Ordering::Release);
+            if slot.has_work {
                 // Another thread woke the connection after it was read: the bytes already read run
                 // first.
-                charge_ctx.woken = true;
+                slot.woken = true;
                 continue;
             }
             let room = &mut self.input[used..];
             let room = &mut room[..READ_BYTES_MAX.min(INPUT_BYTES - used)];
-            let mut context = Context::from_waker(&charge_ctx.waker);
-            let input = match charge_ctx.connection.read(&mut context, &service, counters, room) {
+            let mut context = Context::from_waker(&slot.waker);
+            let input = match slot.connection.read(&mut context, &service, counters, room) {
                 Ok(ReadResult::Wait) => continue,
                 Ok(ReadResult::Held) => None,
                 Ok(ReadResult::Bytes(count)) => {
@@ -358,7 +356,7 @@ impl Worker {
                     continue;
                 }
             };
-            charge_ctx.has_work = true;
+            slot.has_work = true;
             ready.push(ReadyConnection { index, input });
         }
         ready
@@ -393,18 +391,18 @@ impl Worker {
         let mut large_left = LARGE_BYTES_A_ROUND;
         self.follow_limits();
         for ReadyConnection { index, input } in ready {
-            let Some(charge_ctx) = self.connections.get_mut(*index) else { continue };
-            charge_ctx.has_work = false;
-            if std::mem::take(&mut charge_ctx.woken) {
-                charge_ctx.queue.wake_by_ref();
+            let Some(slot) = self.connections.get_mut(*index) else { continue };
+            slot.has_work = false;
+            if std::mem::take(&mut slot.woken) {
+                slot.queue.wake_by_ref();
             }
-            if large_left == 0 && charge_ctx.connection.puts_off() {
-                charge_ctx.queue.wake_by_ref();
+            if large_left == 0 && slot.connection.puts_off() {
+                slot.queue.wake_by_ref();
                 continue;
             }
             if let Some(router) = &mut self.router {
-                router.client = Client { index: *index, id: charge_ctx.id };
-                router.is_operator = charge_ctx.connection.is_operator();
+                router.client = Client { index: *index, id: slot.id };
+                router.is_operator = slot.connection.is_operator();
             }
             let mut conn_ctx = ConnContext {
                 router: self.router.as_mut(),
@@ -417,18 +415,16 @@ impl Worker {
                 large_left: &mut large_left,
                 output: &mut self.output,
             };
-            let mut context = Context::from_waker(&charge_ctx.waker);
+            let mut context = Context::from_waker(&slot.waker);
             let after = match input {
-                Some(range) => charge_ctx.connection.run(
-                    &mut context,
-                    &mut conn_ctx,
-                    &self.input[range.clone()],
-                ),
-                None => charge_ctx.connection.run_held(&mut context, &mut conn_ctx),
+                Some(range) => {
+                    slot.connection.run(&mut context, &mut conn_ctx, &self.input[range.clone()])
+                }
+                None => slot.connection.run_held(&mut context, &mut conn_ctx),
             };
             match after {
                 Ok(TurnEnd::Wait) => {}
-                Ok(TurnEnd::Again) => charge_ctx.queue.wake_by_ref(),
+                Ok(TurnEnd::Again) => slot.queue.wake_by_ref(),
                 Ok(TurnEnd::Close) | Err(_) => self.hang_up(*index),
             }
         }

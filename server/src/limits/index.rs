@@ -150,8 +150,8 @@ impl Test {
         let Ok(len) = u8::try_from(glob.first.bytes.len()) else { return Self::Pattern };
         match &glob.steps[..] {
             [] if literal => Self::Whole { len },
-            [sub_request] if literal && sub_request.takes_the_rest() && sub_request.least == 1 => {
-                Self::Tail { from: len, slot: sub_request.slot }
+            [step] if literal && step.takes_the_rest() && step.least == 1 => {
+                Self::Tail { from: len, slot: step.slot }
             }
             _ => Self::Pattern,
         }

@@ -179,7 +179,7 @@ impl Pattern {
     /// Literals after the prefix that every matching key contains.
     pub(super) fn literals(&self) -> Vec<&[u8]> {
         let Self::Glob(glob) = self else { return Vec::new() };
-        let steps = glob.steps.iter().filter_map(|sub_request| sub_request.then.plain.as_deref());
+        let steps = glob.steps.iter().filter_map(|step| step.then.plain.as_deref());
         steps.filter(|literal| !literal.is_empty()).collect()
     }
 
@@ -249,7 +249,7 @@ impl Glob {
     }
 
     pub(super) fn new(first: LiteralChunk, steps: Vec<GlobStep>) -> Self {
-        let least = |sub_request: &GlobStep| sub_request.least + sub_request.then.bytes.len();
+        let least = |step: &GlobStep| step.least + step.then.bytes.len();
         let least = first.bytes.len() + steps.iter().map(least).sum::<usize>();
         // Without backtracking each step but the last ends at the first place of its literal. For a
         // class that contains all prefixes of its texts this loses nothing: if the shortest text
@@ -259,7 +259,7 @@ impl Glob {
             None | Some((_, [])) => true,
             Some((one, others)) => {
                 one.class != CaptureClass::Ip
-                    && others.iter().all(|sub_request| sub_request.class == CaptureClass::Any)
+                    && others.iter().all(|step| step.class == CaptureClass::Any)
             }
         };
         Self { first, steps, least, greedy }
@@ -299,22 +299,22 @@ impl Glob {
     #[inline]
     fn match_first_places(&self, key: &[u8], mut at: usize, captures: &mut Captures) -> bool {
         let Some((last, steps)) = self.steps.split_last() else { return false };
-        for sub_request in steps {
-            let mut end = at + sub_request.least;
+        for step in steps {
+            let mut end = at + step.least;
             loop {
-                if end + sub_request.then.bytes.len() > key.len() {
+                if end + step.then.bytes.len() > key.len() {
                     return false;
                 }
-                if sub_request.then.stands(key, end) {
+                if step.then.stands(key, end) {
                     break;
                 }
                 end += 1;
             }
-            if !sub_request.class.takes(&key[at..end]) {
+            if !step.class.takes(&key[at..end]) {
                 return false;
             }
-            captures.set(sub_request.slot, at, end);
-            at = end + sub_request.then.bytes.len();
+            captures.set(step.slot, at, end);
+            at = end + step.then.bytes.len();
         }
         last.ends(key, at, captures)
     }
@@ -335,30 +335,23 @@ impl Glob {
         if failed[index][word] & bit != 0 {
             return false;
         }
-        let sub_request = &self.steps[index];
+        let step = &self.steps[index];
         if index + 1 == self.steps.len() {
-            if sub_request.ends(key, at, captures) {
+            if step.ends(key, at, captures) {
                 return true;
             }
         } else {
-            let room = key.len().saturating_sub(sub_request.then.bytes.len());
+            let room = key.len().saturating_sub(step.then.bytes.len());
             for end in at..=room {
-                if end > at && !sub_request.class.has(key[end - 1]) {
+                if end > at && !step.class.has(key[end - 1]) {
                     break;
                 }
-                if end >= at + sub_request.least
-                    && sub_request.then.stands(key, end)
-                    && (sub_request.class != CaptureClass::Ip
-                        || sub_request.class.takes(&key[at..end]))
-                    && self.search(
-                        index + 1,
-                        key,
-                        end + sub_request.then.bytes.len(),
-                        captures,
-                        failed,
-                    )
+                if end >= at + step.least
+                    && step.then.stands(key, end)
+                    && (step.class != CaptureClass::Ip || step.class.takes(&key[at..end]))
+                    && self.search(index + 1, key, end + step.then.bytes.len(), captures, failed)
                 {
-                    captures.set(sub_request.slot, at, end);
+                    captures.set(step.slot, at, end);
                     return true;
                 }
             }

@@ -168,8 +168,8 @@ impl Checks<'_> {
                 return Err(self.file.refuse(self.drafts[index].pattern.line, reason));
             }
             if let Pattern::Glob(Glob { steps, .. }) = &limit.pattern
-                && let [sub_request] = &steps[..]
-                && sub_request.takes_the_rest()
+                && let [step] = &steps[..]
+                && step.takes_the_rest()
             {
                 let least = limit.pattern.least();
                 open.entry(limit.pattern.prefix()).or_insert((index, least));
@@ -274,9 +274,9 @@ impl Checks<'_> {
                 let key = match &limit.pattern {
                     Pattern::Glob(glob) => {
                         let mut texts = [text.as_bytes(); super::pattern::VARIABLES_MAX];
-                        for sub_request in &glob.steps {
-                            if let Some(slot) = texts.get_mut(usize::from(sub_request.slot)) {
-                                *slot = fitting(sub_request.class, text).as_bytes();
+                        for step in &glob.steps {
+                            if let Some(slot) = texts.get_mut(usize::from(step.slot)) {
+                                *slot = fitting(step.class, text).as_bytes();
                             }
                         }
                         parent.fill(&texts)
@@ -400,7 +400,7 @@ impl<'l> CountedKeys<'l> {
         let captured = |(at, network): &&(usize, Network)| {
             let key = format!("{}{}", &text[..*at], network.address);
             let glob = self.glob.as_ref()?;
-            let last = glob.steps.last().filter(|sub_request| sub_request.then.bytes.is_empty())?;
+            let last = glob.steps.last().filter(|step| step.then.bytes.is_empty())?;
             let mut captures = Captures::default();
             let kept = usize::from(last.slot) < super::pattern::VARIABLES_MAX;
             let matches = kept && glob.matches(key.as_bytes(), &mut captures);
@@ -453,11 +453,11 @@ fn fitting(class: CaptureClass, text: &str) -> &str {
 fn sample(glob: &Glob, text: &str) -> Option<Vec<u8>> {
     let chunk = |bytes: &[Option<u8>]| bytes.iter().map(|byte| byte.unwrap_or(b'?')).collect();
     let mut key: Vec<u8> = chunk(&glob.first.bytes);
-    for sub_request in &glob.steps {
-        if sub_request.least > 0 {
-            key.extend_from_slice(fitting(sub_request.class, text).as_bytes());
+    for step in &glob.steps {
+        if step.least > 0 {
+            key.extend_from_slice(fitting(step.class, text).as_bytes());
         }
-        key.extend(chunk(&sub_request.then.bytes));
+        key.extend(chunk(&step.then.bytes));
     }
     (1..=KEY_BYTES_MAX).contains(&key.len()).then_some(key)
 }

@@ -98,13 +98,13 @@ impl Shape {
             }
         };
         chunk(&mut shape, &glob.first.bytes);
-        for sub_request in &glob.steps {
-            if sub_request.least == 0 {
+        for step in &glob.steps {
+            if step.least == 0 {
                 shape.many(Bytes::of(|_| true));
             } else {
-                shape.class(sub_request.class);
+                shape.class(step.class);
             }
-            chunk(&mut shape, &sub_request.then.bytes);
+            chunk(&mut shape, &step.then.bytes);
         }
         shape
     }

@@ -25,7 +25,7 @@ enum TemplatePart {
 impl Template {
     /// Parses a template; `names` are the captures of `pattern`, by slot.
     pub(super) fn parse(text: &str, names: &[String], pattern: &Pattern) -> Result<Self, String> {
-        let mut pieces = Vec::new();
+        let mut parts = Vec::new();
         let mut plain = Vec::new();
         let mut least = 0;
         let mut rest = text.as_bytes();
@@ -39,9 +39,9 @@ impl Template {
                         return Err(format!("the pattern captures no `{{{name}}}`"));
                     };
                     if !plain.is_empty() {
-                        pieces.push(TemplatePart::Text(std::mem::take(&mut plain)));
+                        parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
                     }
-                    pieces.push(TemplatePart::Slot(slot as u8));
+                    parts.push(TemplatePart::Slot(slot as u8));
                     // A regex's group may be empty.
                     least += usize::from(matches!(pattern, Pattern::Glob(_)));
                 }
@@ -56,12 +56,12 @@ impl Template {
             }
         }
         if !plain.is_empty() {
-            pieces.push(TemplatePart::Text(plain));
+            parts.push(TemplatePart::Text(plain));
         }
-        if pieces.is_empty() || least > KEY_BYTES_MAX {
+        if parts.is_empty() || least > KEY_BYTES_MAX {
             return Err(format!("it is never a key: a key has 1 to {KEY_BYTES_MAX} bytes"));
         }
-        Ok(Self { parts: pieces })
+        Ok(Self { parts })
     }
 
     /// Appends the key to `out`.
@@ -72,8 +72,8 @@ impl Template {
         out: &mut Vec<u8>,
     ) -> Result<(), LimitedKeyError> {
         let start = out.len();
-        for batch in &self.parts {
-            match batch {
+        for part in &self.parts {
+            match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text),
                 TemplatePart::Slot(slot) => out.extend_from_slice(captures.get(key, *slot)),
             }
@@ -87,18 +87,18 @@ impl Template {
 
     /// The key made of `texts`, one for each slot.
     pub(super) fn fill(&self, texts: &[&[u8]]) -> Vec<u8> {
-        let batch = |batch: &TemplatePart| match batch {
+        let part = |part: &TemplatePart| match part {
             TemplatePart::Text(text) => text.clone(),
             TemplatePart::Slot(slot) => texts[usize::from(*slot)].to_vec(),
         };
-        self.parts.iter().flat_map(batch).collect()
+        self.parts.iter().flat_map(part).collect()
     }
 
     /// The keys that the template can make of the captures of `pattern`.
     pub(super) fn shape(&self, pattern: &Pattern) -> Shape {
         let mut shape = Shape::default();
-        for batch in &self.parts {
-            match batch {
+        for part in &self.parts {
+            match part {
                 TemplatePart::Text(text) => shape.text(text),
                 TemplatePart::Slot(slot) => match pattern {
                     Pattern::Glob(glob) => {
@@ -116,18 +116,18 @@ impl Template {
     /// The template as a pattern. `None` if two captures are adjacent, or `pattern` is a regex.
     pub(super) fn glob(&self, pattern: &Pattern) -> Option<Glob> {
         let Pattern::Glob(of) = pattern else { return None };
-        let mut pieces = self.parts.iter().peekable();
-        let mut glob = Glob::literal(match pieces.peek() {
+        let mut parts = self.parts.iter().peekable();
+        let mut glob = Glob::literal(match parts.peek() {
             Some(TemplatePart::Text(text)) => {
-                pieces.next();
+                parts.next();
                 text
             }
             _ => &[],
         });
         let mut slot = 0;
-        while let Some(TemplatePart::Slot(own)) = pieces.next() {
-            let class = of.steps.iter().find(|sub_request| sub_request.slot == *own)?.class;
-            let then = match pieces.next() {
+        while let Some(TemplatePart::Slot(own)) = parts.next() {
+            let class = of.steps.iter().find(|step| step.slot == *own)?.class;
+            let then = match parts.next() {
                 Some(TemplatePart::Text(text)) => text.as_slice(),
                 Some(TemplatePart::Slot(_)) => return None,
                 None => &[],
@@ -144,13 +144,12 @@ impl Template {
 
 /// The byte sets of a capture's first byte and of its further bytes.
 fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
-    let Some(index) = glob.steps.iter().position(|sub_request| sub_request.slot == slot) else {
+    let Some(index) = glob.steps.iter().position(|step| step.slot == slot) else {
         return (Bytes::of(|_| true), Bytes::of(|_| true));
     };
     let class = glob.steps[index].class;
     let first = Bytes::of(|byte| class.has(byte));
-    let untyped =
-        glob.steps[index + 1..].iter().all(|sub_request| sub_request.class == CaptureClass::Any);
+    let untyped = glob.steps[index + 1..].iter().all(|step| step.class == CaptureClass::Any);
     // The capture ends at the first place of the single byte `end`, so none of its further bytes is
     // `end`.
     let rest = match glob.steps[index].then.bytes[..] {

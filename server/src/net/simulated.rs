@@ -76,10 +76,10 @@ impl SimStream {
         match TcpStream::connect(address).await {
             Ok(stream) => Self::new(stream),
             Err(error) => {
-                let told = address.parse::<SocketAddr>().is_ok_and(|to| {
+                let is_refused = address.parse::<SocketAddr>().is_ok_and(|to| {
                     with_world(|world| world.is_in_reach(to.ip()) && !world.is_listening(to))
                 });
-                if told { Err(error) } else { pending().await }
+                if is_refused { Err(error) } else { pending().await }
             }
         }
     }
@@ -88,8 +88,8 @@ impl SimStream {
         self.stream.peer_addr().map_or_else(|_| "unknown".to_owned(), |peer| peer.to_string())
     }
 
-    pub(super) fn send(&mut self, raw_request: &[u8]) -> io::Result<usize> {
-        self.stream.try_write(raw_request)
+    pub(super) fn send(&mut self, reply: &[u8]) -> io::Result<usize> {
+        self.stream.try_write(reply)
     }
 
     /// Writes unless the stream is broken or full.

@@ -77,7 +77,7 @@ pub(super) enum DebtPolicy {
 }
 
 impl DebtPolicy {
-    pub(super) fn of_step(&self) -> SubPolicy<'_> {
+    pub(super) fn sub_policy(&self) -> SubPolicy<'_> {
         match self {
             Self::Named(limit) => SubPolicy::Named(limit),
             Self::Written(token) => SubPolicy::Written(token),
@@ -497,7 +497,7 @@ impl Router {
         }
         debt.sent = std::mem::take(&mut debt.more);
         let mut bytes = Vec::new();
-        SubRequest { policy: name.0.of_step(), key: &name.1, op: SubOp::Debt(debt.sent) }
+        SubRequest { policy: name.0.sub_policy(), key: &name.1, op: SubOp::Debt(debt.sent) }
             .encode(&mut bytes);
         let partition = debt.partition;
         let reply_kind = ReplyKind::Debt(self.debts.numbers.insert(name));

@@ -118,7 +118,7 @@ impl Router {
             hold.is_under_way = true;
             let op = SubOp::Hold(ForeignHold { lease: name.0, units: hold.units, for_ns });
             let mut bytes = Vec::new();
-            SubRequest { policy: hold.debt_policy.of_step(), key: &hold.key, op }
+            SubRequest { policy: hold.debt_policy.sub_policy(), key: &hold.key, op }
                 .encode(&mut bytes);
             drop(local);
             let reply_kind = ReplyKind::Hold(self.debts.holds.numbers.insert(name));

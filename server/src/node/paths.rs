@@ -219,12 +219,12 @@ impl PeerPaths {
                 reach.wanted(*node, now_ns);
             }
         }
-        let steps = reach.tick(now_ns, is_alone);
+        let actions = reach.tick(now_ns, is_alone);
         self.is_unsettled.store(reach.is_unsettled(), Ordering::Relaxed);
-        if steps.iter().any(|sub_request| matches!(sub_request, ReachAction::Take(..))) {
+        if actions.iter().any(|action| matches!(action, ReachAction::Take(..))) {
             let mut paths = self.paths.write();
-            for sub_request in &steps {
-                if let ReachAction::Take(node, path) = sub_request
+            for action in &actions {
+                if let ReachAction::Take(node, path) = action
                     && let Some(peer_path) = paths.get_mut(node)
                 {
                     peer_path.path = *path;
@@ -234,7 +234,7 @@ impl PeerPaths {
             let is_away = paths.values().any(|peer_path| peer_path.path == Path::Away);
             self.is_any_away.store(is_away, Ordering::Relaxed);
         }
-        steps
+        actions
     }
 
     /// Sends a ping to a peer through a relay.

@@ -203,7 +203,7 @@ impl Reachability {
     /// most voters. Called after each of the other methods too, for the actions that follow at
     /// once.
     pub(super) fn tick(&mut self, now_ns: u64, is_alone: bool) -> Vec<ReachAction> {
-        let mut steps = Vec::new();
+        let mut actions = Vec::new();
         // The first frame opens an idle link.
         let relays: Vec<NodeId> = self
             .peers
@@ -222,13 +222,13 @@ impl Reachability {
                 if peer.silent_links != 0 {
                     since_ns = since_ns.min(peer.silent_ns);
                 }
-                peer.look_for_relay(node, now_ns, &relays, &mut steps);
+                peer.look_for_relay(node, now_ns, &relays, &mut actions);
                 match peer.relay {
                     Some(relay) => Path::Through(relay),
                     None => broken_for(now_ns.saturating_sub(since_ns), is_alone),
                 }
             } else if peer.silent_links != 0 {
-                peer.look_for_relay(node, now_ns, &relays, &mut steps);
+                peer.look_for_relay(node, now_ns, &relays, &mut actions);
                 // The control link may still deliver frames.
                 peer.relay.map_or(Path::Broken, Path::Through)
             } else {
@@ -237,10 +237,10 @@ impl Reachability {
                 Path::Direct
             };
             if std::mem::replace(&mut peer.path, path) != path {
-                steps.push(ReachAction::Take(node, path));
+                actions.push(ReachAction::Take(node, path));
             }
         }
-        steps
+        actions
     }
 }
 
@@ -256,7 +256,7 @@ impl PeerReach {
         node: NodeId,
         now_ns: u64,
         relays: &[NodeId],
-        steps: &mut Vec<ReachAction>,
+        actions: &mut Vec<ReachAction>,
     ) {
         if now_ns.saturating_sub(self.wanted_ns) >= WANTED_NS {
             self.relay = None;
@@ -278,16 +278,16 @@ impl PeerReach {
         self.is_answered = false;
         let number = self.number;
         if let Some(relay) = self.relay {
-            steps.push(ReachAction::Ask { peer: node, relay, number });
+            actions.push(ReachAction::Ask { peer: node, relay, number });
         } else {
             self.pause_ns = (self.pause_ns * 2).clamp(PROBE_NS, SEARCH_NS_MAX);
             // Each peer's search begins at another node, so that one node does not relay for all.
             let from = relays.iter().position(|other| *other > node).unwrap_or(0);
             let asked = relays.iter().cycle().skip(from).take(relays.len().min(RELAYS_MAX));
-            steps.extend(asked.map(|&relay| ReachAction::Ask { peer: node, relay, number }));
+            actions.extend(asked.map(|&relay| ReachAction::Ask { peer: node, relay, number }));
         }
         // The link is tried all the while.
-        steps.push(ReachAction::Probe(node));
+        actions.push(ReachAction::Probe(node));
     }
 }
 
@@ -309,16 +309,16 @@ mod tests {
         reach
     }
 
-    fn asks(steps: &[ReachAction]) -> Vec<(NodeId, u64)> {
-        let ask = |sub_request: &ReachAction| match sub_request {
+    fn asks(actions: &[ReachAction]) -> Vec<(NodeId, u64)> {
+        let ask = |action: &ReachAction| match action {
             ReachAction::Ask { peer, relay, number } if *peer == PEER => Some((*relay, *number)),
             _ => None,
         };
-        steps.iter().filter_map(ask).collect()
+        actions.iter().filter_map(ask).collect()
     }
 
-    fn path(steps: &[ReachAction]) -> Option<Path> {
-        steps.iter().find_map(|sub_request| match sub_request {
+    fn path(actions: &[ReachAction]) -> Option<Path> {
+        actions.iter().find_map(|action| match action {
             ReachAction::Take(PEER, path) => Some(*path),
             _ => None,
         })
@@ -329,10 +329,10 @@ mod tests {
         let mut reach = reach();
         reach.broken(PEER, 5000 * MS, 300 * MS);
         reach.wanted(PEER, 5000 * MS);
-        let steps = reach.tick(5000 * MS, false);
-        assert_eq!(asks(&steps), [(OTHER, 1), (THIRD, 1)]);
-        assert!(steps.contains(&ReachAction::Probe(PEER)));
-        assert_eq!(path(&steps), Some(Path::Broken));
+        let actions = reach.tick(5000 * MS, false);
+        assert_eq!(asks(&actions), [(OTHER, 1), (THIRD, 1)]);
+        assert!(actions.contains(&ReachAction::Probe(PEER)));
+        assert_eq!(path(&actions), Some(Path::Broken));
         reach.answered(PEER, THIRD, 1);
         reach.answered(PEER, OTHER, 1);
         assert_eq!(path(&reach.tick(5001 * MS, false)), Some(Path::Through(THIRD)));
@@ -340,9 +340,9 @@ mod tests {
         assert_eq!(asks(&reach.tick(5100 * MS, false)), [(THIRD, 2)]);
         // The relay is silent: the others are asked.
         reach.wanted(PEER, 5400 * MS);
-        let steps = reach.tick(5400 * MS, false);
-        assert_eq!(asks(&steps), [(OTHER, 3), (THIRD, 3)]);
-        assert_eq!(path(&steps), Some(Path::Broken));
+        let actions = reach.tick(5400 * MS, false);
+        assert_eq!(asks(&actions), [(OTHER, 3), (THIRD, 3)]);
+        assert_eq!(path(&actions), Some(Path::Broken));
         reach.answered(PEER, THIRD, 2);
         assert_eq!(path(&reach.tick(5410 * MS, false)), None, "that answer is too old");
         reach.answered(PEER, OTHER, 3);
@@ -398,8 +398,8 @@ mod tests {
         reach.data_link_silent(PEER, 3, 5300 * MS);
         reach.data_link_silent(PEER, 0, 5310 * MS);
         reach.wanted(PEER, 5300 * MS);
-        let steps = reach.tick(5310 * MS, false);
-        assert_eq!((path(&steps), asks(&steps).len()), (Some(Path::Broken), 2));
+        let actions = reach.tick(5310 * MS, false);
+        assert_eq!((path(&actions), asks(&actions).len()), (Some(Path::Broken), 2));
         assert!(reach.is_unsettled());
         assert_eq!(path(&reach.tick(9000 * MS, true)), None, "its lane is up");
         reach.wanted(PEER, 9100 * MS);

@@ -489,11 +489,11 @@ impl Router {
             return self.answer_failed(ctx, &pending, &raw_request, quiet, error);
         }
         let PendingOp { client, place, reply_kind, .. } = pending;
-        if let ReplyKind::SubRequest { request: family, row } = reply_kind {
-            if let Some(kept) = self.multi_owner.get_mut(family)
+        if let ReplyKind::SubRequest { request, row } = reply_kind {
+            if let Some(kept) = self.multi_owner.get_mut(request)
                 && kept.note(row, text_of(result))
             {
-                self.ended_multi_owner.push(family);
+                self.ended_multi_owner.push(request);
             }
             return;
         }

@@ -158,7 +158,7 @@ impl<'a> SubRequest<'a> {
         let mut reader = SubRequestReader(bytes);
         let kind = reader.byte()?;
         let (word, key) = (reader.short()?, reader.short()?);
-        let debt_policy = match kind {
+        let policy = match kind {
             NAMED => SubPolicy::Named(word),
             WRITTEN => SubPolicy::Written(word),
             _ => return None,
@@ -195,7 +195,7 @@ impl<'a> SubRequest<'a> {
             }),
             _ => return None,
         };
-        reader.0.is_empty().then_some(Self { policy: debt_policy, key, op })
+        reader.0.is_empty().then_some(Self { policy, key, op })
     }
 }
 
@@ -417,12 +417,12 @@ mod tests {
             limit in "[a-z]{1,250}",
             key in proptest::collection::vec(any::<u8>(), 1..=250),
         ) {
-            let debt_policy = if is_named {
+            let policy = if is_named {
                 SubPolicy::Named(limit.as_bytes())
             } else {
                 SubPolicy::Written(limit.as_bytes())
             };
-            let sub_request = SubRequest { policy: debt_policy, key: &key, op };
+            let sub_request = SubRequest { policy, key: &key, op };
             let mut bytes = Vec::new();
             sub_request.encode(&mut bytes);
             prop_assert_eq!(SubRequest::decode(&bytes), Some(sub_request));

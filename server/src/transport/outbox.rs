@@ -167,14 +167,14 @@ impl Outbox {
     /// `waker` is woken when there are. Returns whether the sender is closed.
     pub(super) fn take(
         &self,
-        policy_id: &mut WrittenFrames,
+        written_frames: &mut WrittenFrames,
         into: &mut VecDeque<Frame>,
         waker: &Waker,
     ) -> bool {
         let mut state = self.state.lock();
         // The requested link is up.
         state.is_probed = false;
-        state.make_room(policy_id);
+        state.make_room(written_frames);
         if into.is_empty() {
             std::mem::swap(&mut state.queue, into);
         }
@@ -246,8 +246,8 @@ impl Outbox {
 }
 
 impl OutboxState {
-    fn make_room(&mut self, policy_id: &mut WrittenFrames) {
-        for (load, written) in self.loads.iter_mut().zip(&mut policy_id.of) {
+    fn make_room(&mut self, written_frames: &mut WrittenFrames) {
+        for (load, written) in self.loads.iter_mut().zip(&mut written_frames.of) {
             let Load { frames, bytes } = std::mem::take(written);
             load.frames = load.frames.saturating_sub(frames);
             load.bytes = load.bytes.saturating_sub(bytes);
@@ -319,9 +319,9 @@ mod tests {
         Frame::Tunnel(TunnelFrame { id: DataLinkId { index: 0, number: 1 }, event: part })
     }
 
-    fn taken(outbox: &Outbox, policy_id: &mut WrittenFrames) -> VecDeque<Frame> {
+    fn taken(outbox: &Outbox, written_frames: &mut WrittenFrames) -> VecDeque<Frame> {
         let mut into = VecDeque::new();
-        outbox.take(policy_id, &mut into, Waker::noop());
+        outbox.take(written_frames, &mut into, Waker::noop());
         into
     }
 
@@ -342,12 +342,12 @@ mod tests {
     fn written_frames_make_room_taken_ones_do_not() {
         let outbox = outbox(1, 1 << 20);
         outbox.push(call()).expect("it is empty");
-        let mut policy_id = WrittenFrames::default();
-        assert_eq!(taken(&outbox, &mut policy_id).len(), 1);
+        let mut written_frames = WrittenFrames::default();
+        assert_eq!(taken(&outbox, &mut written_frames).len(), 1);
         assert_eq!(outbox.push(call()), Err(Shed::Full(FrameClass::Control)));
-        policy_id.add(FrameClass::Control, weight(&call()));
-        assert_eq!(taken(&outbox, &mut policy_id).len(), 0);
-        assert_eq!(policy_id, WrittenFrames::default());
+        written_frames.add(FrameClass::Control, weight(&call()));
+        assert_eq!(taken(&outbox, &mut written_frames).len(), 0);
+        assert_eq!(written_frames, WrittenFrames::default());
         assert_eq!(outbox.push(call()), Ok(()));
     }
 

@@ -199,8 +199,8 @@ impl ClusterFlags {
     /// The advertised address for other nodes.
     fn peer_address(&self, listen: &[ListenAddr], client: &HostPort) -> HostPort {
         let port = listen.first().map_or(ClusterConfig::PEER_PORT, |first| first.port);
-        if let Some(response) = &self.advertise_peer {
-            return HostPort { host: response.host.clone(), port: response.port.unwrap_or(port) };
+        if let Some(address) = &self.advertise_peer {
+            return HostPort { host: address.host.clone(), port: address.port.unwrap_or(port) };
         }
         let host =
             listen.iter().map(|address| &address.host).find(|host| !is_every_interface(host));

@@ -38,8 +38,8 @@ impl Letter {
 /// The pattern as text, and a template of all its captures.
 fn written(pattern: &[Letter]) -> (String, String) {
     let (mut text, mut template) = (String::new(), String::from("k"));
-    for (at, envelope) in pattern.iter().enumerate() {
-        match envelope {
+    for (at, letter) in pattern.iter().enumerate() {
+        match letter {
             Letter::Byte(byte) => text.push(char::from(*byte)),
             Letter::One => text.push('?'),
             Letter::Any => text.push('*'),
@@ -59,13 +59,13 @@ fn prefixed(class: &str) -> String {
 
 /// The text of each capture: the shortest that allow a match, earlier captures first.
 fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
-    let Some((envelope, others)) = pattern.split_first() else {
+    let Some((letter, others)) = pattern.split_first() else {
         return key.is_empty().then(Vec::new);
     };
     (0..=key.len()).find_map(|len| {
         let (text, rest) = key.split_at(len);
-        let mut captures = envelope.takes(text).then(|| matched(others, rest)).flatten()?;
-        if matches!(envelope, Letter::Capture(_)) {
+        let mut captures = letter.takes(text).then(|| matched(others, rest)).flatten()?;
+        if matches!(letter, Letter::Capture(_)) {
             captures.insert(0, text);
         }
         Some(captures)
@@ -75,12 +75,12 @@ fn matched<'k>(pattern: &[Letter], key: &'k [u8]) -> Option<Vec<&'k [u8]>> {
 /// A key that the pattern mostly matches: its variables are filled with `texts` in turn.
 fn filled(pattern: &[Letter], texts: &[String]) -> Vec<u8> {
     let mut texts = texts.iter().cycle();
-    let envelope = |envelope: &Letter| match envelope {
+    let letter = |letter: &Letter| match letter {
         Letter::Byte(byte) => vec![*byte],
         Letter::One => b"z".to_vec(),
         _ => texts.next().map_or_else(Vec::new, |text| text.clone().into_bytes()),
     };
-    pattern.iter().flat_map(envelope).collect()
+    pattern.iter().flat_map(letter).collect()
 }
 
 fn letter() -> impl Strategy<Value = Letter> {

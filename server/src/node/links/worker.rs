@@ -107,11 +107,10 @@ impl WorkerLinks {
             }
         };
         // Links to an earlier incarnation of the peer end too.
-        let is_older = |charge_ctx: &ReadLink| {
-            charge_ctx.links.peer == links.peer && charge_ctx.link.k == link.k
-        };
+        let is_older =
+            |read_link: &ReadLink| read_link.links.peer == links.peer && read_link.link.k == link.k;
         let older =
-            self.places.iter().find(|(_, charge_ctx)| is_older(charge_ctx)).map(|(key, _)| key);
+            self.places.iter().find(|(_, read_link)| is_older(read_link)).map(|(key, _)| key);
         let entry = self.places.vacant_entry();
         let queue = Arc::new(ReadyWaker::new(entry.key(), &self.ready, context.waker()));
         let waker = Waker::from(Arc::clone(&queue));
@@ -132,22 +131,22 @@ impl WorkerLinks {
         link.transport.flush(now_ns);
         waker.wake_by_ref();
         let (peer, k) = (links.peer, link.k);
-        let (has_word, told_ns) = (false, 0);
+        let (has_ack, reported_ns) = (false, 0);
         entry.insert(ReadLink {
             links,
             link,
             number,
             wire,
             has_tls,
-            has_ack: has_word,
-            reported_ns: told_ns,
+            has_ack,
+            reported_ns,
             queue,
             waker,
         });
         if let Some(older) = older {
-            let charge_ctx = self.places.remove(older);
-            charge_ctx.link.transport.end(charge_ctx.number);
-            node.data_link_down(&charge_ctx.links, &charge_ctx.link, charge_ctx.number, now_ns);
+            let read_link = self.places.remove(older);
+            read_link.link.transport.end(read_link.number);
+            node.data_link_down(&read_link.links, &read_link.link, read_link.number, now_ns);
         }
         node.update_reachability(now_ns, None, |reach| reach.data_link_up(peer, k));
     }
@@ -165,22 +164,17 @@ impl WorkerLinks {
         for _ in 0..count {
             let Some(key) = self.ready.lock().pop_front() else { break };
             // Keys are reused, so a successor may be read once too often.
-            let Some(charge_ctx) = self.places.get_mut(key) else { continue };
-            charge_ctx.queue.queued.store(false, Ordering::Release);
+            let Some(read_link) = self.places.get_mut(key) else { continue };
+            read_link.queue.queued.store(false, Ordering::Release);
             let mut findings = ReadFindings::default();
             let outcome =
-                charge_ctx.read(now_ns, scratch, &mut self.memory, &mut findings, ctx, handler);
+                read_link.read(now_ns, scratch, &mut self.memory, &mut findings, ctx, handler);
             if findings.was_silent || findings.is_first_ack {
-                let (peer, k) = (charge_ctx.links.peer, charge_ctx.link.k);
+                let (peer, k) = (read_link.links.peer, read_link.link.k);
                 node.update_reachability(now_ns, None, |reach| reach.data_link_up(peer, k));
             }
             if findings.is_silent {
-                node.data_link_silent(
-                    &charge_ctx.links,
-                    &charge_ctx.link,
-                    charge_ctx.number,
-                    now_ns,
-                );
+                node.data_link_silent(&read_link.links, &read_link.link, read_link.number, now_ns);
             }
             if let Err(why) = outcome {
                 self.end(node, now_ns, key, &why);
@@ -198,9 +192,9 @@ impl WorkerLinks {
     /// Flushes and closes all links, at the end of the worker.
     pub(crate) fn close(&mut self, node: &Node, now_ns: u64) {
         node.has_closed_links.store(true, Ordering::Release);
-        for charge_ctx in self.places.drain() {
-            charge_ctx.link.transport.flush(now_ns);
-            charge_ctx.link.transport.end(charge_ctx.number);
+        for read_link in self.places.drain() {
+            read_link.link.transport.flush(now_ns);
+            read_link.link.transport.end(read_link.number);
         }
     }
 }

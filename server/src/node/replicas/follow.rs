@@ -150,12 +150,12 @@ impl Replicas {
         stream: &mut ReceiveStream,
         bytes: usize,
     ) -> Result<(), FrameError> {
-        let ctx = TermCheck::decode(body)?;
-        let done = self.on(replica_ctx, ctx.partition, |replica, call| {
-            replica.check_term(call, &ctx, stream, bytes);
+        let term_check = TermCheck::decode(body)?;
+        let done = self.on(replica_ctx, term_check.partition, |replica, call| {
+            replica.check_term(call, &term_check, stream, bytes);
         });
         if done.is_none() {
-            self.refuse(ctx.partition, ctx.term, false, stream, bytes);
+            self.refuse(term_check.partition, term_check.term, false, stream, bytes);
         }
         Ok(())
     }

@@ -81,15 +81,15 @@ impl Replicas {
         let set = self.set_table.get(header.set());
         let links =
             set.links().iter().filter_map(|link| replica_ctx.node.links().get(*link)).collect();
-        let charge_ctx = PerformTarget { header, set, links, log };
-        if charge_ctx.links.len() < set.links().len() {
+        let target = PerformTarget { header, set, links, log };
+        if target.links.len() < set.links().len() {
             return Performed::Refused(Refusal::Unreachable);
         }
-        if op.op_flags & op_flags::READ == 0 && charge_ctx.links.iter().any(|link| link.is_full()) {
+        if op.op_flags & op_flags::READ == 0 && target.links.iter().any(|link| link.is_full()) {
             return Performed::Refused(Refusal::Busy);
         }
         close(replica_ctx, op.partition, header);
-        let performed = self.perform_here(replica_ctx, &charge_ctx, op, kind, out);
+        let performed = self.perform_here(replica_ctx, &target, op, kind, out);
         header.open(HeaderState::Serves);
         performed
     }
@@ -97,20 +97,18 @@ impl Replicas {
     fn perform_here(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
-        charge_ctx: &PerformTarget<'_>,
+        target: &PerformTarget<'_>,
         op: &OpRef<'_>,
         kind: OpKind,
         out: &mut Vec<u8>,
     ) -> Performed {
-        let header = charge_ctx.header;
+        let header = target.header;
         let term = header.term();
         let copy =
             CopyGeneration { partition: op.partition, generation: header.generation(), term };
-        if let Some(known) = look_up(&charge_ctx.log, op, copy, out) {
+        if let Some(known) = look_up(&target.log, op, copy, out) {
             return match known {
-                Ok(()) => {
-                    Performed::Done { needs: self.confirm(replica_ctx, charge_ctx, op), term }
-                }
+                Ok(()) => Performed::Done { needs: self.confirm(replica_ctx, target, op), term },
                 Err(refusal) => Performed::Refused(refusal),
             };
         }
@@ -127,16 +125,16 @@ impl Replicas {
             header.take(at);
             let result = if is_kept { result_of(state, reply) } else { RecordResult::None };
             let stream = if is_kept { op.stream } else { OpStreamId::default() };
-            append(replica_ctx, charge_ctx, op, (at, stream), (&change.key, state, result));
+            append(replica_ctx, target, op, (at, stream), (&change.key, state, result));
             if is_kept {
-                charge_ctx.log.lock().add(op.number, copy, result);
+                target.log.lock().add(op.number, copy, result);
             }
-            self.needs(replica_ctx, charge_ctx, op)
+            self.needs(replica_ctx, target, op)
         } else {
             if is_kept {
-                charge_ctx.log.lock().add_unchanged(op.number, copy, reply);
+                target.log.lock().add_unchanged(op.number, copy, reply);
             }
-            self.confirm(replica_ctx, charge_ctx, op)
+            self.confirm(replica_ctx, target, op)
         };
         replica_ctx.replica_scratch.change = change;
         Performed::Done { needs, term }
@@ -147,17 +145,17 @@ impl Replicas {
     fn needs(
         &self,
         replica_ctx: &ReplicaContext<'_>,
-        charge_ctx: &PerformTarget<'_>,
+        target: &PerformTarget<'_>,
         op: &OpRef<'_>,
     ) -> ArrayVec<Need, LINKS_MAX> {
-        let mandatory = || charge_ctx.links.iter().take(charge_ctx.set.mandatory().len());
+        let mandatory = || target.links.iter().take(target.set.mandatory().len());
         let lag_ns = self.options.read().owner_lag_ns;
         let is_near = |link: &Arc<PeerLink>| link.age_ns(replica_ctx.now.mono_ns) < lag_ns;
         if op.op_flags & op_flags::OWNER != 0 && mandatory().all(is_near) {
             return ArrayVec::new();
         }
         let needs = mandatory().enumerate().filter_map(|(slot, link)| {
-            let position = charge_ctx.header.position(slot);
+            let position = target.header.position(slot);
             (link.acked.get() < position).then_some(Need { link: link.index, position })
         });
         needs.collect()
@@ -168,19 +166,19 @@ impl Replicas {
     fn confirm(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
-        charge_ctx: &PerformTarget<'_>,
+        target: &PerformTarget<'_>,
         op: &OpRef<'_>,
     ) -> ArrayVec<Need, LINKS_MAX> {
         if self.has_lease(replica_ctx.contact, replica_ctx.now) {
-            return self.needs(replica_ctx, charge_ctx, op);
+            return self.needs(replica_ctx, target, op);
         }
-        let ctx = TermCheck { partition: op.partition, term: charge_ctx.header.term() };
+        let term_check = TermCheck { partition: op.partition, term: target.header.term() };
         let ask = |link: &Arc<PeerLink>| {
             replica_ctx.replica_scratch.touched.add(link);
-            let position = link.append_with(replica_ctx.now.mono_ns, |out| ctx.encode(out));
+            let position = link.append_with(replica_ctx.now.mono_ns, |out| term_check.encode(out));
             Need { link: link.index, position }
         };
-        charge_ctx.links.iter().take(charge_ctx.set.mandatory().len()).map(ask).collect()
+        target.links.iter().take(target.set.mandatory().len()).map(ask).collect()
     }
 }
 
@@ -209,18 +207,18 @@ fn look_up(
 /// Appends a record to the links of the set, and stores its end positions.
 fn append(
     replica_ctx: &mut ReplicaContext<'_>,
-    charge_ctx: &PerformTarget<'_>,
+    target: &PerformTarget<'_>,
     op: &OpRef<'_>,
     (at, stream): (ApplyPosition, OpStreamId),
     (key, state, result): (&[u8], KeyState<'_>, RecordResult<'_>),
 ) {
-    if charge_ctx.links.is_empty() {
+    if target.links.is_empty() {
         return;
     }
     let now_ns = replica_ctx.now.mono_ns;
     let (first, done) = match stream {
         OpStreamId { node, .. } if node == OpStreamId::default().node => (0, 0),
-        _ => (op.number, charge_ctx.log.lock().done()),
+        _ => (op.number, target.log.lock().done()),
     };
     let writer = &mut replica_ctx.replica_scratch.records;
     writer.begin(now_ns);
@@ -230,15 +228,15 @@ fn append(
         place: 0,
         term: at.term,
         lsn: at.lsn,
-        pt_ns: charge_ctx.header.time_beside(now_ns, at),
+        pt_ns: target.header.time_beside(now_ns, at),
         key,
         state,
         result,
     });
     let frame = writer.finish();
-    for (slot, link) in charge_ctx.links.iter().enumerate() {
+    for (slot, link) in target.links.iter().enumerate() {
         let end = link.append(now_ns, frame);
-        charge_ctx.header.set_position(slot, end);
+        target.header.set_position(slot, end);
         replica_ctx.replica_scratch.touched.add(link);
     }
 }

@@ -58,7 +58,7 @@ fn entry(ver: u32, term: u32, primary: u32, in_sync: &[u32]) -> PartitionEntry {
     }
 }
 
-fn lane(node: u32) -> OpStreamId {
+fn op_stream(node: u32) -> OpStreamId {
     OpStreamId { node: NodeId(node), incarnation: Incarnation(1), worker: 0, owner: NodeId(1) }
 }
 
@@ -68,7 +68,7 @@ fn op(number: u64, term: u32, op_flags: u8, line: &str) -> OpRef<'_> {
         source: OpSource::Own,
         sending: 1,
         place: 0,
-        stream: lane(3),
+        stream: op_stream(3),
         number,
         partition: PARTITION,
         term: Term(term),
@@ -174,7 +174,7 @@ impl TestNode {
 
     /// Sends the record of a count, made by operation `9 + lsn` of the stream.
     fn record(&mut self, term: u32, lsn: u64, count: u64, stream: &mut ReceiveStream) {
-        let section = Section { stream: lane(3), first: 9, done: 1, count: 1 };
+        let section = Section { stream: op_stream(3), first: 9, done: 1, count: 1 };
         let record = Record {
             partition: PARTITION,
             place: lsn as u16,
@@ -228,10 +228,10 @@ fn operation_that_may_not_run_is_refused() {
     assert_eq!(node.perform(&op(1, 1, 0, line)).0, Performed::Refer(route(2, 1)));
     let late = OpRef { deadline_ns: SECOND, ..op(1, 2, 0, line) };
     assert_eq!(node.perform(&late).0, Performed::Refused(Refusal::Expired));
-    let nobody = OpRef { stream: lane(4), ..op(1, 2, 0, line) };
+    let nobody = OpRef { stream: op_stream(4), ..op(1, 2, 0, line) };
     assert_eq!(node.perform(&nobody).0, Performed::Refused(Refusal::Stale));
     node.on(|copies, _| {
-        let log = copies.logs().log_of(lane(3)).expect("the map has it");
+        let log = copies.logs().log_of(op_stream(3)).expect("the map has it");
         log.lock().advance_done(5);
     });
     for op_flags in [0, op_flags::AGAIN] {

@@ -259,7 +259,7 @@ impl StreamLog {
         while let Some((_, section)) = records.first() {
             let stream = section.stream;
             let count = records.iter().take_while(|(_, section)| section.stream == stream).count();
-            let (of_lane, others) = records.split_at(count);
+            let (of_stream, others) = records.split_at(count);
             records = others;
             if stream == OpStreamId::default() {
                 continue;
@@ -269,7 +269,7 @@ impl StreamLog {
             }
             let Some((_, log)) = &self.0 else { return };
             let mut log = log.lock();
-            for (record, section) in of_lane {
+            for (record, section) in of_stream {
                 log.advance_done(section.done);
                 let Some(header) = copies.header(record.partition) else { continue };
                 let (partition, term) = (record.partition, record.term);
