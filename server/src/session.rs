@@ -257,7 +257,7 @@ impl Session {
         let keys = look_up_all(ctx, &batch, keys);
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut locked = None;
-        let mut asked = batch.iter().zip(&keys);
+        let mut entries = batch.iter().zip(&keys);
         let serving = if ctx.router.is_some() && self.replies.is_empty() {
             cold_path();
             self.serving(ctx)
@@ -267,7 +267,7 @@ impl Session {
         let may_serve =
             |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
         let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
-        if may_be_quick && asked.any(|(decided, key)| decided.request.is_fast(key)) {
+        if may_be_quick && entries.any(|(entry, key)| entry.request.is_fast(key)) {
             locked = Some(ctx.service.shards().lock_batch(&hashes));
         } else if batch.len() > 1 {
             ctx.prefetch(hashes.iter().copied());
@@ -465,8 +465,7 @@ fn look_up_all<'a>(
         return hash_all(ctx, batch);
     }
     let mut hash = 0;
-    let look_up = |(decided, counted): (&'a BatchRequest<'_>, _)| match decided.request.first_key()
-    {
+    let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {
         Some(key) => {
             let lookup = look_up(ctx, key, counted);
             hash = lookup.hash;
@@ -485,7 +484,7 @@ fn hash_all<'a>(
 ) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
     let shards = ctx.service.shards();
     let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
-        batch.iter().map(|decided| decided.request.first_key().unwrap_or_default()).collect();
+        batch.iter().map(|entry| entry.request.first_key().unwrap_or_default()).collect();
     let mut hashes = [0; BATCH_REQUESTS];
     shards.hash_all(&keys, &mut hashes[..keys.len()]);
     let hashes = hashes.into_iter().take(keys.len());

@@ -19,7 +19,7 @@
 //!   resent here: [`LinkEvent::Down`] reports that frames pushed before it may be lost. The caller
 //!   that resends a frame must also prevent its duplication.
 //! * Everything is bounded: a full outbox refuses a frame at once, a connection must authenticate
-//!   within five seconds and 512 bytes per frame, and at most [`STRANGERS_MAX`] connections are
+//!   within five seconds and 512 bytes per frame, and at most [`UNAUTHENTICATED_MAX`] connections are
 //!   unauthenticated at a time.
 //!
 //! All tasks run on the runtime on which [`Transport::start`] was called.
@@ -52,7 +52,7 @@ use tokio::sync::watch;
 
 use crate::net::Listener;
 use acceptor::Acceptor;
-pub use acceptor::STRANGERS_MAX;
+pub use acceptor::UNAUTHENTICATED_MAX;
 pub use data_link::NewDataLink;
 use dialer::Dialer;
 use link::TransportLink;
@@ -75,7 +75,7 @@ pub struct Unauthenticated {
     pub came: u64,
     /// Connections that were refused.
     pub refused: u64,
-    /// Connections that are not authenticated yet; at most [`STRANGERS_MAX`].
+    /// Connections that are not authenticated yet; at most [`UNAUTHENTICATED_MAX`].
     pub now: usize,
 }
 

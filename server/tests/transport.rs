@@ -142,7 +142,7 @@ impl Host {
         self.transport.sender(NodeId(node), &host.address)
     }
 
-    fn figures(&self, node: u32) -> tollgate::transport::PeerMetrics {
+    fn metrics(&self, node: u32) -> tollgate::transport::PeerMetrics {
         let peer_addr = PeerAddr::Node(NodeId(node));
         let metrics = self.transport.metrics();
         metrics

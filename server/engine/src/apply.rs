@@ -525,10 +525,10 @@ pub(crate) struct Located<'a> {
 
 fn counted<'a>(
     outcome: Outcome<'a>,
-    told: impl FnOnce(ItemView<'a>) -> ItemView<'a>,
+    adjust: impl FnOnce(ItemView<'a>) -> ItemView<'a>,
 ) -> Outcome<'a> {
     match outcome {
-        Outcome::Stored(item) => Outcome::Number(told(item)),
+        Outcome::Stored(item) => Outcome::Number(adjust(item)),
         refused => refused,
     }
 }

@@ -31,13 +31,13 @@ impl Engine {
             None => incrx.init.unwrap_or(0),
         };
         let header = item.map_or(ItemHeader::new(0, 0, Deadline::NEVER), Item::header);
-        let told_cas = (incrx.cas != CasCondition::None).then_some(header.cas);
+        let shown_cas = (incrx.cas != CasCondition::None).then_some(header.cas);
         let unchanged = CountLine {
             exists: false,
             value: old,
             applied: 0,
             ttl_ms: header.deadline.left_ms(now),
-            cas: told_cas,
+            cas: shown_cas,
         };
         if let CasCondition::Compare(unique) = incrx.cas
             && unique != header.cas
@@ -71,7 +71,7 @@ impl Engine {
             value: new,
             applied: new - old,
             ttl_ms: deadline.left_ms(now),
-            cas: told_cas.map(|_| header.cas),
+            cas: shown_cas.map(|_| header.cas),
         })
     }
 }

@@ -244,10 +244,10 @@ impl Engine {
         header: ItemHeader,
         value: &[u8],
     ) -> Result<(), PutError> {
-        let (token, piece) = inline(value).ok_or(PutError::NotACopy)?;
+        let (token, chunk) = inline(value).ok_or(PutError::NotACopy)?;
         let policy_id = self.policy_id_of_copy(token).ok_or(PutError::NotACopy)?;
-        let front = if policy_id == INLINE { &value[..value.len() - piece.len()] } else { &[] };
-        self.absorb_holders((now, hash, key), header, (policy_id, front), piece, 0)?;
+        let front = if policy_id == INLINE { &value[..value.len() - chunk.len()] } else { &[] };
+        self.absorb_holders((now, hash, key), header, (policy_id, front), chunk, 0)?;
         self.uniques.raise(header.cas);
         Ok(())
     }
@@ -354,7 +354,7 @@ impl Engine {
         (lines_max, bytes_max): (usize, usize),
         mut visit: impl FnMut(SnapshotRecord<'_>),
     ) -> Option<PartitionCursor> {
-        let (mut shown, mut piece) = (0, Vec::new());
+        let (mut shown, mut chunk) = (0, Vec::new());
         let mut inside = after.and_then(|cursor| cursor.inside);
         let (from, mut stopped) = (PartitionCursor::from(after), None);
         let all = HashRange { prefix: 0, bits: 0 };
@@ -374,14 +374,14 @@ impl Engine {
             } else if let Some(record) = self.limit_record(item, now) {
                 let set = HoldSetId::of_body(record.body);
                 if let Some(holders) = set.and_then(|set| self.store.holders(set)) {
-                    piece.clear();
-                    piece.extend_from_slice(&HAS_SET.to_le_bytes());
+                    chunk.clear();
+                    chunk.extend_from_slice(&HAS_SET.to_le_bytes());
                     let room = bytes_max.saturating_sub(shown).max(CHUNK_BYTES_MIN);
-                    let next = holders.encode_chunk(at, room, &mut piece);
+                    let next = holders.encode_chunk(at, room, &mut chunk);
                     stopped =
                         next.map(|hold| PartitionCursor { spread: spread(), inside: Some(hold) });
-                    shown += record.key.len() + piece.len();
-                    visit(SnapshotRecord::Limit(LimitRecord { body: &piece, ..record }));
+                    shown += record.key.len() + chunk.len();
+                    visit(SnapshotRecord::Limit(LimitRecord { body: &chunk, ..record }));
                 } else {
                     shown += record.key.len() + record.body.len();
                     visit(SnapshotRecord::Limit(record));

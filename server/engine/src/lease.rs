@@ -89,7 +89,7 @@ pub enum LeaseResult {
     /// - `remaining`: units left for other clients.
     /// - `lease`: the number of the lease, the same from call to call while it lasts; 0 without
     ///   lease.
-    Told(LeaseLine),
+    Decided(LeaseLine),
     /// The units of the policy cannot be spent elsewhere: holders (`concurrency`) and places in a
     /// queue (`leaky` with `wait`).
     NotLeasable,
@@ -172,9 +172,9 @@ impl Engine {
             return match kind {
                 LeaseKind::NotLeasable => LeaseResult::NotLeasable,
                 LeaseKind::Closed => {
-                    LeaseResult::Told(lease_line_without_state(0, 0, LEASE_TTL_MAX))
+                    LeaseResult::Decided(lease_line_without_state(0, 0, LEASE_TTL_MAX))
                 }
-                _ => LeaseResult::Told(lease_line_without_state(
+                _ => LeaseResult::Decided(lease_line_without_state(
                     params.want,
                     COUNT_MAX,
                     ttl_of(params) / 2,
@@ -205,7 +205,7 @@ impl Engine {
             self.recycle(loaded);
             decision
         };
-        LeaseResult::Told(lease_line(now, &call, granted, shadow, decision.left(), wait))
+        LeaseResult::Decided(lease_line(now, &call, granted, shadow, decision.left(), wait))
     }
 }
 

@@ -107,13 +107,13 @@ pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
     if as_json {
         return pretty(&object(stats));
     }
-    let told = |name: &str| printed(stats, name);
+    let stat = |name: &str| printed(stats, name);
     let line = |name: &str, value: String| (name.to_owned(), value);
-    let ready = match (told("ready"), told("not_ready")) {
+    let ready = match (stat("ready"), stat("not_ready")) {
         ("yes", _) => "ready".to_owned(),
         (_, why) => format!("not ready: {why}"),
     };
-    let some = |name: &str, what: &str| match told(name) {
+    let some = |name: &str, what: &str| match stat(name) {
         "0" | "-" => None,
         count => Some(format!("{count} {what}")),
     };
@@ -130,17 +130,17 @@ pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
         ("partitions_learners", "being copied"),
     ];
     let lines: StatPairs = vec![
-        line("node", format!("{}, {}, {ready}", told("node"), told("place"))),
-        line("cluster", told("cluster").to_owned()),
-        line("nodes", list(format!("{}: {} active", told("nodes"), told("nodes_active")), &nodes)),
-        line("leader", told("leader").to_owned()),
-        line("voters", told("voters").replace(',', " ")),
+        line("node", format!("{}, {}, {ready}", stat("node"), stat("place"))),
+        line("cluster", stat("cluster").to_owned()),
+        line("nodes", list(format!("{}: {} active", stat("nodes"), stat("nodes_active")), &nodes)),
+        line("leader", stat("leader").to_owned()),
+        line("voters", stat("voters").replace(',', " ")),
         line(
             "partitions",
-            list(format!("{}: {} served", told("partitions"), told("partitions_served")), &lacks),
+            list(format!("{}: {} served", stat("partitions"), stat("partitions_served")), &lacks),
         ),
-        line("replicas", told("replicas").to_owned()),
-        line("lost_after", told("lost_after").to_owned()),
+        line("replicas", stat("replicas").to_owned()),
+        line("lost_after", stat("lost_after").to_owned()),
     ];
     format!("{}\n\n{}", verdict(stats), pairs(&lines))
 }
@@ -196,7 +196,7 @@ pub(super) fn partitions(stats: &StatPairs, as_json: bool) -> String {
 }
 
 fn stats_of(value: &str) -> Vec<(&str, &str)> {
-    value.split(',').filter_map(|figure| figure.split_once('=')).collect()
+    value.split(',').filter_map(|pair| pair.split_once('=')).collect()
 }
 
 /// Formats the progress of a drain.
@@ -312,8 +312,8 @@ fn cut(text: &str, chars_max: usize) -> String {
 }
 
 fn object(stats: &StatPairs) -> Value {
-    let figures = stats.iter().map(|(name, text)| (name.clone(), value(text)));
-    Value::Object(figures.collect())
+    let values = stats.iter().map(|(name, text)| (name.clone(), value(text)));
+    Value::Object(values.collect())
 }
 
 /// Converts a stat to JSON: a number, a boolean, null for `-`, else text.

@@ -111,7 +111,7 @@ fn with_view<T>(ask: impl FnOnce(&ClusterView<'_>) -> T) -> T {
     ask(&ClusterView::of(&status, &map, &links, traffic))
 }
 
-fn told(topic: &str) -> String {
+fn stats_text(topic: &str) -> String {
     let topic = Topic::of(topic.as_bytes()).expect("a topic");
     let mut out = Vec::new();
     with_view(|view| write(view, topic, &mut out));
@@ -138,22 +138,22 @@ fn topics_are_whole_words() {
 
 #[test]
 fn the_cluster_is_told_as_a_whole() {
-    insta::assert_snapshot!(told("cluster"));
+    insta::assert_snapshot!(stats_text("cluster"));
 }
 
 #[test]
 fn every_node_is_told() {
-    insta::assert_snapshot!(told("cluster nodes"));
+    insta::assert_snapshot!(stats_text("cluster nodes"));
 }
 
 #[test]
 fn the_worst_partitions_come_first() {
-    insta::assert_snapshot!(told("cluster partitions"));
+    insta::assert_snapshot!(stats_text("cluster partitions"));
 }
 
 #[test]
 fn all_partitions_come_in_order() {
-    insta::assert_snapshot!(told("cluster partitions all"));
+    insta::assert_snapshot!(stats_text("cluster partitions all"));
 }
 
 #[test]
@@ -229,11 +229,11 @@ fn a_node_has_several_names() {
 #[test]
 fn words_become_commands() {
     let map = map();
-    let told = |verb: ClusterVerb<'_>| command_of(&map, verb).map_err(|error| error.to_string());
-    assert_eq!(told(ClusterVerb::Drain(b"n2")), Ok(MapCommand::Drain(NodeId(2), LIFE)));
-    assert_eq!(told(ClusterVerb::Forget(b"3")), Ok(MapCommand::Forget(NodeId(3), LIFE)));
+    let command = |verb: ClusterVerb<'_>| command_of(&map, verb).map_err(|error| error.to_string());
+    assert_eq!(command(ClusterVerb::Drain(b"n2")), Ok(MapCommand::Drain(NodeId(2), LIFE)));
+    assert_eq!(command(ClusterVerb::Forget(b"3")), Ok(MapCommand::Forget(NodeId(3), LIFE)));
     let set = |name: &str, value: &str| {
-        told(ClusterVerb::Set { name: name.as_bytes(), value: value.as_bytes() })
+        command(ClusterVerb::Set { name: name.as_bytes(), value: value.as_bytes() })
     };
     let done = |setting| Ok(MapCommand::Set(setting));
     assert_eq!(set("replicas", "3"), done(Setting::Replicas(3)));

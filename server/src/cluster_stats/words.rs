@@ -70,8 +70,9 @@ pub fn node_of(map: &Map, word: &[u8]) -> Result<NodeId, WordsError> {
     let text = String::from_utf8_lossy(word);
     let number = text.strip_prefix('n').unwrap_or(&text).parse().ok().map(NodeId);
     let mut named = map.nodes().iter().filter(|(id, node)| {
-        let told = &node.description;
-        let names = [&told.ring_name, &told.client_address, &told.peer_address];
+        let description = &node.description;
+        let names =
+            [&description.ring_name, &description.client_address, &description.peer_address];
         Some(**id) == number || names.iter().any(|name| **name == *text)
     });
     match (named.next(), named.next()) {

@@ -104,7 +104,7 @@ fn limits(view: &ClusterView<'_>, lines: &mut LineWriter) {
     for entry in entries(bodies) {
         let name = &entry.text.name;
         let version = limits.get(name).map_or(0, |limit| limit.version);
-        lines.stat(format_args!("{}:version", told(name)), version);
+        lines.stat(format_args!("{}:version", printable(name)), version);
     }
 }
 
@@ -118,7 +118,7 @@ fn yes(is_so: bool) -> &'static str {
 }
 
 /// Returns a node's own text as one line that is not empty.
-fn told(text: &str) -> String {
+fn printable(text: &str) -> String {
     match text {
         "" => "-".to_owned(),
         text => text.replace(char::is_control, "?"),
@@ -154,7 +154,7 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     lines.stat("clock_offset_ms", known(own.and_then(|row| row.clock_offset_ms)));
     lines.stat("clock_off", known(own.and_then(NodeRow::is_clock_off).map(yes)));
     let fault = status.fault.as_deref().or(view.refusal.as_deref());
-    lines.stat("fault", known(fault.map(told)));
+    lines.stat("fault", known(fault.map(printable)));
     lines.stat("disk", disk_word(status.disk));
     let scheme = head.map(|head| format!("{:?}", head.placement.scheme()).to_ascii_lowercase());
     lines.stat("placement", known(scheme));
@@ -162,7 +162,7 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let lost_after = settings.lost_after_ms.map(|after| after / 1000);
     lines.stat("lost_after", lost_after.map_or("never".to_owned(), |after| after.to_string()));
     for (name, value) in &settings.others {
-        lines.stat(format_args!("setting:{}", told(name)), told(value));
+        lines.stat(format_args!("setting:{}", printable(name)), printable(value));
     }
     let count = |state| view.nodes.iter().filter(|row| row.node.state == state).count();
     lines.stat("nodes", view.nodes.len());
@@ -207,10 +207,10 @@ fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut LineWriter) {
     let id = row.id;
     let described = &row.node.description;
     let mut stat = |name: &str, value: &dyn Display| lines.stat(format_args!("{id}:{name}"), value);
-    stat("ring_name", &told(&described.ring_name));
-    stat("client", &told(&described.client_address));
-    stat("peer", &told(&described.peer_address));
-    stat("zone", &told(&described.zone));
+    stat("ring_name", &printable(&described.ring_name));
+    stat("client", &printable(&described.client_address));
+    stat("peer", &printable(&described.peer_address));
+    stat("zone", &printable(&described.zone));
     stat("weight", &described.weight);
     stat("state", &state_word(row.node.state));
     stat("incarnation", &row.node.incarnation.0);

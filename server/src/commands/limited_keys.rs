@@ -98,14 +98,14 @@ impl ExecContext<'_> {
         found: &LimitMatch<'_>,
         item: ItemView<'t>,
     ) -> ItemView<'t> {
-        let Value::Number(told) = item.value else { return item };
+        let Value::Number(count) = item.value else { return item };
         if found.overridden().is_none() {
             return item;
         }
         let attempt = Attempt { cost: 0, peek: true, ..Attempt::default() };
         let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &attempt).limit;
-        let told = told.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
-        ItemView { value: Value::Number(told), ..item }
+        let count = count.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
+        ItemView { value: Value::Number(count), ..item }
     }
 
     /// Executes one key of a retrieval.

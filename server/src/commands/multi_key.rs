@@ -490,7 +490,7 @@ impl ChargeSet {
             Some(charge_ctx.policy_ref(first)),
             &params,
         );
-        let LeaseResult::Told(line) = leased else { return Ok(leased) };
+        let LeaseResult::Decided(line) = leased else { return Ok(leased) };
         if line.granted == 0 {
             return Ok(leased);
         }
@@ -516,7 +516,7 @@ impl ChargeSet {
                 TakeResult::Full => Err(NoRoom),
                 // Two limits count under one key, and the second found the units of the first
                 // taken.
-                _ => Ok(LeaseResult::Told(LeaseLine {
+                _ => Ok(LeaseResult::Decided(LeaseLine {
                     granted: 0,
                     safe: line.safe - line.granted,
                     ..line

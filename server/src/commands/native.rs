@@ -106,18 +106,18 @@ pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
 }
 
 impl<'a> ExecContext<'a> {
-    /// Returns the policy that `word` selects for the counted key; `found` is the key's limit
+    /// Returns the policy that `policy` selects for the counted key; `found` is the key's limit
     /// match.
     fn resolve<'f>(
         &mut self,
-        word: PolicyArg<'_>,
+        policy: PolicyArg<'_>,
         key: &[u8],
         found: Option<&'f LimitMatch<'f>>,
     ) -> Result<RequestPolicy<'f>, NoPolicy>
     where
         'a: 'f,
     {
-        match word {
+        match policy {
             PolicyArg::Inline(token) => self
                 .scratch
                 .policy_cache
@@ -203,7 +203,7 @@ impl<'a> ExecContext<'a> {
             Native::Slide(slide) => Ok(self.slide(key, hash, slide)),
             Native::Lease(lease) => match self.resolve(lease.policy, key, bound) {
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
-                    Ok(LeaseResult::Told(line)) => Ok(Outcome::Leased(line)),
+                    Ok(LeaseResult::Decided(line)) => Ok(Outcome::Leased(line)),
                     Ok(LeaseResult::Full) => Ok(Outcome::OutOfMemory),
                     Ok(LeaseResult::NotLeasable) => return write_error(NOT_LEASABLE, form, out),
                     Err(error) => Err(error),

@@ -91,15 +91,15 @@ impl RegexSet {
     /// needed.
     pub(super) fn first(&self, key: &[u8]) -> FirstMatch {
         let mut kept = self.kept.get();
-        let told = self.walk(&mut kept.states, key).unwrap_or(FirstMatch::Unknown);
-        if told == FirstMatch::Unknown {
+        let first_match = self.walk(&mut kept.states, key).unwrap_or(FirstMatch::Unknown);
+        if first_match == FirstMatch::Unknown {
             kept.unknown += 1;
             if kept.unknown >= UNKNOWN_MAX {
                 kept.states.reset(&self.automaton);
                 kept.unknown = 0;
             }
         }
-        told
+        first_match
     }
 
     fn walk(&self, cache: &mut Cache, key: &[u8]) -> Option<FirstMatch> {
@@ -197,7 +197,7 @@ mod tests {
                 .collect();
             match set.first(&key) {
                 FirstMatch::Unknown => unknown = key,
-                told => assert_eq!(told, twin(&all, &key)),
+                first_match => assert_eq!(first_match, twin(&all, &key)),
             }
         }
         assert!(!unknown.is_empty(), "the memory was used up");

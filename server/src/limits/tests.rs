@@ -213,7 +213,7 @@ fn flags_of_a_limit_hold_for_its_overrides() {
     }
 }
 
-fn family(rows: &[(&str, &str, &str)]) -> String {
+fn file_of(rows: &[(&str, &str, &str)]) -> String {
     let row = |(name, pattern, parents): &(&str, &str, &str)| {
         format!(
             "[[limit]]\nname='{name}'\nmatch='{pattern}'\npolicy='fixed:5/s'\nparents=[{parents}]\n"
@@ -224,7 +224,7 @@ fn family(rows: &[(&str, &str, &str)]) -> String {
 
 #[test]
 fn parents_bring_their_parents_each_once() {
-    let limits = parse(&family(&[
+    let limits = parse(&file_of(&[
         ("user", "user:{t}:{u}", "'tenant:{t}', 'global', 'none:{t}'"),
         ("tenant", "tenant:{t}", "'global'"),
         ("global", "global", ""),
@@ -243,8 +243,8 @@ fn parents_bring_their_parents_each_once() {
 #[test]
 fn parents_without_end_are_an_error_not_a_hang() {
     // No sample key of the check begins with the `w` of the cycle.
-    let up = family(&[("up", "^up:w(?<y>.*)", "'to:ww{y}'")]).replace("match", "regex");
-    let limits = parse(&format!("{up}{}", family(&[("to", "to:{x}", "'up:{x}'")])));
+    let up = file_of(&[("up", "^up:w(?<y>.*)", "'to:ww{y}'")]).replace("match", "regex");
+    let limits = parse(&format!("{up}{}", file_of(&[("to", "to:{x}", "'up:{x}'")])));
     let (mut scratch, mut parents) = (Vec::new(), Parents::default());
     let found = limits.find(b"up:w", &mut scratch).expect("short").expect("bound");
     let endless = limits.parents(&found, &mut parents);
@@ -393,7 +393,11 @@ fn an_override_that_cannot_match_is_refused() {
 #[test]
 fn parents_must_end() {
     refused(
-        &family(&[("a", "a:{x}", "'b:{x}'"), ("b", "b:{x}", "'c:{x}'"), ("c", "c:{x}", "'a:{x}'")]),
+        &file_of(&[
+            ("a", "a:{x}", "'b:{x}'"),
+            ("b", "b:{x}", "'c:{x}'"),
+            ("c", "c:{x}", "'a:{x}'"),
+        ]),
         5,
         "the parents of `a` of line 1 lead back to it",
     );
@@ -404,10 +408,10 @@ fn parents_must_end() {
         })
         .collect();
     let rows: Vec<_> = rows.iter().map(|(a, b, c)| (&**a, &**b, &**c)).collect();
-    refused(&family(&rows), 5, "with its parents' parents it has more than 15");
-    parse(&family(&rows[1..]));
+    refused(&file_of(&rows), 5, "with its parents' parents it has more than 15");
+    parse(&file_of(&rows[1..]));
     let many: Vec<_> = (0..16).map(|n| format!("'p:{n}'")).collect();
-    let many = family(&[("a", "a", &many.join(",")), ("p", "p:{x}", "")]);
+    let many = file_of(&[("a", "a", &many.join(",")), ("p", "p:{x}", "")]);
     refused(&many, 5, "`p:15`: a limit has at most 15 parents");
 }
 

@@ -156,13 +156,13 @@ impl HostClock {
 
     /// Returns the time since the start of the process.
     pub(crate) fn elapsed(&self) -> Duration {
-        let mut told = self.shown.lock();
+        let mut shown = self.shown.lock();
         let now = Instant::now();
-        let passed = i128::try_from(now.duration_since(told.0).as_nanos()).unwrap_or_default();
+        let passed = i128::try_from(now.duration_since(shown.0).as_nanos()).unwrap_or_default();
         let fast = i128::from(self.skew.fast_ppm.load(Ordering::Relaxed));
         let passed = passed * (1_000_000 + fast) / 1_000_000;
-        *told = (now, told.1 + u64::try_from(passed).unwrap_or_default());
-        Duration::from_nanos(told.1)
+        *shown = (now, shown.1 + u64::try_from(passed).unwrap_or_default());
+        Duration::from_nanos(shown.1)
     }
 
     /// Returns the time since 1970.

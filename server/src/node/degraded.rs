@@ -280,7 +280,7 @@ impl ExecContext<'_> {
                 let found = lookup.key_limit.as_ref().ok()?.as_ref();
                 let bound = found.filter(|found| found.companion().is_none());
                 let key = bound.map_or(own, LimitMatch::key);
-                let (take, word) = match &command.operation {
+                let (take, policy_arg) = match &command.operation {
                     Operation::Native(Native::Take(take)) => (units_of(take).0, take.policy),
                     Operation::Arithmetic(arithmetic) => (
                         taking(arithmetic),
@@ -290,7 +290,7 @@ impl ExecContext<'_> {
                     Operation::Set(set) => (adding(set)?, PolicyArg::Configured),
                     _ => return None,
                 };
-                let (debt_policy, policy, mode) = match word {
+                let (debt_policy, policy, mode) = match policy_arg {
                     PolicyArg::Inline(token) => {
                         let policy = Policy::parse(token).ok()?;
                         (DebtPolicy::Written(token.into()), policy, default)
@@ -522,11 +522,11 @@ impl Router {
     ) {
         let Some(name) = self.debts.numbers.try_remove(index) else { return };
         let Some(debt) = self.debts.open.get_mut(&name) else { return };
-        let told = std::mem::take(&mut debt.sent);
+        let sent = std::mem::take(&mut debt.sent);
         if matches!(result, OpResult::NotApplied(_)) {
-            debt.more = debt.more.saturating_add(told);
+            debt.more = debt.more.saturating_add(sent);
         } else {
-            self.node().metrics.debt.fetch_sub(told, Ordering::Relaxed);
+            self.node().metrics.debt.fetch_sub(sent, Ordering::Relaxed);
         }
         let Some(debt) = self.debts.open.get(&name) else { return };
         if debt.more == 0 {

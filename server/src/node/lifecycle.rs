@@ -139,12 +139,12 @@ impl Setup {
             incarnation: Incarnation::default(),
             core: 0,
         };
-        let mut lanes = TransportOptions::new(identity, cluster.security()?);
-        lanes.insecure_confirmed = cluster.insecure;
-        lanes.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
+        let mut transport = TransportOptions::new(identity, cluster.security()?);
+        transport.insecure_confirmed = cluster.insecure;
+        transport.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
         // A record may have an item's state twice; a chunk of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
-        lanes.bounds.frame_bytes_max = lanes.bounds.frame_bytes_max.max(least);
+        transport.bounds.frame_bytes_max = transport.bounds.frame_bytes_max.max(least);
         let control = ControlOptions {
             seed: u128::from_le_bytes(seed),
             description: cluster.description(ports.0, ports.1),
@@ -152,7 +152,7 @@ impl Setup {
             begin: cluster.begin,
             seeds: resolve(&cluster.seeds),
         };
-        Ok(Self { store, control, transport: lanes, listeners })
+        Ok(Self { store, control, transport, listeners })
     }
 }
 

@@ -31,7 +31,7 @@ use bytes::BytesMut;
 use cluster::frames::{FrameError, FrameKind, StreamAck, StreamDone};
 use cluster::id::NodeId;
 use cluster::message::handshake::{DATA_LINKS_MAX, DataLinkId, data_links};
-use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame as Piece};
+use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame};
 use cluster::receive_stream::ReceiveStream;
 use tokio::sync::Notify;
 
@@ -252,7 +252,7 @@ impl Node {
     }
 
     /// Handles a tunnel frame that a relay delivered. `sender` leads back to the relay.
-    pub(super) fn on_tunnel(&self, from: NodeId, sender: &PeerSender, frame: Piece) {
+    pub(super) fn on_tunnel(&self, from: NodeId, sender: &PeerSender, frame: TunnelFrame) {
         let tunnels = self.paths.tunnels();
         let (me, incarnation) = self.me();
         let id = frame.id;

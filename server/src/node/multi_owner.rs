@@ -198,12 +198,12 @@ impl MultiOwnerRequest {
     }
 
     /// Records the outcome of a sub-request. Returns true if it was the last.
-    pub(super) fn note(&mut self, row: usize, told: Result<Bytes, &'static str>) -> bool {
+    pub(super) fn note(&mut self, row: usize, result: Result<Bytes, &'static str>) -> bool {
         let Some(part) = self.parts.get_mut(row) else { return false };
         if !matches!(part, SubRequestState::Open) {
             return false;
         }
-        *part = match told {
+        *part = match result {
             Ok(bytes) => match SubResponse::decode(&bytes) {
                 Some(response) => SubRequestState::Reported(response),
                 // The owner found no such limit on its node.

@@ -157,13 +157,13 @@ enum OperatorRequest {
 
 impl OperatorRequest {
     fn of(control: &Control, verb: ClusterVerb<'_>) -> Result<Self, Box<dyn Error>> {
-        let word = |word| String::from_utf8_lossy(word).into_owned();
+        let string = |string| String::from_utf8_lossy(string).into_owned();
         Ok(match verb {
             ClusterVerb::Limit { name, before, text } => Self::Limit {
-                text: LimitText::of_one(&word(name), text)?,
-                before: before.map(word),
+                text: LimitText::of_one(&string(name), text)?,
+                before: before.map(string),
             },
-            ClusterVerb::Unlimit(name) => Self::NoLimit(word(name)),
+            ClusterVerb::Unlimit(name) => Self::NoLimit(string(name)),
             verb => Self::Command(command_of(&control.map(), verb)?),
         })
     }

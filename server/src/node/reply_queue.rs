@@ -239,7 +239,7 @@ impl ReplyQueue {
 mod tests {
     use super::*;
 
-    fn told(replies: &mut ReplyQueue) -> String {
+    fn collected(replies: &mut ReplyQueue) -> String {
         let mut out = Vec::new();
         replies.collect(&mut out);
         String::from_utf8(out).expect("text")
@@ -254,9 +254,9 @@ mod tests {
         replies.push_ready(b"3 ", &mut out);
         replies.complete(second, Bytes::from_static(b"2 "), false);
         assert!(!replies.is_ready());
-        assert_eq!(told(&mut replies), "");
+        assert_eq!(collected(&mut replies), "");
         replies.complete(first, Bytes::from_static(b"1 "), false);
-        assert_eq!(told(&mut replies), "1 2 3 ");
+        assert_eq!(collected(&mut replies), "1 2 3 ");
         assert!(replies.is_empty());
     }
 
@@ -272,7 +272,7 @@ mod tests {
         replies.fail(keys[1], "ERROR ");
         replies.complete(keys[0], Bytes::from_static(b"one "), true);
         replies.complete(last, Bytes::new(), true);
-        assert_eq!(told(&mut replies), "one ERROR END ");
+        assert_eq!(collected(&mut replies), "one ERROR END ");
     }
 
     #[test]
@@ -280,9 +280,9 @@ mod tests {
         let mut replies = ReplyQueue::default();
         let number = replies.reserve_counted(2, "OK ");
         replies.complete(number, Bytes::from_static(b"ignored"), false);
-        assert_eq!(told(&mut replies), "");
+        assert_eq!(collected(&mut replies), "");
         replies.fail(number, "ERROR ");
-        assert_eq!(told(&mut replies), "ERROR ");
+        assert_eq!(collected(&mut replies), "ERROR ");
         // A second answer to an operation finds no place.
         replies.complete(number, Bytes::new(), false);
     }
@@ -298,7 +298,7 @@ mod tests {
         replies.complete(third, Bytes::from_static(b"6 "), false);
         replies.push_ready(b"7 ", &mut out);
         assert!(out.is_empty() && !replies.is_empty());
-        assert_eq!(told(&mut replies), "1 2 3 4 5 6 7 ");
+        assert_eq!(collected(&mut replies), "1 2 3 4 5 6 7 ");
         assert!(replies.is_empty());
     }
 

@@ -103,12 +103,12 @@ impl<'a> SubRequestReader<'a> {
 impl<'a> SubRequest<'a> {
     /// Appends the encoding. Names of limits, policies and keys have at most 250 bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
-        let (kind, word) = match self.policy {
+        let (kind, text) = match self.policy {
             SubPolicy::Named(name) => (NAMED, name),
             SubPolicy::Written(token) => (WRITTEN, token),
         };
         out.push(kind);
-        for bytes in [word, self.key] {
+        for bytes in [text, self.key] {
             out.push(bytes.len() as u8);
             out.extend_from_slice(bytes);
         }
@@ -157,10 +157,10 @@ impl<'a> SubRequest<'a> {
     pub(super) fn decode(bytes: &'a [u8]) -> Option<Self> {
         let mut reader = SubRequestReader(bytes);
         let kind = reader.byte()?;
-        let (word, key) = (reader.short()?, reader.short()?);
+        let (text, key) = (reader.short()?, reader.short()?);
         let policy = match kind {
-            NAMED => SubPolicy::Named(word),
-            WRITTEN => SubPolicy::Written(word),
+            NAMED => SubPolicy::Named(text),
+            WRITTEN => SubPolicy::Written(text),
             _ => return None,
         };
         let op = match reader.byte()? {
@@ -356,7 +356,7 @@ mod tests {
             )
     }
 
-    fn asked() -> impl Strategy<Value = SubOp> {
+    fn any_op() -> impl Strategy<Value = SubOp> {
         prop_oneof![
             take().prop_map(SubOp::Take),
             any::<u64>().prop_map(SubOp::Debt),
@@ -371,7 +371,7 @@ mod tests {
         ]
     }
 
-    fn told() -> impl Strategy<Value = SubResponse> {
+    fn any_response() -> impl Strategy<Value = SubResponse> {
         let verdict = prop_oneof![
             Just(Verdict::Allow),
             Just(Verdict::Deny),
@@ -411,8 +411,8 @@ mod tests {
     proptest! {
         #[test]
         fn request_and_response_survive_encoding(
-            op in asked(),
-            response in told(),
+            op in any_op(),
+            response in any_response(),
             is_named in any::<bool>(),
             limit in "[a-z]{1,250}",
             key in proptest::collection::vec(any::<u8>(), 1..=250),

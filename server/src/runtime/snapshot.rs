@@ -338,11 +338,11 @@ fn read_file(shards: &Shards, now: Now, path: &Path) -> Result<Restored, Snapsho
                 restore(shards, elsewhen, saved, &mut restored);
             }
         }
-        let told_count = u64::from_le_bytes(file.take().map_err(error_of)?);
+        let stored_count = u64::from_le_bytes(file.take().map_err(error_of)?);
         let sum = file.sum.clone().finalize();
-        let mut told_sum = [0; 4];
-        file.inner.read_exact(&mut told_sum).map_err(error_of)?;
-        if told_count != count || u32::from_le_bytes(told_sum) != sum {
+        let mut stored_sum = [0; 4];
+        file.inner.read_exact(&mut stored_sum).map_err(error_of)?;
+        if stored_count != count || u32::from_le_bytes(stored_sum) != sum {
             return Err(damaged("its sum is wrong"));
         }
     }

@@ -24,9 +24,9 @@ use super::{
 use crate::net::{Listener, Stream};
 
 /// Maximum number of unauthenticated connections. One more closes the oldest.
-pub const STRANGERS_MAX: usize = 64;
+pub const UNAUTHENTICATED_MAX: usize = 64;
 /// Maximum number of links that peers have opened.
-const GUESTS_MAX: usize = 4096;
+const INBOUND_LINKS_MAX: usize = 4096;
 /// Pause after the system refused a connection, for example because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 
@@ -39,7 +39,7 @@ pub(super) struct Acceptor {
     pub(super) refused: u64,
     /// By number, so in the order of arrival.
     pub(super) unauthenticated: BTreeMap<u64, AbortHandle>,
-    guests: BTreeMap<LinkSlot, InboundLink>,
+    inbound_links: BTreeMap<LinkSlot, InboundLink>,
 }
 
 /// Identifies an inbound link: each core of a node has one. Nodes without a cluster all have id 0,
@@ -82,7 +82,7 @@ pub(super) async fn accept(
 fn on_connection(hub: &Arc<TransportHub>, phase: &watch::Receiver<TransportPhase>, stream: Stream) {
     // The spawned task removes itself under this lock, so it must be inserted before.
     let mut acceptor = hub.acceptor.lock();
-    while acceptor.unauthenticated.len() >= STRANGERS_MAX
+    while acceptor.unauthenticated.len() >= UNAUTHENTICATED_MAX
         && let Some((_, oldest)) = acceptor.unauthenticated.pop_first()
     {
         oldest.abort();
@@ -132,7 +132,7 @@ async fn receive(
             }
         }
     };
-    let Some((mut link, seat, replaced)) = link else {
+    let Some((mut link, slot, replaced)) = link else {
         tracing::warn!(address, "refused a peer: there are too many links");
         return;
     };
@@ -141,14 +141,14 @@ async fn receive(
     hub.hurry(&PeerAddr::Node(link.peer.node));
     let result = tokio::select! {
         biased;
-        word = close_reason(&mut phase, identity) => LinkEnd::Ours(word),
+        reason = close_reason(&mut phase, identity) => LinkEnd::Ours(reason),
         () = replaced.notified() => LinkEnd::Replaced,
         ending = link.run() => ending,
     };
     {
         let mut acceptor = hub.acceptor.lock();
-        if acceptor.guests.get(&seat).is_some_and(|inbound| inbound.link == number) {
-            acceptor.guests.remove(&seat);
+        if acceptor.inbound_links.get(&slot).is_some_and(|inbound| inbound.link == number) {
+            acceptor.inbound_links.remove(&slot);
         }
     }
     link.peer.sender.outbox.close();
@@ -174,7 +174,7 @@ async fn admit(
     let ours = hub.hello(identity)?;
     let authenticated = handshake(&mut wire, Side::Accepting, &ours, &guard.key, |theirs| {
         let acceptor = hub.acceptor.lock();
-        let known = acceptor.guests.get(&link_slot(theirs));
+        let known = acceptor.inbound_links.get(&link_slot(theirs));
         if known.is_some_and(|inbound| inbound.incarnation > theirs.incarnation) {
             return Err(CloseReason::OldIncarnation);
         }
@@ -195,8 +195,9 @@ impl Acceptor {
         authenticated: AuthenticatedPeer,
     ) -> Option<(super::link::TransportLink, LinkSlot, Arc<Notify>)> {
         let AuthenticatedPeer { theirs, version, rest } = authenticated;
-        let seat = link_slot(&theirs);
-        if self.guests.len() >= GUESTS_MAX && !self.guests.contains_key(&seat) {
+        let slot = link_slot(&theirs);
+        if self.inbound_links.len() >= INBOUND_LINKS_MAX && !self.inbound_links.contains_key(&slot)
+        {
             self.refused += 1;
             return None;
         }
@@ -217,9 +218,9 @@ impl Acceptor {
             link: peer.link,
             replaced: Arc::clone(&replaced),
         };
-        if let Some(before) = self.guests.insert(seat, inbound) {
+        if let Some(before) = self.inbound_links.insert(slot, inbound) {
             before.replaced.notify_one();
         }
-        Some((hub.link(peer, wire, rest), seat, replaced))
+        Some((hub.link(peer, wire, rest), slot, replaced))
     }
 }

@@ -45,72 +45,67 @@ pub(super) struct Dialer {
 /// Returns the sender to a peer. Creates one if there is none for `address`.
 pub(super) fn dialer(hub: &Arc<TransportHub>, peer_addr: PeerAddr, address: &str) -> PeerSender {
     let mut dialers = hub.dialers.lock();
-    if let Some(peer_path) = dialers.get(&peer_addr)
-        && peer_path.address == address
+    if let Some(dialer) = dialers.get(&peer_addr)
+        && dialer.address == address
     {
-        return PeerSender { outbox: Arc::clone(&peer_path.outbox) };
+        return PeerSender { outbox: Arc::clone(&dialer.outbox) };
     }
     let outbox = Arc::new(Outbox::new(hub.windows, hub.metrics_of(&peer_addr)));
     let sender = PeerSender { outbox: Arc::clone(&outbox) };
     let is_near = Arc::default();
-    let peer_path =
-        Dialer { peer: peer_addr.clone(), address: address.to_owned(), outbox, is_near };
-    if let Some(old) = dialers.insert(peer_addr, peer_path.clone()) {
+    let dialer = Dialer { peer: peer_addr.clone(), address: address.to_owned(), outbox, is_near };
+    if let Some(old) = dialers.insert(peer_addr, dialer.clone()) {
         old.outbox.close();
     }
     drop(dialers);
-    hub.runtime.spawn(keep(Arc::clone(hub), hub.phase.subscribe(), peer_path));
+    hub.runtime.spawn(keep(Arc::clone(hub), hub.phase.subscribe(), dialer));
     sender
 }
 
 /// Opens and runs links until the sender is closed or the transport stops.
-async fn keep(
-    hub: Arc<TransportHub>,
-    mut phase: watch::Receiver<TransportPhase>,
-    peer_path: Dialer,
-) {
+async fn keep(hub: Arc<TransportHub>, mut phase: watch::Receiver<TransportPhase>, dialer: Dialer) {
     let mut pause = hub.timing.pause_min;
-    let mut told = Vec::new();
+    let mut logged = Vec::new();
     loop {
         tokio::select! {
             biased;
             () = stopping(&mut phase) => break,
-            () = poll_fn(|context| peer_path.outbox.poll_wanted(context)) => {}
+            () = poll_fn(|context| dialer.outbox.poll_wanted(context)) => {}
         }
-        if peer_path.outbox.is_closed() {
+        if dialer.outbox.is_closed() {
             break;
         }
-        hub.handler.link(LinkEvent::Opening(peer_path.peer.clone()));
+        hub.handler.link(LinkEvent::Opening(dialer.peer.clone()));
         let identity = phase.borrow().identity;
         let opened = tokio::select! {
             biased;
             () = stopping(&mut phase) => break,
-            opened = timeout(hub.timing.hello, open(&hub, &peer_path, identity)) => opened,
+            opened = timeout(hub.timing.hello, open(&hub, &dialer, identity)) => opened,
         };
         match opened.unwrap_or(Err(LinkError::Late)) {
             Ok(link) => {
-                told.clear();
-                if serve(&hub, &mut phase, identity, &peer_path, link).await {
+                logged.clear();
+                if serve(&hub, &mut phase, identity, &dialer, link).await {
                     pause = hub.timing.pause_min;
                     continue;
                 }
             }
             Err(why) => {
-                log_failure(&peer_path, &why, &mut told);
-                peer_path.outbox.clear(0);
-                let Dialer { peer: peer_addr, address, .. } = peer_path.clone();
+                log_failure(&dialer, &why, &mut logged);
+                dialer.outbox.clear(0);
+                let Dialer { peer: peer_addr, address, .. } = dialer.clone();
                 hub.handler.link(LinkEvent::Failed { peer: peer_addr, address, why });
             }
         }
         tokio::select! {
             biased;
             () = stopping(&mut phase) => break,
-            () = peer_path.is_near.notified() => pause = hub.timing.pause_min,
+            () = dialer.is_near.notified() => pause = hub.timing.pause_min,
             () = sleep(pause) => pause = (pause * 2).min(hub.timing.pause_max),
         }
     }
-    peer_path.outbox.close();
-    peer_path.outbox.clear(0);
+    dialer.outbox.close();
+    dialer.outbox.clear(0);
 }
 
 /// Runs a link to its end. Returns whether the next link may be opened without a pause.
@@ -118,20 +113,20 @@ async fn serve(
     hub: &TransportHub,
     phase: &mut watch::Receiver<TransportPhase>,
     identity: PeerIdentity,
-    peer_path: &Dialer,
+    dialer: &Dialer,
     mut link: TransportLink,
 ) -> bool {
     hub.handler.link(LinkEvent::Up(link.peer.clone()));
     let result = tokio::select! {
         biased;
-        word = close_reason(phase, identity) => LinkEnd::Ours(word),
+        reason = close_reason(phase, identity) => LinkEnd::Ours(reason),
         ending = link.run() => ending,
     };
     let has_lasted = link.has_lasted();
     hub.end(link, result).await;
     match result {
         LinkEnd::Lost(_) | LinkEnd::Silent => {
-            peer_path.outbox.probe();
+            dialer.outbox.probe();
             has_lasted
         }
         LinkEnd::Ours(CloseReason::Idle) | LinkEnd::Theirs(CloseReason::Idle) => true,
@@ -141,8 +136,8 @@ async fn serve(
 
 /// Logs each reason as a warning once, until there is a link: a peer that is down is dialled every
 /// second, and the reason may change each time.
-fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
-    let Dialer { peer: peer_addr, address, .. } = peer_path;
+fn log_failure(dialer: &Dialer, why: &LinkError, logged: &mut Vec<LinkError>) {
+    let Dialer { peer: peer_addr, address, .. } = dialer;
     let is_seed = matches!(peer_addr, PeerAddr::Address(_));
     let is_myself = matches!(
         why,
@@ -151,7 +146,7 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
     if is_seed && is_myself {
         // All nodes may have the same seeds, so each finds its own address among them.
         tracing::debug!(address, "this seed is the node itself");
-    } else if told.contains(why) || told.len() >= REASONS_MAX {
+    } else if logged.contains(why) || logged.len() >= REASONS_MAX {
         tracing::debug!(peer = %peer_addr, address, %why, "still cannot open a link");
     } else {
         let is_strange = matches!(
@@ -167,24 +162,23 @@ fn log_failure(peer_path: &Dialer, why: &LinkError, told: &mut Vec<LinkError>) {
         } else {
             tracing::warn!(peer = %peer_addr, address, %why, "cannot open a link");
         }
-        told.push(why.clone());
+        logged.push(why.clone());
     }
 }
 
 async fn open(
     hub: &TransportHub,
-    peer_path: &Dialer,
+    dialer: &Dialer,
     identity: PeerIdentity,
 ) -> Result<TransportLink, LinkError> {
-    peer_path.outbox.metrics().dials.fetch_add(1, Relaxed);
+    dialer.outbox.metrics().dials.fetch_add(1, Relaxed);
     let mut ours = hub.hello(identity).map_err(|error| link_error(&error))?;
-    if matches!(peer_path.peer, PeerAddr::Address(_)) {
+    if matches!(dialer.peer, PeerAddr::Address(_)) {
         // The peer may be a node to which there is a sender by id as well.
         ours.core = CORE_OF_ADDRESSES;
     }
-    let near = peer_path.is_near.notified();
-    let (wire, authenticated) =
-        connect(hub, &peer_path.peer, &peer_path.address, &ours, near).await?;
+    let near = dialer.is_near.notified();
+    let (wire, authenticated) = connect(hub, &dialer.peer, &dialer.address, &ours, near).await?;
     let theirs = &authenticated.theirs;
     let peer = RemotePeer {
         node: theirs.node,
@@ -194,7 +188,7 @@ async fn open(
         version: authenticated.version,
         link: hub.next_link(),
         is_dialled: true,
-        sender: PeerSender { outbox: Arc::clone(&peer_path.outbox) },
+        sender: PeerSender { outbox: Arc::clone(&dialer.outbox) },
     };
     Ok(hub.link(peer, wire, authenticated.rest))
 }

@@ -314,7 +314,7 @@ mod tests {
         Frame::Call(ControlCall { id: 1, wall_ns: 0, rpc: Bytes::new() })
     }
 
-    fn piece(bytes: usize) -> Frame {
+    fn tunnel_frame(bytes: usize) -> Frame {
         let part = TunnelEvent::Bytes { at: 0, taken: 0, bytes: vec![0; bytes].into() };
         Frame::Tunnel(TunnelFrame { id: DataLinkId { index: 0, number: 1 }, event: part })
     }
@@ -328,13 +328,13 @@ mod tests {
     #[test]
     fn a_full_class_does_not_hold_up_another() {
         let outbox = outbox(2, 1 << 20);
-        assert_eq!(outbox.push(piece(1)), Ok(()));
-        assert_eq!(outbox.push(piece(1)), Ok(()));
-        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(FrameClass::Tunnel)));
+        assert_eq!(outbox.push(tunnel_frame(1)), Ok(()));
+        assert_eq!(outbox.push(tunnel_frame(1)), Ok(()));
+        assert_eq!(outbox.push(tunnel_frame(1)), Err(Shed::Full(FrameClass::Tunnel)));
         assert_eq!(outbox.push(call()), Ok(()), "calls have a window of their own");
-        let mut burst = vec![piece(1), call(), call()];
+        let mut burst = vec![tunnel_frame(1), call(), call()];
         assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(FrameClass::Control)));
-        assert_eq!(burst, [piece(1), call()], "what found no room is left to its sender");
+        assert_eq!(burst, [tunnel_frame(1), call()], "what found no room is left to its sender");
         assert_eq!(taken(&outbox, &mut WrittenFrames::default()).len(), 4);
     }
 
@@ -354,11 +354,11 @@ mod tests {
     #[test]
     fn bytes_count_but_one_frame_always_fits() {
         let outbox = outbox(100, 1000);
-        assert_eq!(outbox.push(piece(5000)), Ok(()));
-        assert_eq!(outbox.push(piece(1)), Err(Shed::Full(FrameClass::Tunnel)));
+        assert_eq!(outbox.push(tunnel_frame(5000)), Ok(()));
+        assert_eq!(outbox.push(tunnel_frame(1)), Err(Shed::Full(FrameClass::Tunnel)));
         outbox.clear(0);
-        assert_eq!(outbox.push(piece(1)), Ok(()));
-        assert_eq!(outbox.push(piece(1000)), Err(Shed::Full(FrameClass::Tunnel)));
+        assert_eq!(outbox.push(tunnel_frame(1)), Ok(()));
+        assert_eq!(outbox.push(tunnel_frame(1000)), Err(Shed::Full(FrameClass::Tunnel)));
     }
 
     #[test]

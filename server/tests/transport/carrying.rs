@@ -144,7 +144,7 @@ async fn one_operation_alone_does_not_wait_for_company() {
         sender.send(op(seq)).expect("there is room");
         until("it is answered", || a.node.replies() as u64 == seq).await;
     }
-    assert_eq!(a.figures(2).writes, 100);
+    assert_eq!(a.metrics(2).writes, 100);
 }
 
 fn narrow(node: u32) -> TransportOptions {
@@ -188,7 +188,7 @@ async fn a_peer_that_does_not_read_fills_only_its_window() {
     let (mut peer, sender, sent) = stuck(&a).await;
     let reply = reply_to(&op(1)).expect("it is an operation");
     assert_eq!(sender.send(reply), Ok(()), "answers have room of their own");
-    assert!(a.figures(9).shed[FrameClass::Tunnel as usize] >= 50);
+    assert!(a.metrics(9).shed[FrameClass::Tunnel as usize] >= 50);
 
     let other = a.to(2, &b);
     other.send(op(1)).expect("there is room");
@@ -202,7 +202,7 @@ async fn a_peer_that_does_not_read_fills_only_its_window() {
     assert!(matches!(peer.hear().await, Some((Frame::Answer(_), _))));
     sender.send(op(sent + 1)).expect("there is room again");
     assert!(matches!(peer.hear().await, Some((frame, _)) if seq_of(&frame) == Some(sent + 1)));
-    assert_eq!(a.figures(9).lost, 0);
+    assert_eq!(a.metrics(9).lost, 0);
 }
 
 #[tokio::test]
@@ -222,7 +222,7 @@ async fn a_peer_that_reads_no_answers_is_not_read() {
             write.write_all(&bytes_of(&op(seq))).await.expect("it is read in the end");
         }
     });
-    let heard = || b.figures(9).frames_in;
+    let heard = || b.metrics(9).frames_in;
     let mut before = u64::MAX;
     while before != heard() || before == 0 {
         before = heard();
@@ -235,7 +235,7 @@ async fn a_peer_that_reads_no_answers_is_not_read() {
         assert_eq!(reply.id, seq);
     }
     sending.await.expect("all is sent");
-    assert_eq!(b.figures(9).shed, [0; 2], "every operation has its answer");
+    assert_eq!(b.metrics(9).shed, [0; 2], "every operation has its answer");
 }
 
 #[tokio::test]
@@ -257,7 +257,7 @@ async fn long_frames_pass_and_too_long_ones_are_dropped() {
     sender.send(long(1, 3 << 20)).expect("there is room");
     until("it is here", || b.node.ops_from(1) == [1]).await;
     sender.send(long(2, 5 << 20)).expect("a single frame always has room");
-    until("it was seen", || a.figures(2).unsendable == 1).await;
+    until("it was seen", || a.metrics(2).unsendable == 1).await;
     sender.send(op(3)).expect("there is room");
     until("the next is here", || b.node.ops_from(1) == [1, 3]).await;
 }

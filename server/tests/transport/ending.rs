@@ -56,7 +56,7 @@ async fn a_killed_peer_is_noticed_and_found_again() {
     }
     let reborn = |event: &LinkEvent| matches!(event, LinkEvent::Up(peer) if peer.incarnation == Incarnation(2));
     assert!(a.node.has_event(reborn));
-    assert_eq!(a.figures(2).links, 2);
+    assert_eq!(a.metrics(2).links, 2);
     b.kill();
 }
 
@@ -66,7 +66,7 @@ async fn a_probe_finds_whether_a_peer_listens() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let gone = nobody.local_addr().expect("it is bound").to_string();
     drop(nobody);
-    let _lanes = (a.to(2, &b), a.transport.sender(NodeId(3), &gone));
+    let _senders = (a.to(2, &b), a.transport.sender(NodeId(3), &gone));
     tokio::time::sleep(Duration::from_millis(20)).await;
     assert!(a.node.events.lock().is_empty(), "no link without need");
     a.transport.probe(&PeerAddr::Node(NodeId(2)));
@@ -114,7 +114,7 @@ async fn a_link_without_work_is_closed_and_opened_again() {
     until("both closed it", || a.node.has_event(idle) && b.node.has_event(idle)).await;
     sender.send(op(2)).expect("there is room");
     until("it is here", || b.node.ops_from(1) == [1, 2]).await;
-    assert_eq!(a.figures(2).links, 2);
+    assert_eq!(a.metrics(2).links, 2);
 }
 
 #[tokio::test]

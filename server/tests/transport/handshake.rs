@@ -5,7 +5,7 @@ use std::path::Path;
 use cluster::message::handshake::CloseReason;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
-use tollgate::transport::{LinkEnd, STRANGERS_MAX, Unauthenticated};
+use tollgate::transport::{LinkEnd, UNAUTHENTICATED_MAX, Unauthenticated};
 
 use super::*;
 
@@ -16,7 +16,7 @@ async fn refusal(connecting: TransportOptions, accepting: TransportOptions) -> L
     a.to(2, &b).send(op(1)).expect("there is room");
     let why = a.node.failure().await;
     assert!(!a.node.is_up() && !b.node.is_up());
-    assert_eq!(a.figures(2).lost, 1, "what waited is dropped");
+    assert_eq!(a.metrics(2).lost, 1, "what waited is dropped");
     why
 }
 
@@ -139,18 +139,19 @@ async fn an_operation_instead_of_a_proof_gets_no_link() {
 async fn strangers_are_few_and_do_not_stay() {
     let b = Host::new(2);
     let mut raws = Vec::new();
-    for _ in 0..STRANGERS_MAX + 36 {
+    for _ in 0..UNAUTHENTICATED_MAX + 36 {
         raws.push(Raw::connect(&b).await);
     }
-    let came = |unauthenticated: Unauthenticated| unauthenticated.came == STRANGERS_MAX as u64 + 36;
+    let came =
+        |unauthenticated: Unauthenticated| unauthenticated.came == UNAUTHENTICATED_MAX as u64 + 36;
     until("all came", || came(b.transport.unauthenticated())).await;
     let Unauthenticated { now, refused, .. } = b.transport.unauthenticated();
-    assert!(now <= STRANGERS_MAX && refused >= 36, "{now} {refused}");
+    assert!(now <= UNAUTHENTICATED_MAX && refused >= 36, "{now} {refused}");
     assert!(raws[0].hear().await.is_none(), "the oldest went");
     // All are silent. The paused clock advances only to timers, so the wait takes no time.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(b.transport.unauthenticated().now, 0);
-    assert_eq!(b.transport.unauthenticated().refused, STRANGERS_MAX as u64 + 36);
+    assert_eq!(b.transport.unauthenticated().refused, UNAUTHENTICATED_MAX as u64 + 36);
 }
 
 #[tokio::test(start_paused = true)]
@@ -230,7 +231,7 @@ async fn certificates_of_one_authority_are_believed() {
         }
         until("all are answered", || a.node.replies() == 2000).await;
         assert!(b.node.ops_from(1).into_iter().eq(1..=2000));
-        assert!(a.figures(2).writes < 1000, "batches over TLS too");
+        assert!(a.metrics(2).writes < 1000, "batches over TLS too");
     }
 }
 

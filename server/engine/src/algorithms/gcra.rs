@@ -67,13 +67,13 @@ impl Gcra {
         if changed {
             tat::encode(after, state);
         }
-        let told = if attempt.peek { before } else { after };
+        let reported = if attempt.peek { before } else { after };
         let retry = match verdict {
-            Verdict::Deny => self.retry(now, told, attempt.cost),
+            Verdict::Deny => self.retry(now, reported, attempt.cost),
             Verdict::Part => self.retry(now, after, attempt.cost - granted),
             _ => Some(0),
         };
-        let used = tat::units_of(self.rate, told - ticks);
+        let used = tat::units_of(self.rate, reported - ticks);
         Decision {
             verdict,
             limit: self.limit(),
@@ -81,7 +81,7 @@ impl Gcra {
             used,
             granted,
             retry,
-            reset: self.nanos_until(now, told),
+            reset: self.nanos_until(now, reported),
             changed,
             counted: changed && verdict == Verdict::Deny,
             lease: None,

@@ -80,8 +80,8 @@ impl Leases {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(&u32::try_from(self.list.len()).unwrap_or(0).to_le_bytes());
         out.extend_from_slice(&u16::try_from(self.len).unwrap_or(u16::MAX).to_le_bytes());
-        for figure in [self.outstanding, self.first_end, self.last_end] {
-            out.extend_from_slice(&figure.to_le_bytes());
+        for number in [self.outstanding, self.first_end, self.last_end] {
+            out.extend_from_slice(&number.to_le_bytes());
         }
         out.extend_from_slice(&self.list);
     }
@@ -123,10 +123,10 @@ impl Leases {
     pub(crate) fn push(&mut self, record: LeaseRecord, client: &[u8]) {
         let client = &client[..client.len().min(usize::from(u8::MAX))];
         let first = self.is_empty();
-        for figure in
+        for number in
             [record.lease, record.units, record.end, record.until, record.since, record.rate]
         {
-            self.list.extend_from_slice(&figure.to_le_bytes());
+            self.list.extend_from_slice(&number.to_le_bytes());
         }
         self.list.extend_from_slice(&record.weight.to_le_bytes());
         self.list.push(client.len() as u8);
@@ -228,12 +228,12 @@ mod tests {
     #[test]
     fn figures_follow_the_list() {
         let mut leases = three();
-        let figures =
+        let numbers =
             |leases: &Leases| (leases.outstanding(), leases.first_end(), leases.last_end());
-        assert_eq!(figures(&leases), (15, 100, 300));
+        assert_eq!(numbers(&leases), (15, 100, 300));
         assert_eq!(leases.take_out(b"a"), Some(held(1, 10, 300)));
         assert_eq!(leases.take_out(b"a"), None);
-        assert_eq!(figures(&leases), (5, 100, 200));
+        assert_eq!(numbers(&leases), (5, 100, 200));
         let at = |nanos| Now { mono: crate::Nanos(nanos), unix_ms: 0 };
         assert_eq!((leases.take_ended(at(99)), leases.len()), (vec![], 2));
         assert_eq!((leases.take_ended(at(100)), leases.len()), (vec![(100, 0)], 1));

@@ -78,13 +78,13 @@ impl Bench {
 
     pub(super) fn lease(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> LeaseLine {
         match self.ask(policy, params) {
-            LeaseResult::Told(line) => line,
+            LeaseResult::Decided(line) => line,
             other => panic!("{other:?}"),
         }
     }
 
     /// Granted, ttl, refresh, remaining and safe.
-    fn figures(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> [u64; 5] {
+    fn numbers(&mut self, policy: &Policy, params: &LeaseParams<'_>) -> [u64; 5] {
         let line = self.lease(policy, params);
         [line.granted, line.ttl_ms, line.refresh_ms, line.remaining, line.safe]
     }
@@ -135,8 +135,8 @@ impl Bench {
 fn a_lease_is_taken_from_the_limit_at_once() {
     for policy in [fixed(100), bucket(100), log(100), sliding(100, 6)] {
         let mut bench = Bench::new();
-        assert_eq!(bench.figures(&policy, &ask("a", 1000)), [50, 10_000, 5000, 50, 50]);
-        assert_eq!(bench.figures(&policy, &ask("b", 1000)), [25, 10_000, 5000, 25, 25]);
+        assert_eq!(bench.numbers(&policy, &ask("a", 1000)), [50, 10_000, 5000, 50, 50]);
+        assert_eq!(bench.numbers(&policy, &ask("b", 1000)), [25, 10_000, 5000, 25, 25]);
         assert_eq!(bench.remaining(&policy), 25);
         assert_eq!(bench.spend(&policy, 1000), 25);
         assert_eq!(bench.outstanding(&policy), 75);
@@ -150,7 +150,7 @@ fn a_client_gets_its_want_and_no_more() {
         assert_eq!(bench.lease(&fixed(100), &ask("a", want)).granted, want.min(50));
     }
     let mut bench = Bench::new();
-    assert_eq!(bench.figures(&fixed(100), &ask("a", 0)), [0, 0, 5000, 100, 0]);
+    assert_eq!(bench.numbers(&fixed(100), &ask("a", 0)), [0, 0, 5000, 100, 0]);
     assert!(!bench.has_state());
 }
 
@@ -343,7 +343,7 @@ fn a_lease_ends_before_its_units_leave_the_window() {
     assert_eq!((line.granted, line.ttl_ms, line.refresh_ms), (10, 3000, 3000));
     // In the last millisecond there are no units to lend.
     bench.now_ns += 3 * SECOND - 999_999;
-    assert_eq!(bench.figures(&policy, &ask("b", 10)), [0, 0, 1, 89, 0]);
+    assert_eq!(bench.numbers(&policy, &ask("b", 10)), [0, 0, 1, 89, 0]);
     // Kept units count from their take on, so a log's lease is not extended past that.
     let (mut bench, policy) = (Bench::new(), log(100));
     bench.lease(&policy, &LeaseParams { ttl: Some(40 * SECOND), ..ask("a", 10) });
@@ -390,16 +390,16 @@ fn an_exhausted_limit_returns_a_refresh_time() {
     let (mut bench, policy) = (Bench::new(), fixed(100));
     bench.spend(&policy, 100);
     bench.wait(20);
-    assert_eq!(bench.figures(&policy, &ask("a", 10)), [0, 0, 40_000, 0, 0]);
+    assert_eq!(bench.numbers(&policy, &ask("a", 10)), [0, 0, 40_000, 0, 0]);
     let (mut bench, policy) = (Bench::new(), bucket(100));
     bench.spend(&policy, 100);
-    assert_eq!(bench.figures(&policy, &ask("a", 10)), [0, 0, 1000, 0, 0]);
+    assert_eq!(bench.numbers(&policy, &ask("a", 10)), [0, 0, 1000, 0, 0]);
     // All units are lent: none returns before a lease ends.
     let mut bench = Bench::new();
     let one = bucket(1);
     assert_eq!(bench.lease(&one, &ask("a", 10)).granted, 1);
     bench.wait(4);
-    assert_eq!(bench.figures(&one, &ask("b", 10)), [0, 0, 106_000, 0, 0]);
+    assert_eq!(bench.numbers(&one, &ask("b", 10)), [0, 0, 106_000, 0, 0]);
     bench.now_ns += 106 * SECOND - 1;
     assert_eq!(bench.lease(&one, &ask("b", 10)).granted, 0);
     bench.now_ns += 1;
@@ -414,7 +414,7 @@ fn an_empty_new_bucket_fills_from_the_first_lease() {
     };
     let policy = policy(Algorithm::Bucket { rate, capacity, init: 0, debt, warm, interval });
     let mut bench = Bench::new();
-    assert_eq!(bench.figures(&policy, &ask("a", 10)), [0, 0, 1000, 0, 0]);
+    assert_eq!(bench.numbers(&policy, &ask("a", 10)), [0, 0, 1000, 0, 0]);
     bench.wait(30);
     assert_eq!(bench.lease(&policy, &ask("a", 100)).granted, 30);
 }
@@ -457,10 +457,10 @@ fn needs_beyond_the_limit_are_divided_fairly() {
 fn block_lends_nothing_and_unlimited_every_want() {
     let mut bench = Bench::new();
     let block = policy(Algorithm::Block);
-    assert_eq!(bench.figures(&block, &ask("a", 10)), [0, 0, 3_600_000, 0, 0]);
+    assert_eq!(bench.numbers(&block, &ask("a", 10)), [0, 0, 3_600_000, 0, 0]);
     let unlimited = policy(Algorithm::Unlimited);
     assert_eq!(
-        bench.figures(&unlimited, &ask("a", COUNT_MAX)),
+        bench.numbers(&unlimited, &ask("a", COUNT_MAX)),
         [COUNT_MAX, 10_000, 5000, COUNT_MAX, COUNT_MAX]
     );
     assert!(!bench.has_state());
@@ -479,10 +479,10 @@ fn holders_and_places_in_a_queue_are_not_lent() {
 #[test]
 fn a_shadow_policy_lends_every_want() {
     let (mut bench, policy) = (Bench::new(), Policy { shadow: true, ..fixed(100) });
-    assert_eq!(bench.figures(&policy, &ask("a", 1000)), [1000, 10_000, 5000, 50, 1000]);
+    assert_eq!(bench.numbers(&policy, &ask("a", 1000)), [1000, 10_000, 5000, 50, 1000]);
     assert_eq!(bench.outstanding(&policy), 50);
     bench.spend(&policy, 1000);
-    assert_eq!(bench.figures(&policy, &ask("b", 7)), [7, 10_000, 5000, 0, 7]);
+    assert_eq!(bench.numbers(&policy, &ask("b", 7)), [7, 10_000, 5000, 0, 7]);
 }
 
 #[test]
@@ -602,12 +602,12 @@ fn without_memory_nothing_is_lent() {
 fn a_key_that_nothing_limits_is_unlimited() {
     let mut bench = Bench::new();
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("a", 5));
-    assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 5, .. })));
+    assert!(matches!(leased, LeaseResult::Decided(LeaseLine { granted: 5, .. })));
     assert!(!bench.has_state());
     // Its state stores its policy.
     bench.lease(&fixed(100), &ask("a", 5));
     let leased = bench.engine.lease(bench.now(), bench.hash, KEY, None, &ask("b", 99));
-    assert!(matches!(leased, LeaseResult::Told(LeaseLine { granted: 25, .. })));
+    assert!(matches!(leased, LeaseResult::Decided(LeaseLine { granted: 25, .. })));
 }
 
 #[test]

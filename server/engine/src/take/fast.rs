@@ -359,11 +359,11 @@ mod tests {
                 let policy_ref = (!remembered).then_some(PolicyRef { policy, limit: 0 });
                 let one = match policy_ref {
                     Some(policy_ref) if take == (TakeParams { cost, ..TakeParams::default() }) => {
-                        let mut told = None;
+                        let mut result = None;
                         let at = (hash, key.as_bytes());
-                        let report = |facts: &TakeInfo| told = Some(TakeResult::Decided(*facts));
+                        let report = |facts: &TakeInfo| result = Some(TakeResult::Decided(*facts));
                         fast.take_units(now, at, policy_ref, cost, &mut state, report);
-                        told.expect("there is room")
+                        result.expect("there is room")
                     }
                     policy_ref => fast.take(now, hash, key.as_bytes(), policy_ref, &take),
                 };

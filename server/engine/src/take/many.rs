@@ -167,10 +167,10 @@ impl Engine {
         (now, hash, key): (Now, u64, &[u8]),
         header: ItemHeader,
         (policy_id, front): (u32, &[u8]),
-        piece: &[u8],
+        chunk: &[u8],
         shift: i128,
     ) -> Result<(), PutError> {
-        let (is_anew, puts) = read_chunk(piece).ok_or(PutError::NotACopy)?;
+        let (is_anew, puts) = read_chunk(chunk).ok_or(PutError::NotACopy)?;
         let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, key);
         room.map_err(|Full| PutError::NoRoom)?;
         let at = self.found(now, hash, key);
@@ -179,7 +179,7 @@ impl Engine {
             Some(set) => set,
             None => self.store.add_holders(Holders::default()),
         };
-        self.store.change_holders(set, |holders| holders.absorb(piece, shift));
+        self.store.change_holders(set, |holders| holders.absorb(chunk, shift));
         let mut body = Vec::with_capacity(front.len() + set.body().len());
         body.extend_from_slice(front);
         body.extend_from_slice(&set.body());

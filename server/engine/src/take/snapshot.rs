@@ -119,8 +119,8 @@ impl Engine {
         let owned = OwnedPolicy { policy: record.policy, limit: 0 };
         let mut front = Vec::new();
         let policy_id = self.policy_id(&owned, &mut front);
-        let piece = record.body.get(2..).unwrap_or_default();
-        self.absorb_holders((now, hash, record.key), header, (policy_id, &front), piece, shift)
+        let chunk = record.body.get(2..).unwrap_or_default();
+        self.absorb_holders((now, hash, record.key), header, (policy_id, &front), chunk, shift)
             .is_ok()
     }
 }

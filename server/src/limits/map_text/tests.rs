@@ -57,7 +57,7 @@ fn shared(texts: Vec<LimitText>) -> Vec<OrderedLimit> {
 }
 
 /// Formats limits in the form that `list` parses.
-fn told(entries: &[OrderedLimit]) -> String {
+fn summary(entries: &[OrderedLimit]) -> String {
     let one = |entry: &OrderedLimit| {
         let (_, policy) = entry.text.toml.split_once("fixed:").expect("a policy of the test");
         format!("{}{}", entry.text.name, &policy[..1])
@@ -149,7 +149,7 @@ fn a_limit_is_put_where_it_is_or_where_it_should_be() {
         let mut after = start.clone();
         put(&mut after, list(word).remove(0), before).expect("it can be put");
         number(&mut after);
-        assert_eq!(told(&after), expected);
+        assert_eq!(summary(&after), expected);
         let changes = changes(&start, &after);
         assert!(changes.iter().map(|(name, _)| name).eq(changed), "{changes:?}");
         let mut kept = bodies(&after);
@@ -176,7 +176,7 @@ fn of_a_file_only_what_it_changed_is_changed() {
     let check = |present: &str, last: &str, now: &str, expected: &str| {
         let mut entries = shared(list(present));
         follow_file(&mut entries, &list(last), &list(now));
-        assert_eq!(told(&entries), expected, "{present} when {last} becomes {now}");
+        assert_eq!(summary(&entries), expected, "{present} when {last} becomes {now}");
     };
     check("a1 b1", "a1 b1", "a1 b1", "a1 b1");
     check("a1 b1", "a1 b1", "a2 b1", "a2 b1");

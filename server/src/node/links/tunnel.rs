@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::message::Frame;
 use cluster::message::handshake::DataLinkId;
-use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame as Piece};
+use cluster::message::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
@@ -113,7 +113,7 @@ impl Tunnels {
 
 /// Wraps a tunnel frame for `to`, as a relay passes it on.
 pub(super) fn wrap(me: NodeId, to: NodeId, id: DataLinkId, part: TunnelEvent) -> Frame {
-    Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(Piece { id, event: part })) }
+    Frame::Relay { from: me, to, frame: Box::new(Frame::Tunnel(TunnelFrame { id, event: part })) }
 }
 
 impl Tunnel {
@@ -173,11 +173,11 @@ impl Tunnel {
             state.inbound.clear();
             state.at = 0;
         }
-        let told = state.reported;
-        if state.taken() - told >= WINDOW_BYTES / 2 {
+        let reported_before = state.reported;
+        if state.taken() - reported_before >= WINDOW_BYTES / 2 {
             let part = state.frame(&[]);
             if self.send(part).is_err() {
-                state.reported = told;
+                state.reported = reported_before;
                 state.is_held_up = true;
             }
         }
@@ -218,7 +218,7 @@ impl Tunnel {
             if count == 0 {
                 break;
             }
-            let told = state.reported;
+            let reported_before = state.reported;
             let part = state.frame(&bytes[sent..sent + count]);
             match self.send(part) {
                 Ok(()) => {
@@ -226,7 +226,7 @@ impl Tunnel {
                     sent += count;
                 }
                 Err(Shed::Full(_)) => {
-                    state.reported = told;
+                    state.reported = reported_before;
                     state.is_held_up = true;
                     break;
                 }

@@ -234,13 +234,15 @@ impl ReadLink {
         }
         gone_through?;
         let count = count?;
-        let tells = now_ns.saturating_sub(self.reported_ns) >= REPORT_NS;
+        let is_report_due = now_ns.saturating_sub(self.reported_ns) >= REPORT_NS;
         memory.done.clear();
-        if tells {
+        if is_report_due {
             handler.streams_done(&mut memory.done);
         }
         let transport = &link.transport;
-        if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, tells) && tells {
+        if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, is_report_due)
+            && is_report_due
+        {
             self.reported_ns = now_ns;
         }
         // Flushed with the rest of the round's output.

@@ -251,21 +251,21 @@ impl LinkWriter {
     }
 
     /// Writes the frames that are due after a read: answers to pings, the ack, and a keep-alive if
-    /// `tells` is set and there is no ack. Returns false if there is no connection to take them.
+    /// `is_report_due` is set and there is no ack. Returns false if there is no connection to take them.
     pub(super) fn settle(
         &self,
         now_ns: u64,
         pings: &mut Vec<u64>,
         stream: &mut ReceiveStream,
         done: &[StreamDone],
-        tells: bool,
+        is_report_due: bool,
     ) -> bool {
         let mut output = self.output.lock();
         let Some(out) = output.sender.loose() else { return false };
         pings.drain(..).for_each(|number| Ping(number).encode_answer(out));
         if stream.owes_ack() {
             stream.ack(done, out);
-        } else if tells {
+        } else if is_report_due {
             cluster::frames::KeepAlive::encode(now_ns, done, out);
         }
         true

@@ -140,7 +140,7 @@ impl LocalBatch<'_> {
         out: &mut Vec<u8>,
     ) {
         let Self { node, plane, pending_ops, client, ops, .. } = self;
-        let DataPlane { recorder, cache, ops: streams, parked: pieces, .. } = plane;
+        let DataPlane { recorder, cache, ops: streams, parked: parked_replies, .. } = plane;
         if !recorder.has_copies() {
             replies.push_written(start, out);
             return;
@@ -169,7 +169,7 @@ impl LocalBatch<'_> {
         };
         let token = pending_ops.insert(pending) as u64;
         let (mut text_at, mut line_at) = (start, 0);
-        let mut batch = pieces.begin(token, serving.now().mono_ns);
+        let mut batch = parked_replies.begin(token, serving.now().mono_ns);
         for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
             let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.op_flags);
             (parked.stream, parked.number) = (op.stream, op.number);
@@ -179,7 +179,7 @@ impl LocalBatch<'_> {
             batch.push(parked, &out[text_at..op.text_end], &input[line_at..op.line_end]);
             (text_at, line_at) = (op.text_end, op.line_end);
         }
-        pieces.park(batch);
+        parked_replies.park(batch);
         out.truncate(start);
     }
 }

@@ -79,9 +79,9 @@ impl FastPath for PlainBucket {
                 }
             }
         }
-        let told = if attempt.peek { before } else { after };
+        let reported = if attempt.peek { before } else { after };
         let full_at = clock.checked_add(after)?;
-        let used = told.div_ceil(period);
+        let used = reported.div_ceil(period);
         let decision = Decision {
             verdict,
             limit: self.capacity,
@@ -89,13 +89,13 @@ impl FastPath for PlainBucket {
             used,
             granted,
             retry: match verdict {
-                Verdict::Deny => retry(told, cost),
+                Verdict::Deny => retry(reported, cost),
                 Verdict::Part => retry(after, cost - granted * period),
                 _ => Some(0),
             },
-            reset: told.div_ceil(count),
-            changed: told != before,
-            counted: verdict == Verdict::Deny && told != before,
+            reset: reported.div_ceil(count),
+            changed: reported != before,
+            counted: verdict == Verdict::Deny && reported != before,
             lease: None,
         };
         Some((decision, full_at))

@@ -169,10 +169,10 @@ mod tests {
                 });
                 prop_assert_eq!(&seen, &list.list);
                 // The changes encoded for another node lead to the same holds there.
-                let mut told = Vec::new();
-                holders.encode_changes(&mut told);
-                prop_assert!(crate::holders::read_chunk(&told).is_some());
-                backup.absorb(&told, 0);
+                let mut changes = Vec::new();
+                holders.encode_changes(&mut changes);
+                prop_assert!(crate::holders::read_chunk(&changes).is_some());
+                backup.absorb(&changes, 0);
                 let (mut one, mut other) = (Vec::new(), Vec::new());
                 holders.encode_chunk(None, usize::MAX, &mut one);
                 backup.encode_chunk(None, usize::MAX, &mut other);
