@@ -135,9 +135,9 @@ mod tests {
             let decoded = decode(&wire[..cut], 0, Bounds::default());
             assert!(matches!(decoded, Ok(Decoded::Incomplete { .. })), "{cut}");
         }
-        let check = |wire: &str, consumed: usize, told: &str| {
+        let check = |wire: &str, consumed: usize, message: &str| {
             let refusal = decode(wire.as_bytes(), 0, Bounds::default()).expect_err(wire);
-            assert_eq!((refusal.error.to_string(), refusal.quiet), (told.to_owned(), false));
+            assert_eq!((refusal.error.to_string(), refusal.quiet), (message.to_owned(), false));
             assert_eq!(refusal.consumed, consumed, "{wire}");
         };
         let usage = format!("CLIENT_ERROR cluster: {USAGE_LIMIT}");

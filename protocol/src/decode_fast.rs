@@ -277,18 +277,18 @@ mod tests {
     /// Checks that a line which `decode_fast` accepts decodes to the same request in `decode`.
     fn assert_same(input: &[u8], bounds: Bounds) -> bool {
         let Some((fast, consumed)) = decode_fast(input, bounds) else { return false };
-        let told = input.escape_ascii().to_string();
+        let shown = input.escape_ascii().to_string();
         let Ok(Decoded::Request { request, consumed: bytes }) = decode(input, 0, bounds) else {
-            panic!("{told}");
+            panic!("{shown}");
         };
-        assert_eq!(consumed, bytes, "{told}");
+        assert_eq!(consumed, bytes, "{shown}");
         match (fast.request(), request) {
             // The `words` of a retrieval begin with its blanks, so only the keys are compared.
             (
                 Request::Retrieve { keys, with_cas: false, touch: None },
                 Request::Retrieve { keys: words, with_cas: false, touch: None },
-            ) => assert_eq!(keys.only(), words.only(), "{told}"),
-            (quick, request) => assert_eq!(quick, request, "{told}"),
+            ) => assert_eq!(keys.only(), words.only(), "{shown}"),
+            (quick, request) => assert_eq!(quick, request, "{shown}"),
         }
         true
     }

@@ -7,7 +7,7 @@ use crate::id::OpStreamId;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::replica::{Position, Refusal, Route};
 
-fn lane() -> impl Strategy<Value = OpStreamId> {
+fn op_stream() -> impl Strategy<Value = OpStreamId> {
     (any::<u32>(), any::<u64>(), any::<u16>(), any::<u32>()).prop_map(
         |(node, incarnation, worker, owner)| OpStreamId {
             node: NodeId(node),
@@ -76,7 +76,8 @@ fn record() -> impl Strategy<Value = Owned> {
 type Sections = Vec<((OpStreamId, u64, u64), Vec<Owned>)>;
 
 fn sections() -> impl Strategy<Value = Sections> {
-    let section = ((lane(), any::<u64>(), any::<u64>()), prop::collection::vec(record(), 1..6));
+    let section =
+        ((op_stream(), any::<u64>(), any::<u64>()), prop::collection::vec(record(), 1..6));
     prop::collection::vec(section, 0..4)
 }
 
@@ -270,7 +271,7 @@ proptest! {
             (term(), any::<u64>(), any::<[u64; 3]>(), any::<u32>(), any::<bool>()),
         keys in prop::collection::vec((bytes(30), any::<Option<u64>>(), bytes(50)), 0..5),
         streams in prop::collection::vec(
-            (lane(), any::<u64>(), prop::collection::vec((any::<u64>(), 0_u8..3, bytes(9)), 0..4)),
+            (op_stream(), any::<u64>(), prop::collection::vec((any::<u64>(), 0_u8..3, bytes(9)), 0..4)),
             0..4,
         ),
         cursor in proptest::option::of(bytes(20)),
@@ -314,11 +315,11 @@ proptest! {
 
     #[test]
     fn other_frames_come_as_they_were_written(
-        (stream, numbers, left_ms) in (lane(), any::<[u32; 3]>(), any::<u16>()),
+        (stream, numbers, left_ms) in (op_stream(), any::<[u32; 3]>(), any::<u16>()),
         requests in prop::collection::vec((any::<u16>(), term(), any::<u8>(), bytes(20)), 1..9),
         answers in prop::collection::vec((0_u8..6, copy(), term(), bytes(20)), 1..9),
         refused in prop::collection::vec((any::<u16>(), [term(), term(), term()], any::<[u64; 2]>()), 0..4),
-        done in prop::collection::vec((lane(), any::<u64>()), 0..4),
+        done in prop::collection::vec((op_stream(), any::<u64>()), 0..4),
     ) {
         let [sending, first, floor] = numbers.map(u64::from);
         let mut out = Vec::new();

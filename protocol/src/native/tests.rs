@@ -287,7 +287,7 @@ fn a_policy_comes_with_meta_commands_too() {
 }
 
 /// Returns the encoded reply of `outcome`.
-fn told(outcome: &Outcome<'_>) -> String {
+fn reply_text(outcome: &Outcome<'_>) -> String {
     let (line, mut out) = ("take k 1 -\r\n", Vec::new());
     let Request::Command { command, form } = request(line) else { panic!("one key") };
     crate::encode(&mut out, &command, &form, outcome);
@@ -354,7 +354,7 @@ fn verdicts_are_written_as_designed() {
              degraded=1",
         ),
     ] {
-        assert_eq!(told(&Outcome::Verdict(line)), format!("{text}\r\n"));
+        assert_eq!(reply_text(&Outcome::Verdict(line)), format!("{text}\r\n"));
         let mut out = Vec::new();
         encode_verdict(&mut out, &line);
         assert_eq!(out, format!("{text}\r\n").as_bytes());
@@ -387,6 +387,6 @@ fn other_replies_are_written_as_designed() {
         (Outcome::NonNumeric, "CLIENT_ERROR cannot increment or decrement non-numeric value"),
         (Outcome::OutOfMemory, "SERVER_ERROR out of memory storing object"),
     ] {
-        assert_eq!(told(&outcome), format!("{text}\r\n"));
+        assert_eq!(reply_text(&outcome), format!("{text}\r\n"));
     }
 }

@@ -51,8 +51,8 @@ pub(super) fn state(node: &ControlNode) -> DiskState {
 
 /// The reason why the disk cannot be written, from the first failed write on.
 pub(super) fn failure(node: &ControlNode) -> Option<String> {
-    let told = node.state.lock().fault.as_ref().map(|fault| fault.why.clone());
-    told.or_else(|| match node.store.health().condition() {
+    let fault = node.state.lock().fault.as_ref().map(|fault| fault.why.clone());
+    fault.or_else(|| match node.store.health().condition() {
         DiskCondition::Failed(why) => Some(cannot_be_written(node, &why)),
         DiskCondition::Slow(_) | DiskCondition::Full(_) | DiskCondition::Fine => None,
     })

@@ -168,7 +168,8 @@ impl Leader {
         let (off, unmeasured) = self.judge_clocks(node, map, me);
         let serving = {
             let state = node.state.lock();
-            let serves = |id: &NodeId| state.conditions.get(id).is_some_and(|told| told.is_ready);
+            let serves =
+                |id: &NodeId| state.conditions.get(id).is_some_and(|condition| condition.is_ready);
             let draining =
                 map.nodes().iter().filter(|(_, known)| known.state == NodeState::Draining);
             draining.map(|(id, _)| *id).filter(serves).collect()

@@ -112,8 +112,8 @@ pub(super) async fn suspect(node: &Arc<ControlNode>, suspect: NodeId) {
         Some(leader) if leader == suspect => leader::succeed(node, suspect, incarnation).await,
         Some(leader) => {
             let call = RpcRequest::Suspect { node: suspect, incarnation };
-            let told = node.rpc.call_node(leader, call, heartbeat::PERIOD * 2);
-            tokio::join!(told, leader::probe(node, suspect, incarnation)).0.ok();
+            let answer = node.rpc.call_node(leader, call, heartbeat::PERIOD * 2);
+            tokio::join!(answer, leader::probe(node, suspect, incarnation)).0.ok();
         }
         None => leader::probe(node, suspect, incarnation).await,
     }

@@ -141,8 +141,8 @@ async fn a_slow_disk_leads_only_where_no_better_one_is() {
     }
     sleep(ms(20_000)).await;
     for _ in 0..4 {
-        let told = world.at("a").propose(next(&world, "a"), ms(10_000)).await;
-        assert!(told.is_ok_and(|told| told.answer.is_ok()), "{}", world.show());
+        let outcome = world.at("a").propose(next(&world, "a"), ms(10_000)).await;
+        assert!(outcome.is_ok_and(|outcome| outcome.answer.is_ok()), "{}", world.show());
     }
 }
 

@@ -47,7 +47,7 @@ fn work(map: &Map) -> Vec<MapCommand> {
 /// Brings the map to rest. Returns the numbers of rounds, commands, partition changes and bytes of
 /// deltas.
 fn settle(map: &mut Map) -> [usize; 4] {
-    let mut figures = [0; 4];
+    let mut counts = [0; 4];
     let mut targets = map.targets();
     let mut members = map.members();
     loop {
@@ -56,16 +56,16 @@ fn settle(map: &mut Map) -> [usize; 4] {
         }
         let commands = controller::next(map, &ControllerInput::default(), &targets);
         if commands.is_empty() {
-            return figures;
+            return counts;
         }
-        figures[0] += 1;
+        counts[0] += 1;
         for decided in [commands, Vec::new()] {
             let commands = if decided.is_empty() { work(map) } else { decided };
             for command in commands {
-                figures[1] += 1;
+                counts[1] += 1;
                 if let (_, Some(delta)) = map.apply(&command).expect("it is allowed") {
-                    figures[2] += delta.items.len();
-                    figures[3] += delta.encode().len();
+                    counts[2] += delta.items.len();
+                    counts[3] += delta.encode().len();
                 }
             }
         }
