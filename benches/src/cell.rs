@@ -173,7 +173,7 @@ pub fn measure(
 
     let replies = tally.replies;
     let latency_ns = percentiles(&tally.latency);
-    let undisturbed = tally.sifted.as_ref().and_then(Sifted::told);
+    let undisturbed = tally.sifted.as_ref().and_then(Sifted::summary);
     tally.add(warm);
     if let Some(space) = op.writes() {
         let mixed_up = books.settle(space);

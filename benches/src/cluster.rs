@@ -266,13 +266,13 @@ fn measure(
         .collect();
     let replies = tally.replies as f64;
     let [p50, p99] = [0.5, 0.99].map(|q| tally.latency.value_at_quantile(q));
-    let undisturbed = tally.sifted.as_ref().and_then(Sifted::told);
+    let undisturbed = tally.sifted.as_ref().and_then(Sifted::summary);
     let figures = Figures {
         ops_per_second: replies / elapsed.as_secs_f64(),
         nodes_ns_per_op: ran.iter().sum::<f64>() / replies,
         generator_ns_per_op: (own_after - own_before) as f64 / replies,
         busy: ran.iter().map(|ran| ran / elapsed.as_nanos() as f64).collect(),
-        latency_ns: undisturbed.map_or([p50, p99], |told| [told.latency_ns[0], told.latency_ns[1]]),
+        latency_ns: undisturbed.map_or([p50, p99], |kept| [kept.latency_ns[0], kept.latency_ns[1]]),
     };
     tally.add(warm);
     if let Some(space) = cell.kind.op.writes() {

@@ -268,8 +268,8 @@ impl<'a> Schedule<'a> {
     pub fn read_back(&mut self) -> Result<(), LoadError> {
         for Entrant { server, books, spaces } in &mut self.entrants {
             spaces.retain(|&space| {
-                let told = space.is_counted() || space == Space::Value;
-                told && server.dialect.speaks(Op::Get { space, keys: 1 })
+                let has_value = space.is_counted() || space == Space::Value;
+                has_value && server.dialect.speaks(Op::Get { space, keys: 1 })
             });
             let mut tally = Tally::default();
             for &space in &*spaces {

@@ -58,7 +58,7 @@ impl Sifted {
 
     /// Percentiles of the kept replies; `None` if there are too few.
     #[must_use]
-    pub fn told(&self) -> Option<Undisturbed> {
+    pub fn summary(&self) -> Option<Undisturbed> {
         let replies = self.undisturbed.len();
         let latency_ns = percentiles(&self.undisturbed);
         (replies >= REPLIES_MIN).then_some(Undisturbed { replies, latency_ns })

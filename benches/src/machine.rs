@@ -57,9 +57,9 @@ impl Machine {
 }
 
 fn commit() -> Option<String> {
-    let told = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
-    let commit = String::from_utf8(told.stdout).ok()?.trim().to_owned();
-    (told.status.success() && !commit.is_empty()).then_some(commit)
+    let output = Command::new("git").args(["describe", "--always", "--dirty"]).output().ok()?;
+    let commit = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    (output.status.success() && !commit.is_empty()).then_some(commit)
 }
 
 fn cpu_model(cpuinfo: &str) -> Option<&str> {

@@ -8,7 +8,7 @@ use crate::keys::{KEY_BYTES, Space, key, value};
 use crate::ledger::Ledger;
 use crate::reply::Reply;
 use crate::spread::Spread;
-use crate::take::{Told, policy};
+use crate::take::{ParsedVerdict, policy};
 
 /// The operation of all requests of a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -233,12 +233,12 @@ impl Op {
                 (index.is_some_and(|index| ledger.incr_answered(space, index, *number)), true)
             }
             (Self::Take { space }, Reply::Line(line)) => {
-                let used = Told::read(line).and_then(|told| told.used(space));
+                let used = ParsedVerdict::read(line).and_then(|verdict| verdict.used(space));
                 let right = index.zip(used);
                 (right.is_some_and(|(index, used)| ledger.incr_answered(space, index, used)), true)
             }
             (Self::Denied, Reply::Line(line)) => {
-                (Told::read(line).is_some_and(|told| told.is_empty()), true)
+                (ParsedVerdict::read(line).is_some_and(|verdict| verdict.is_empty()), true)
             }
             (Self::Get { space, .. }, Reply::Value { key: name, flags, data }) => {
                 let right = index.is_some_and(|index| {

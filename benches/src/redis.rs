@@ -135,8 +135,8 @@ fn used(dialect: Dialect, elements: Elements<'_>) -> Option<i64> {
     let mut numbers = [0; 5];
     let count = elements.len();
     for (number, element) in numbers.iter_mut().zip(elements) {
-        let Reply::Integer(told) = element else { return None };
-        *number = told;
+        let Reply::Integer(value) = element else { return None };
+        *number = value;
     }
     let remaining = match (dialect, numbers.get(..count)?) {
         // Refused, limit, remaining, seconds until the same passes (−1: at once), until full.

@@ -33,7 +33,7 @@ pub const fn policy(space: Space) -> &'static str {
 
 /// A verdict line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ParsedVerdict {
     /// `ALLOW`; otherwise `DENY`.
     pub allowed: bool,
     /// The capacity.
@@ -46,7 +46,7 @@ pub struct Told {
     pub reset_ms: u64,
 }
 
-impl Told {
+impl ParsedVerdict {
     /// Parses a verdict line that ends after its four numbers.
     #[must_use]
     pub fn read(line: &[u8]) -> Option<Self> {
@@ -57,14 +57,14 @@ impl Told {
             _ => return None,
         };
         let mut next = || number(words.next()?);
-        let told = Self {
+        let verdict = Self {
             allowed,
             limit: next()?,
             remaining: next()?,
             retry_ms: next()?,
             reset_ms: next()?,
         };
-        words.next().is_none().then_some(told)
+        words.next().is_none().then_some(verdict)
     }
 
     /// The units used after a call in `space` that had to pass; `None` if the line cannot be right.
@@ -90,11 +90,11 @@ impl Told {
 
 #[cfg(test)]
 mod tests {
-    use super::{COUNTING_BUCKET, COUNTING_MAX, Told, policy};
+    use super::{COUNTING_BUCKET, COUNTING_MAX, ParsedVerdict, policy};
     use crate::keys::Space;
 
     fn used(line: &[u8], space: Space) -> Option<u64> {
-        Told::read(line)?.used(space)
+        ParsedVerdict::read(line)?.used(space)
     }
 
     #[test]
@@ -121,7 +121,8 @@ mod tests {
 
     #[test]
     fn an_empty_bucket_refuses() {
-        let is_right = |line: &[u8]| Told::read(line).is_some_and(|told| told.is_empty());
+        let is_right =
+            |line: &[u8]| ParsedVerdict::read(line).is_some_and(|verdict| verdict.is_empty());
         assert!(is_right(b"DENY 1 0 86400000 86400000"));
         assert!(!is_right(b"ALLOW 1 0 0 86400000"));
         assert!(!is_right(b"DENY 1 0 0 86400000"));

@@ -192,8 +192,8 @@ fn losses(report: &Report) -> String {
                 let ratio = ratio(report, &row.shape, own, other, figure);
                 // A ratio that would be shown as 1.00 is no loss.
                 if let Some(ratio) = ratio.filter(|ratio| ratio.median >= 1.005) {
-                    let (kind, shape, told) = (row.kind, &row.shape, ratio.to_string());
-                    let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {told} {peer}'s");
+                    let (kind, shape, factor) = (row.kind, &row.shape, ratio.to_string());
+                    let _ = writeln!(lines, "- `{kind}` {shape}, {what}: {factor} {peer}'s");
                 }
             };
             if row.shape.contains('@') {

@@ -36,8 +36,8 @@ pub(crate) fn count(only: &str) -> anyhow::Result<(Counts, PathBuf)> {
         .output()
         .context("valgrind (Debian: apt-get install valgrind)")?;
     ensure!(ran.status.success(), "valgrind: {}", ran.status);
-    let told = String::from_utf8(ran.stdout).context("what the cases told")?;
-    let mut lines = told.lines();
+    let output = String::from_utf8(ran.stdout).context("what the cases told")?;
+    let mut lines = output.lines();
     let cpu = lines.next().context("no case told anything")?.to_owned();
     let mut counts = Counts { rustc: rustc(), cpu, ..Counts::default() };
     for (number, line) in lines.enumerate() {
@@ -63,6 +63,9 @@ fn instructions(profile: &Path) -> anyhow::Result<u64> {
 
 /// The output of `rustc --version`; empty if there is no compiler.
 fn rustc() -> String {
-    let told = Command::new("rustc").arg("--version").output();
-    told.map_or_else(|_| String::new(), |told| String::from_utf8_lossy(&told.stdout).trim().into())
+    let output = Command::new("rustc").arg("--version").output();
+    output.map_or_else(
+        |_| String::new(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().into(),
+    )
 }
