@@ -292,19 +292,19 @@ fn every_error_of_the_code_is_in_the_book() {
     let page =
         fs::read_to_string(root().join("docs/reference/errors.md")).expect("the page exists");
     // Every literal of these files goes to a client, after a verb or before an offset.
-    let told = ["native.rs", "operator.rs", "policy/parse.rs", "policy/token.rs"];
-    let told = told.map(|name| format!("protocol/src/{name}"));
+    let sources = ["native.rs", "operator.rs", "policy/parse.rs", "policy/token.rs"];
+    let sources = sources.map(|name| format!("protocol/src/{name}"));
     let mut missing = Vec::new();
     for folder in ["protocol/src", "server/src"] {
         for (file, text) in files(folder, "rs") {
             if file.ends_with("/tests.rs") || file.contains("/cli/") {
                 continue;
             }
-            let is_told = told.contains(&file);
+            let is_source = sources.contains(&file);
             let is_error = |text: &String| {
                 let (word, rest) = text.split_once(' ').unwrap_or((text.as_str(), ""));
                 let is_sentence = !word.is_empty() && !rest.is_empty();
-                is_sentence && (is_told || word.ends_with("_ERROR") || word == "ERROR")
+                is_sentence && (is_source || word.ends_with("_ERROR") || word == "ERROR")
             };
             let texts = literals(&text).into_iter().filter(is_error);
             let lacking = texts.filter(|text| !page.replace("\\|", "|").contains(text));

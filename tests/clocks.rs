@@ -54,8 +54,8 @@ fn a_clock_that_steps_ends_nothing_before_its_time() {
         }
         client.ask("get item\r\n", "VALUE item 0 1\r\n7\r\nEND\r\n");
         for policy in ["fixed", "log", "sliding"] {
-            let told = client.ask_until(format!("take {policy} 1 {policy}:2/600s\r\n"), "\r\n");
-            assert!(told.starts_with("DENY"), "{seconds:+} s: {told}");
+            let reply = client.ask_until(format!("take {policy} 1 {policy}:2/600s\r\n"), "\r\n");
+            assert!(reply.starts_with("DENY"), "{seconds:+} s: {reply}");
         }
     }
 }
@@ -63,9 +63,9 @@ fn a_clock_that_steps_ends_nothing_before_its_time() {
 /// Takes one of three units in four seconds; returns the verdict and the milliseconds left of the
 /// window.
 fn take_one(client: &mut Client) -> (String, u64) {
-    let told = client.ask_until("take key 1 fixed:3/4s,align=calendar\r\n", "\r\n");
-    let left_ms = told.split_whitespace().nth(4).and_then(|word| word.parse().ok());
-    (told, left_ms.unwrap_or(0))
+    let reply = client.ask_until("take key 1 fixed:3/4s,align=calendar\r\n", "\r\n");
+    let left_ms = reply.split_whitespace().nth(4).and_then(|word| word.parse().ok());
+    (reply, left_ms.unwrap_or(0))
 }
 
 #[test]
@@ -80,11 +80,11 @@ fn a_limit_used_while_the_clock_was_ahead_opens_again() {
         }
         set(&server, &clock, 0);
         while !take_one(&mut client).0.starts_with("DENY") {}
-        let (told, left_ms) = take_one(&mut client);
-        assert!(left_ms <= 4000, "{told}");
+        let (reply, left_ms) = take_one(&mut client);
+        assert!(left_ms <= 4000, "{reply}");
         let start = Instant::now();
         while !take_one(&mut client).0.starts_with("ALLOW") {
-            assert!(start.elapsed() < PATIENCE, "it stays shut: {told}");
+            assert!(start.elapsed() < PATIENCE, "it stays shut: {reply}");
             thread::sleep(Duration::from_millis(50));
         }
     }

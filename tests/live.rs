@@ -362,7 +362,7 @@ impl Neighbour {
     /// Starts to count.
     pub(crate) fn of(server: &Server) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let told = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let mut client = server.connect();
         client.ask("set neighbour 0 0 1\r\n0\r\n", "STORED\r\n");
         let thread = thread::spawn(move || {
@@ -371,7 +371,7 @@ impl Neighbour {
             // One more request after the stop, so that the end of the disturbance is covered.
             let mut more = true;
             while more {
-                more = !told.load(Ordering::Relaxed);
+                more = !stopped.load(Ordering::Relaxed);
                 count += 1;
                 let asked = Instant::now();
                 client.ask("incr neighbour 1\r\n", &format!("{count}\r\n"));

@@ -316,8 +316,8 @@ fn topics(client: &mut Client) -> BTreeSet<Name> {
     let mut topics: Vec<String> = below.collect();
     topics.extend(words);
     let is_topic = |topic: &String| {
-        let told = client.ask_until(format!("stats {topic}\r\nmn\r\n"), "MN\r\n");
-        !told.starts_with("ERROR\r\n")
+        let reply = client.ask_until(format!("stats {topic}\r\nmn\r\n"), "MN\r\n");
+        !reply.starts_with("ERROR\r\n")
     };
     topics.retain(is_topic);
     topics.into_iter().map(|topic| name("the topic", format!("stats {topic}"))).collect()
@@ -374,8 +374,8 @@ fn add_node_stats(names: &mut BTreeSet<Name>) {
     let mut server = Server::start_as(Program::Tollgate, &[&NODE[..], &["-A"]].concat());
     let mut client = server.connect();
     server.until("the node is ready", |_| {
-        let told = client.ask_until("stats cluster\r\nmn\r\n", "MN\r\n");
-        told.contains("STAT ready yes")
+        let reply = client.ask_until("stats cluster\r\nmn\r\n", "MN\r\n");
+        reply.contains("STAT ready yes")
     });
     let limit = format!("cluster limit x {}\r\n{LIMIT}\r\n", LIMIT.len());
     client.ask(limit, "OK\r\n");
@@ -396,12 +396,12 @@ fn add_node_stats(names: &mut BTreeSet<Name>) {
     }
     names.extend(topics(&mut client));
     // The refusals list the accepted words.
-    let told = client.ask_until("cluster x\r\n", "\r\n");
+    let reply = client.ask_until("cluster x\r\n", "\r\n");
     let verbs =
-        told.split([':', ',']).filter_map(|part| part.split_once("cluster ")?.1.split(' ').next());
+        reply.split([':', ',']).filter_map(|part| part.split_once("cluster ")?.1.split(' ').next());
     names.extend(verbs.map(|verb| name("the line", format!("cluster {verb}"))));
-    let told = client.ask_until("cluster set x 1\r\n", "\r\n");
-    let settings = told.split("; there are ").nth(1).unwrap_or_default().split(" and ");
+    let reply = client.ask_until("cluster set x 1\r\n", "\r\n");
+    let settings = reply.split("; there are ").nth(1).unwrap_or_default().split(" and ");
     let settings = settings.filter_map(|part| part.split(' ').next());
     names.extend(settings.map(|setting| name("the setting of a cluster", setting)));
 }
@@ -417,8 +417,8 @@ fn every_flag_and_command_has_an_entry() {
     for command in ["cluster", "snapshot"] {
         add_commands(command, &mut names);
     }
-    let told = printed(&["bogus-word"]);
-    let commands = told.split("The commands are ").nth(1).and_then(|rest| rest.split(';').next());
+    let reply = printed(&["bogus-word"]);
+    let commands = reply.split("The commands are ").nth(1).and_then(|rest| rest.split(';').next());
     let commands = commands.expect("a word that is none hears the commands").replace(" and ", ", ");
     names.extend(commands.split(", ").map(|word| name("the command", format!("tollgate {word}"))));
     names.extend(extended_options());

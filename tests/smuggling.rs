@@ -18,11 +18,11 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 struct Refused {
     line: String,
     block: String,
-    told: String,
+    reply: String,
 }
 
-fn refused(line: impl Into<String>, told: impl Into<String>) -> Refused {
-    Refused { line: line.into(), block: BLOCK.to_owned(), told: told.into() }
+fn refused(line: impl Into<String>, reply: impl Into<String>) -> Refused {
+    Refused { line: line.into(), block: BLOCK.to_owned(), reply: reply.into() }
 }
 
 /// The classic storage lines in which only the length is readable.
@@ -50,9 +50,9 @@ fn classic() -> Vec<Refused> {
             all.push(refused(format!("{verb} {line} noreply"), ""));
         }
         let large = format!("{BLOCK}\r\n").repeat(100_000);
-        for (end, told) in [("", TOO_LARGE), (" noreply", "")] {
+        for (end, reply) in [("", TOO_LARGE), (" noreply", "")] {
             let line = format!("{verb} k 0 0 {}{unique}{end}", large.len());
-            all.push(Refused { line, block: large.clone(), told: told.to_owned() });
+            all.push(Refused { line, block: large.clone(), reply: reply.to_owned() });
         }
     }
     all
@@ -121,15 +121,15 @@ fn a_refused_block_is_never_run_by_the_core() {
     let core = Core::new(Config::default());
     let mut client = CoreClient::default();
     for piece in [usize::MAX, 4096, 7, 1] {
-        for Refused { line, block, told } in all() {
+        for Refused { line, block, reply } in all() {
             // A megabyte byte by byte shows nothing more than its first lines.
             if block.len() > BLOCK.len() && piece < 4096 {
                 continue;
             }
             assert_eq!(ask_core(&core, &mut client, "set n 0 0 1\r\n7\r\n", 99), "STORED\r\n");
             let wire = format!("{line}\r\n{block}\r\nmn\r\n");
-            let heard = ask_core(&core, &mut client, &wire, piece);
-            assert_eq!(heard, format!("{told}MN\r\n"), "{line:?} in pieces of {piece}");
+            let received = ask_core(&core, &mut client, &wire, piece);
+            assert_eq!(received, format!("{reply}MN\r\n"), "{line:?} in pieces of {piece}");
             let kept = ask_core(&core, &mut client, "get n\r\n", 99);
             assert_eq!(kept, "VALUE n 0 1\r\n7\r\nEND\r\n", "{line:?} ran its block");
         }
@@ -141,8 +141,8 @@ fn a_refused_block_is_never_run_by_a_server() {
     let server = Server::start(&[]);
     let mut client = server.connect();
     client.ask("set n 0 0 1\r\n7\r\n", "STORED\r\n");
-    for Refused { line, block, told } in all() {
-        client.ask(format!("{line}\r\n{block}\r\nmn\r\n"), &format!("{told}MN\r\n"));
+    for Refused { line, block, reply } in all() {
+        client.ask(format!("{line}\r\n{block}\r\nmn\r\n"), &format!("{reply}MN\r\n"));
     }
     client.ask("get n\r\n", "VALUE n 0 1\r\n7\r\nEND\r\n");
 }
@@ -157,14 +157,14 @@ fn a_length_that_cannot_be_read_announces_no_block() {
         for length in ["-1", "-9", "x", "1.5", "2147483646", "4294967296", "18446744073709551616"] {
             for end in ["", " 1", " noreply"] {
                 let wire = format!("{verb} k 0 0 {length}{end}\r\nmn\r\n");
-                let heard = ask_core(&core, &mut client, &wire, 1);
-                assert_eq!(heard, format!("{BAD_FORMAT}MN\r\n"), "{wire:?}");
+                let received = ask_core(&core, &mut client, &wire, 1);
+                assert_eq!(received, format!("{BAD_FORMAT}MN\r\n"), "{wire:?}");
             }
         }
     }
     for line in ["ms k -1", "ms k x q", "ms k 2147483646", "ms k"] {
-        let heard = ask_core(&core, &mut client, &format!("{line}\r\nmn\r\n"), 1);
-        assert_eq!(heard, format!("{BAD_FORMAT}MN\r\n"), "{line:?}");
+        let received = ask_core(&core, &mut client, &format!("{line}\r\nmn\r\n"), 1);
+        assert_eq!(received, format!("{BAD_FORMAT}MN\r\n"), "{line:?}");
     }
 }
 
@@ -174,9 +174,9 @@ fn a_limit_of_unknown_length_ends_the_connection() {
     for length in ["x", "-1", "4294967296", "limit"] {
         let mut client = CoreClient::default();
         let wire = format!("cluster limit a {length}\r\nflush_all\r\n");
-        let heard = ask_core(&core, &mut client, &wire, 1);
-        assert!(heard.starts_with("CLIENT_ERROR cluster: the line is"), "{heard}");
-        assert!(heard.ends_with("behind it\r\n"), "{heard} was followed by an answer");
+        let received = ask_core(&core, &mut client, &wire, 1);
+        assert!(received.starts_with("CLIENT_ERROR cluster: the line is"), "{received}");
+        assert!(received.ends_with("behind it\r\n"), "{received} was followed by an answer");
         assert!(client.is_closed, "{length}");
     }
 }

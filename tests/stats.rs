@@ -113,13 +113,13 @@ fn the_names_that_agents_read_exist() {
 fn sockets(client: &mut Client) -> BTreeMap<String, (Option<String>, String, u64)> {
     let conns = table(client, "stats conns\r\n");
     let numbers = conns.keys().filter_map(|name| name.strip_suffix(":addr"));
-    let told = |number: &str| {
+    let row = |number: &str| {
         let value = |name: &str| conns.get(&format!("{number}:{name}")).cloned();
         let idle = value("secs_since_last_cmd").and_then(|idle| idle.parse().ok());
         let state = value("state").expect("each has a state");
         (value("listen_addr"), state, idle.expect("each has seconds"))
     };
-    numbers.map(|number| (conns[&format!("{number}:addr")].clone(), told(number))).collect()
+    numbers.map(|number| (conns[&format!("{number}:addr")].clone(), row(number))).collect()
 }
 
 #[test]
@@ -143,21 +143,21 @@ fn conns_tells_each_socket_as_the_original_does() {
             (name(&line), "conn_read"),
         ];
         server.until(&format!("{program:?} tells what each is in"), |_| {
-            let told = sockets(&mut client);
+            let conns = sockets(&mut client);
             states.iter().all(|(name, state)| {
-                let is_right = |(_, told, _): &(_, String, _)| told == state;
-                told.get(name).is_some_and(is_right)
+                let is_right = |(_, found, _): &(_, String, _)| found == state;
+                conns.get(name).is_some_and(is_right)
             })
         });
-        let told = sockets(&mut client);
-        assert_eq!(told.len(), 5, "{told:?}");
-        assert_eq!((&told[&here].0, &*told[&here].1), (&None, "conn_listening"));
+        let conns = sockets(&mut client);
+        assert_eq!(conns.len(), 5, "{conns:?}");
+        assert_eq!((&conns[&here].0, &*conns[&here].1), (&None, "conn_listening"));
         for socket in [&client, &value, &line, &swallowed] {
-            assert_eq!(told[&name(socket)].0.as_ref(), Some(&here), "{told:?}");
+            assert_eq!(conns[&name(socket)].0.as_ref(), Some(&here), "{conns:?}");
         }
         if program == Program::Tollgate {
             // memcached 1.6.18 executes the value as a command.
-            assert_eq!(told[&name(&swallowed)].1, "conn_swallow");
+            assert_eq!(conns[&name(&swallowed)].1, "conn_swallow");
         }
     }
 }
@@ -172,17 +172,17 @@ fn conns_tells_the_paths_of_unix_sockets() {
         let path = format!("unix:{}", path.display());
         server.until(&format!("{program:?} tells the path"), |_| {
             stream.write_all(b"stats conns\r\n").expect("it listens");
-            let mut told = Vec::new();
-            while !told.ends_with(b"END\r\n") {
+            let mut reply = Vec::new();
+            while !reply.ends_with(b"END\r\n") {
                 let mut bytes = [0; 4096];
                 let count = stream.read(&mut bytes).expect("it answers");
-                told.extend_from_slice(&bytes[..count]);
+                reply.extend_from_slice(&bytes[..count]);
             }
-            let told = String::from_utf8_lossy(&told).into_owned();
+            let reply = String::from_utf8_lossy(&reply).into_owned();
             // The connection that only probed the socket may not be gone yet.
-            told.contains(&format!(":addr {path}\r\n"))
-                && told.contains(&format!(":listen_addr {path}\r\n"))
-                && told.contains(":addr ?:<AF 0>\r\n")
+            reply.contains(&format!(":addr {path}\r\n"))
+                && reply.contains(&format!(":listen_addr {path}\r\n"))
+                && reply.contains(":addr ?:<AF 0>\r\n")
         });
     }
 }

@@ -27,20 +27,20 @@ fn count(cluster: &Cluster) -> [(Vec<u64>, Vec<u64>); KEYS] {
         };
         let text: Vec<String> = (0..32).map(request).collect();
         line.send(&text.concat()).expect("it listens");
-        let mut hear = || line.hear().expect("it answers").expect("it does not hang up");
+        let mut receive = || line.receive().expect("it answers").expect("it does not hang up");
         for number in 0..32 {
             let (counts, uniques) = &mut seen[(number + batch) % KEYS];
-            let answer = hear();
+            let answer = receive();
             match (batch % 3, number) {
                 (1, 9 | 20) => {
                     let unique = answer.split(" c").nth(1).expect(&answer);
                     uniques.push(unique.parse().expect(&answer));
-                    counts.push(hear().parse().expect("a count"));
+                    counts.push(receive().parse().expect("a count"));
                 }
                 (2, 17) => {
                     assert!(answer.starts_with("VALUE "), "{answer}");
-                    assert!(hear().parse::<u64>().is_ok());
-                    assert_eq!(hear(), "END");
+                    assert!(receive().parse::<u64>().is_ok());
+                    assert_eq!(receive(), "END");
                 }
                 _ => counts.push(answer.parse().expect(&answer)),
             }

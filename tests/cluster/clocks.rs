@@ -94,14 +94,14 @@ impl<'a> Stock<'a> {
         for key in 0..KEYS {
             for name in ["item", "until", "count"] {
                 let asked = format!("mg {name}{key} v\r\n");
-                let told = settled(&mut line, &asked);
-                assert_eq!(told.as_deref(), Some("VA 1"), "{what}: {name}{key}");
-                assert_eq!(line.hear().expect("it answers").as_deref(), Some("7"));
+                let reply = settled(&mut line, &asked);
+                assert_eq!(reply.as_deref(), Some("VA 1"), "{what}: {name}{key}");
+                assert_eq!(line.receive().expect("it answers").as_deref(), Some("7"));
             }
             for (number, policy) in POLICIES.iter().enumerate() {
                 let asked = format!("take limit{key}-{number} 1 {policy}\r\n");
-                let told = settled(&mut line, &asked).unwrap_or_default();
-                assert!(told.starts_with("DENY"), "{what}: {policy} of key {key}: {told}");
+                let reply = settled(&mut line, &asked).unwrap_or_default();
+                assert!(reply.starts_with("DENY"), "{what}: {policy} of key {key}: {reply}");
             }
         }
     }
@@ -122,8 +122,8 @@ impl<'a> Stock<'a> {
 /// Sends a request that must be answered at once.
 #[track_caller]
 fn ask(line: &mut Line, text: &str, expected: &str) {
-    let told = settled(line, text).unwrap_or_default();
-    assert!(told.starts_with(expected), "{text}: {told}");
+    let reply = settled(line, text).unwrap_or_default();
+    assert!(reply.starts_with(expected), "{text}: {reply}");
 }
 
 /// The reply, repeating the request while it fails for a moment.
@@ -131,10 +131,10 @@ fn ask(line: &mut Line, text: &str, expected: &str) {
 fn settled(line: &mut Line, text: &str) -> Option<String> {
     let start = Instant::now();
     loop {
-        let told = line.ask(text).expect("it answers")?;
-        let is_error = told.starts_with("SERVER_ERROR") || told.contains("degraded=1");
+        let reply = line.ask(text).expect("it answers")?;
+        let is_error = reply.starts_with("SERVER_ERROR") || reply.contains("degraded=1");
         if !is_error || start.elapsed() > LONG {
-            return Some(told);
+            return Some(reply);
         }
         thread::sleep(Duration::from_millis(50));
     }
@@ -204,7 +204,7 @@ fn clocks_that_step_lose_nothing_on_three_nodes() {
 
 /// Waits until a topic of `stats cluster`, read through `node`, is as expected.
 #[track_caller]
-fn until_told(cluster: &Cluster, node: u8, topic: &str, is_right: impl Fn(&[String]) -> bool) {
+fn until_reported(cluster: &Cluster, node: u8, topic: &str, is_right: impl Fn(&[String]) -> bool) {
     let start = Instant::now();
     loop {
         let stats = cluster.line(node).lines(topic).expect("it answers");
@@ -223,19 +223,19 @@ fn a_node_with_a_wrong_clock_says_so_and_serves_last() {
     let joined = cluster.join();
     cluster.until_at_rest(4);
     let has = |stats: &[String], wanted: &str| stats.iter().any(|stat| stat == wanted);
-    until_told(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off yes"));
-    until_told(&cluster, 0, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
+    until_reported(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off yes"));
+    until_reported(&cluster, 0, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
     let id = cluster.figure(joined, "node").expect("it answers");
     let off = format!("STAT {id}:clock_off yes");
     let primaries = format!("STAT {id}:primaries 0");
-    until_told(&cluster, joined, "stats cluster nodes\r\n", |stats| has(stats, &off));
+    until_reported(&cluster, joined, "stats cluster nodes\r\n", |stats| has(stats, &off));
     let nodes = cluster.line(0).lines("stats cluster nodes\r\n").expect("it answers");
     let offset = format!("STAT {id}:clock_offset_ms ");
     let is_measured = |stats: &[String]| {
-        let told = stats.iter().find_map(|stat| stat.strip_prefix(&offset)?.parse::<i64>().ok());
-        told.is_some_and(|ahead| (119_000..121_000).contains(&ahead))
+        let reply = stats.iter().find_map(|stat| stat.strip_prefix(&offset)?.parse::<i64>().ok());
+        reply.is_some_and(|ahead| (119_000..121_000).contains(&ahead))
     };
-    until_told(&cluster, joined, "stats cluster nodes\r\n", is_measured);
+    until_reported(&cluster, joined, "stats cluster nodes\r\n", is_measured);
     assert!(has(&nodes, &primaries), "{nodes:?}");
     let start = Instant::now();
     while !cluster.log(joined).contains("this node's clock is off") {
@@ -244,8 +244,8 @@ fn a_node_with_a_wrong_clock_says_so_and_serves_last() {
     }
     // Its clock is set right, and it receives its share of partitions.
     cluster.set_clock(joined, 0);
-    until_told(&cluster, 0, "stats cluster nodes\r\n", |stats| !has(stats, &primaries));
-    until_told(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
+    until_reported(&cluster, 0, "stats cluster nodes\r\n", |stats| !has(stats, &primaries));
+    until_reported(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
     cluster.until_at_rest(4);
 }
 
@@ -266,17 +266,17 @@ fn a_log_is_exact_where_time_is_a_partitions() {
         // says.
         let obeys = (start.elapsed().as_millis() / 500) % 2 == 1;
         let sent = Instant::now();
-        let told = line.ask("take exact 1 log:30/300ms\r\n").expect("it answers");
-        let (told, heard) = (told.expect("it does not hang up"), Instant::now());
-        if told.starts_with("ALLOW") {
+        let reply = line.ask("take exact 1 log:30/300ms\r\n").expect("it answers");
+        let (reply, heard) = (reply.expect("it does not hang up"), Instant::now());
+        if reply.starts_with("ALLOW") {
             passed.push((sent, heard));
         } else if obeys {
-            let retry = told.split(' ').nth(3).and_then(|word| word.parse().ok()).expect("a time");
+            let retry = reply.split(' ').nth(3).and_then(|word| word.parse().ok()).expect("a time");
             thread::sleep(Duration::from_millis(retry).saturating_sub(heard.elapsed()));
             let sent = Instant::now();
-            let told = line.ask("take exact 1 log:30/300ms\r\n").expect("it answers");
-            let told = told.expect("it does not hang up");
-            assert!(told.starts_with("ALLOW"), "{told} after {retry} ms, wait {waits}");
+            let reply = line.ask("take exact 1 log:30/300ms\r\n").expect("it answers");
+            let reply = reply.expect("it does not hang up");
+            assert!(reply.starts_with("ALLOW"), "{reply} after {retry} ms, wait {waits}");
             passed.push((sent, Instant::now()));
             waits += 1;
         }

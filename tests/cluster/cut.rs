@@ -31,7 +31,7 @@ fn counted(cluster: &Cluster, node: u8, account: &mut Account) -> BTreeSet<usize
     }
     let mut counted = BTreeSet::new();
     for key in 0..KEYS {
-        let answer = line.hear().expect("it answers").expect("it does not hang up");
+        let answer = line.receive().expect("it answers").expect("it does not hang up");
         let is_refused = answer.starts_with("SERVER_ERROR ");
         if account.note(&format!("work{key}"), answer.clone()) {
             counted.insert(key);
@@ -56,7 +56,7 @@ fn admitted(cluster: &Cluster, node: u8) -> Vec<(u64, u64)> {
     let mut of_limit = || {
         let mut passed = (0, 0);
         for _ in 0..LIMIT + 5 {
-            let answer = line.hear().expect("it answers").expect("it does not hang up");
+            let answer = line.receive().expect("it answers").expect("it does not hang up");
             let by = if answer.contains("degraded=1") { &mut passed.1 } else { &mut passed.0 };
             *by += u64::from(answer.starts_with("ALLOW "));
         }

@@ -14,15 +14,15 @@ use super::overload::owned;
 /// lines.
 fn hammer(cluster: &Cluster, key: &str, policy: &str, for_s: u64) -> (u64, Vec<String>) {
     let mut line = cluster.line(0);
-    let (start, mut passed, mut told) = (Instant::now(), 0, Vec::new());
+    let (start, mut passed, mut replies) = (Instant::now(), 0, Vec::new());
     while start.elapsed() < Duration::from_secs(for_s) {
         let answer = line.ask(&format!("take {key} 1 {policy}\r\n")).expect("it answers");
         let answer = answer.expect("it does not hang up");
         passed += u64::from(answer.starts_with("ALLOW"));
-        told.push(answer);
+        replies.push(answer);
         thread::sleep(Duration::from_millis(2));
     }
-    (passed, told)
+    (passed, replies)
 }
 
 #[test]
@@ -31,12 +31,12 @@ fn a_node_alone_lets_its_part_pass_and_owes_it() {
     for number in [1, 2] {
         cluster.signal(number, Signal::SIGSTOP);
     }
-    let (passed, told) = hammer(&cluster, "login", "log:90/600s", 4);
-    println!("alone: {passed} of 90 passed, of {} asked", told.len());
+    let (passed, replies) = hammer(&cluster, "login", "log:90/600s", 4);
+    println!("alone: {passed} of 90 passed, of {} asked", replies.len());
     // The node's share is a third. A request in flight when the others fell silent may have passed
     // at its owner.
-    assert!((30..=31).contains(&passed), "{passed}: {told:?}");
-    assert!(told.iter().filter(|line| line.contains("degraded=1")).count() >= 30, "{told:?}");
+    assert!((30..=31).contains(&passed), "{passed}: {replies:?}");
+    assert!(replies.iter().filter(|line| line.contains("degraded=1")).count() >= 30, "{replies:?}");
     let plain = cluster.ask(0, "incr nothing 1\r\n");
     assert!(plain.starts_with("SERVER_ERROR ") || plain == "NOT_FOUND", "{plain}");
     for number in [1, 2] {
@@ -68,13 +68,13 @@ fn a_degraded_incr_refusal_exceeds_the_whole_limit() {
     let (start, mut answers) = (Instant::now(), Vec::new());
     while start.elapsed() < Duration::from_secs(4) {
         for request in &requests {
-            let told = line.ask(request).expect("it answers").expect("a line");
-            let told = if told.starts_with("VA ") {
-                line.hear().expect("it answers").expect("a line")
+            let reply = line.ask(request).expect("it answers").expect("a line");
+            let reply = if reply.starts_with("VA ") {
+                line.receive().expect("it answers").expect("a line")
             } else {
-                told
+                reply
             };
-            answers.push((request, told.parse::<u64>().expect("a number")));
+            answers.push((request, reply.parse::<u64>().expect("a number")));
         }
         thread::sleep(Duration::from_millis(20));
     }
@@ -82,7 +82,7 @@ fn a_degraded_incr_refusal_exceeds_the_whole_limit() {
         cluster.signal(number, Signal::SIGCONT);
     }
     for request in &requests {
-        let passed = answers.iter().filter(|(asked, told)| *asked == request && *told <= 9);
+        let passed = answers.iter().filter(|(asked, reply)| *asked == request && *reply <= 9);
         assert!((3..=4).contains(&passed.count()), "{request}: {answers:?}");
     }
 }
@@ -147,8 +147,8 @@ fn a_limit_that_says_deny_or_error_is_obeyed() {
         for number in [1, 2] {
             cluster.signal(number, Signal::SIGSTOP);
         }
-        let (_, told) = hammer(&cluster, "login", "bucket:5/60s", 3);
-        let last = told.last().expect("it answers");
+        let (_, replies) = hammer(&cluster, "login", "bucket:5/60s", 3);
+        let last = replies.last().expect("it answers");
         assert!(last.starts_with(expected), "{flag}: {last}");
         for number in [1, 2] {
             cluster.signal(number, Signal::SIGCONT);

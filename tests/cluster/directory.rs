@@ -25,9 +25,9 @@ fn refused(directory: &Path) -> Output {
 #[track_caller]
 fn says(output: &Output, words: &[&str]) {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    let told = String::from_utf8_lossy(&output.stderr);
+    let stderr = String::from_utf8_lossy(&output.stderr);
     for word in words {
-        assert!(told.contains(word), "{word}: {told}");
+        assert!(stderr.contains(word), "{word}: {stderr}");
     }
 }
 
@@ -53,8 +53,9 @@ fn a_damaged_control_log_is_named_with_a_remedy() {
     for damaged in [overwritten, whole[..whole.len() / 3].to_vec(), middle, b"no store".to_vec()] {
         fs::write(&file, damaged).expect("it is ours");
         let output = refused(&directory);
-        let told = [&*file.display().to_string(), "is damaged", "start with an empty directory"];
-        says(&output, &told);
+        let expected =
+            [&*file.display().to_string(), "is damaged", "start with an empty directory"];
+        says(&output, &expected);
     }
 }
 

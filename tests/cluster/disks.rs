@@ -140,8 +140,9 @@ fn a_failing_disk_costs_no_acknowledged_count() {
 fn a_full_disk_costs_no_acknowledged_count() {
     let tried = tempfile::tempdir().expect("a temporary folder can be made");
     if let Err(why) = mount(tried.path()) {
-        let told = format!("\n*** SKIPPED a full disk: nothing can be mounted here: {why} ***\n");
-        let _ = std::io::stderr().write_all(told.as_bytes());
+        let message =
+            format!("\n*** SKIPPED a full disk: nothing can be mounted here: {why} ***\n");
+        let _ = std::io::stderr().write_all(message.as_bytes());
         return;
     }
     let unmounted = Command::new("umount").arg(tried.path()).status();

@@ -14,9 +14,9 @@ fn hold(line: &mut Line, key: &str, count: usize) -> Vec<String> {
         let asked = (count - leases.len()).min(200);
         line.send(&format!("take {key} 1 {POLICY}\r\n").repeat(asked)).expect("it listens");
         for _ in 0..asked {
-            let told = line.hear().expect("it answers").expect("it does not hang up");
-            assert!(told.starts_with("ALLOW 50000 ") && !told.contains("degraded"), "{told}");
-            let lease = told.rsplit_once("lease=").expect("a hold has a name").1;
+            let reply = line.receive().expect("it answers").expect("it does not hang up");
+            assert!(reply.starts_with("ALLOW 50000 ") && !reply.contains("degraded"), "{reply}");
+            let lease = reply.rsplit_once("lease=").expect("a hold has a name").1;
             leases.push(lease.to_owned());
         }
     }
@@ -27,8 +27,8 @@ fn hold(line: &mut Line, key: &str, count: usize) -> Vec<String> {
 fn time(line: &mut Line, key: &str, count: usize) -> Duration {
     let start = Instant::now();
     for _ in 0..count {
-        let told = line.ask(&format!("take {key} 1 {POLICY}\r\n")).expect("it answers");
-        assert!(told.is_some_and(|told| told.starts_with("ALLOW 50000 ")));
+        let reply = line.ask(&format!("take {key} 1 {POLICY}\r\n")).expect("it answers");
+        assert!(reply.is_some_and(|reply| reply.starts_with("ALLOW 50000 ")));
     }
     start.elapsed()
 }
@@ -53,8 +53,8 @@ fn many_holders_cost_as_few_and_survive_a_death() {
     assert!(many < 5 * few, "{many:?} for what few holders take {few:?}");
     let mut held = HOLDERS as u64 + 400;
     for lease in &leases[..500] {
-        let told = lines[1].ask(&format!("settle gpu {lease} 0\r\n")).expect("it answers");
-        assert!(told.is_some_and(|told| told.starts_with("SETTLED 50000 ")));
+        let reply = lines[1].ask(&format!("settle gpu {lease} 0\r\n")).expect("it answers");
+        assert!(reply.is_some_and(|reply| reply.starts_with("SETTLED 50000 ")));
     }
     held -= 500;
     let renewed = lines[1].ask(&format!("renew gpu {} 2h\r\n", leases[600])).expect("it answers");
@@ -73,7 +73,7 @@ fn many_holders_cost_as_few_and_survive_a_death() {
     assert!(cluster.end(1).success(), "{}", cluster.log(1));
     cluster.until_at_rest(2);
     assert_eq!([2, fourth].map(|number| used(&cluster, number)), [held; 2]);
-    let told = cluster.ask(2, &format!("settle gpu {} 0\r\n", leases[600]));
-    assert!(told.starts_with("SETTLED 50000 "), "{told}");
+    let reply = cluster.ask(2, &format!("settle gpu {} 0\r\n", leases[600]));
+    assert!(reply.starts_with("SETTLED 50000 "), "{reply}");
     assert!(cluster.ask(2, &format!("settle gpu {} 0\r\n", leases[7])).starts_with("NOT_FOUND"));
 }

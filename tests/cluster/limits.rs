@@ -29,7 +29,7 @@ fn a_limit_is_one_limit_whoever_dies() {
                             continue;
                         };
                         match open.ask("take login 1 log:100/60s\r\n") {
-                            Ok(Some(told)) => admitted += u64::from(told.starts_with("ALLOW")),
+                            Ok(Some(reply)) => admitted += u64::from(reply.starts_with("ALLOW")),
                             _ => line = None,
                         }
                     }

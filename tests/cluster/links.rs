@@ -61,7 +61,7 @@ impl Asking {
                 let text = line.ask(&line_of(key)).expect("it answers");
                 let text = text.expect("it does not hang up");
                 if text.starts_with("VALUE ") {
-                    let rest = [line.hear(), line.hear()];
+                    let rest = [line.receive(), line.receive()];
                     assert!(rest.iter().all(Result::is_ok), "{rest:?}");
                 }
                 answers.push(Answer { key, at: Instant::now(), took: begun.elapsed(), text });

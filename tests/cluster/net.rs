@@ -79,8 +79,9 @@ impl Net {
             }
             Err(why) => {
                 // Written directly, because the harness captures `eprintln` while tests pass.
-                let told = format!("\n*** SKIPPED {test}: no network namespaces here: {why} ***\n");
-                let _ = std::io::Write::write_all(&mut std::io::stderr(), told.as_bytes());
+                let message =
+                    format!("\n*** SKIPPED {test}: no network namespaces here: {why} ***\n");
+                let _ = std::io::Write::write_all(&mut std::io::stderr(), message.as_bytes());
                 None
             }
         }

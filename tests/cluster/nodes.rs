@@ -81,7 +81,7 @@ impl Line {
     }
 
     /// The next line, without its end; `None` when the node closed the connection.
-    pub(super) fn hear(&mut self) -> std::io::Result<Option<String>> {
+    pub(super) fn receive(&mut self) -> std::io::Result<Option<String>> {
         let mut line = String::new();
         if self.reader.read_line(&mut line)? == 0 || !line.ends_with('\n') {
             return Ok(None);
@@ -97,14 +97,14 @@ impl Line {
 
     pub(super) fn ask(&mut self, text: &str) -> std::io::Result<Option<String>> {
         self.send(text)?;
-        self.hear()
+        self.receive()
     }
 
     /// Sends a request and returns all lines up to `END`.
     pub(super) fn lines(&mut self, text: &str) -> std::io::Result<Vec<String>> {
         self.send(text)?;
         let mut lines = Vec::new();
-        while let Some(line) = self.hear()? {
+        while let Some(line) = self.receive()? {
             if line == "END" {
                 return Ok(lines);
             }

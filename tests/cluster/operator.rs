@@ -29,11 +29,11 @@ fn until_ready_is(cluster: &Cluster, node: u8, code: i32, reason: &str) {
     let start = Instant::now();
     loop {
         let output = tool(cluster, node, "ready");
-        let told = text(&output.stdout) + &text(&output.stderr);
-        if output.status.code() == Some(code) && told.contains(reason) {
+        let reply = text(&output.stdout) + &text(&output.stderr);
+        if output.status.code() == Some(code) && reply.contains(reason) {
             return;
         }
-        assert!(start.elapsed() < LONG, "{told}: {}", cluster.logs());
+        assert!(start.elapsed() < LONG, "{reply}: {}", cluster.logs());
         thread::sleep(Duration::from_millis(50));
     }
 }
@@ -50,16 +50,16 @@ fn settings_that_do_not_exist_are_refused() {
         ("founded", "no"),
         ("version", "9"),
     ] {
-        let told = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
+        let reply = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
         let reason = format!("there is no setting {name}; {known}");
-        assert_eq!(told, format!("CLIENT_ERROR cluster: {reason}"));
+        assert_eq!(reply, format!("CLIENT_ERROR cluster: {reason}"));
         let output = tool(&cluster, 0, &format!("set {name} {value}"));
         assert_eq!(output.status.code(), Some(64), "{output:?}");
         assert_eq!(text(&output.stderr), format!("tollgate: {reason}\n"));
     }
     for (name, value) in [("replicas", "0"), ("replicas", "4"), ("lost_after", "0")] {
-        let told = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
-        assert!(told.starts_with(&format!("CLIENT_ERROR cluster: {name} is a number")), "{told}");
+        let reply = cluster.ask(0, &format!("cluster set {name} {value}\r\n"));
+        assert!(reply.starts_with(&format!("CLIENT_ERROR cluster: {name} is a number")), "{reply}");
         assert_eq!(tool(&cluster, 0, &format!("set {name} {value}")).status.code(), Some(64));
     }
     let stats = cluster.line(0).lines("stats cluster\r\n").expect("it answers");

@@ -60,24 +60,24 @@ fn a_backup_that_stands_still_fills_no_memory() {
         line.send(&format!("incr {key} 1\r\n").repeat(BATCH)).expect("it is read");
     }
     let asked = Instant::now();
-    let told = cluster.ask(0, &format!("set {} 0 0 {VALUE_BYTES}\r\n{value}\r\n", large[0]));
-    assert_eq!(told, "SERVER_ERROR not applied: busy");
+    let reply = cluster.ask(0, &format!("set {} 0 0 {VALUE_BYTES}\r\n{value}\r\n", large[0]));
+    assert_eq!(reply, "SERVER_ERROR not applied: busy");
     assert!(asked.elapsed() < AT_ONCE, "{:?}", asked.elapsed());
     cluster.signal(1, Signal::SIGCONT);
     // A refused request was not executed, and all others were.
     let mut stored = 0;
     for (line, key) in writers.iter_mut().zip(&large) {
-        let told = line.hear().expect("it answers").expect("a line");
-        assert!(["STORED", "SERVER_ERROR not applied: busy"].contains(&told.as_str()), "{told}");
-        stored += usize::from(told == "STORED");
+        let reply = line.receive().expect("it answers").expect("a line");
+        assert!(["STORED", "SERVER_ERROR not applied: busy"].contains(&reply.as_str()), "{reply}");
+        stored += usize::from(reply == "STORED");
         let held = cluster.ask(0, &format!("get {key}\r\n"));
-        assert_eq!(held.starts_with("VALUE"), told == "STORED", "{key}: {told}");
+        assert_eq!(held.starts_with("VALUE"), reply == "STORED", "{key}: {reply}");
     }
     assert!(stored > 0 && stored < large.len(), "{stored} values stored");
     for (line, key) in clients.iter_mut().zip(&counters) {
         for expected in 1..=BATCH {
-            let told = line.hear().expect("it answers").expect("a line");
-            assert_eq!(told, expected.to_string(), "{key}");
+            let reply = line.receive().expect("it answers").expect("a line");
+            assert_eq!(reply, expected.to_string(), "{key}");
         }
     }
 }
@@ -145,7 +145,7 @@ fn a_full_node_takes_60_mib_more_than_its_cap() {
         let sets: Vec<String> = (0..500).map(set).collect();
         line.send(&sets.concat()).expect("it reads");
         for _ in 0..500 {
-            assert_eq!(line.hear().expect("it answers").as_deref(), Some("STORED"));
+            assert_eq!(line.receive().expect("it answers").as_deref(), Some("STORED"));
         }
     }
     let evictions = |node| {

@@ -28,7 +28,7 @@ fn until_all_are_answered(cluster: &Cluster, node: u8, counts: &mut [u64]) -> Du
         }
         let mut answers = Vec::new();
         for key in open {
-            let answer = line.hear().expect("it answers").expect("it does not hang up");
+            let answer = line.receive().expect("it answers").expect("it does not hang up");
             answers.push((key, answer));
         }
         open = Vec::new();
@@ -49,8 +49,8 @@ fn until_all_are_answered(cluster: &Cluster, node: u8, counts: &mut [u64]) -> Du
 fn set_up(cluster: &Cluster) -> Vec<u64> {
     let mut line = cluster.line(0);
     for key in 0..KEYS {
-        let told = line.ask(&format!("set pair{key} 0 0 1\r\n0\r\n")).expect("it answers");
-        assert_eq!(told.as_deref(), Some("STORED"));
+        let reply = line.ask(&format!("set pair{key} 0 0 1\r\n0\r\n")).expect("it answers");
+        assert_eq!(reply.as_deref(), Some("STORED"));
     }
     vec![0; KEYS]
 }

@@ -10,12 +10,12 @@ fn any_node_answers_for_all_keys() {
     for number in 0..60 {
         let (first, second) = (number % 3, (number + 1) % 3);
         let key = format!("key{number}");
-        let told = cluster.ask(first, &format!("set {key} 5 0 2\r\n10\r\n"));
-        assert_eq!(told, "STORED");
+        let reply = cluster.ask(first, &format!("set {key} 5 0 2\r\n10\r\n"));
+        assert_eq!(reply, "STORED");
         assert_eq!(cluster.ask(second, &format!("incr {key} 5\r\n")), "15");
-        let told =
+        let reply =
             cluster.line((number + 2) % 3).lines(&format!("get {key}\r\n")).expect("it answers");
-        assert_eq!(told, [format!("VALUE {key} 5 2"), "15".to_owned()]);
+        assert_eq!(reply, [format!("VALUE {key} 5 2"), "15".to_owned()]);
     }
 }
 
@@ -32,7 +32,7 @@ fn answers_come_in_the_order_of_requests() {
             + &format!("incr n{number} 1\r\nmn\r\n");
     }
     line.send(&asked).expect("it takes them");
-    let mut next = || line.hear().expect("it answers").expect("it does not hang up");
+    let mut next = || line.receive().expect("it answers").expect("it does not hang up");
     for number in 0..500 {
         assert_eq!(next(), "STORED");
         assert_eq!(next(), "CLIENT_ERROR cannot increment or decrement non-numeric value");
@@ -50,23 +50,23 @@ fn many_keys_of_many_owners_are_had_at_once() {
     let mut line = cluster.line(0);
     let keys: Vec<String> = (0..300).map(|number| format!("m{number}")).collect();
     for key in &keys {
-        let told =
+        let reply =
             line.ask(&format!("set {key} 0 0 {}\r\n{key}\r\n", key.len())).expect("it answers");
-        assert_eq!(told.as_deref(), Some("STORED"));
+        assert_eq!(reply.as_deref(), Some("STORED"));
     }
     for node in 0..3 {
-        let told =
+        let reply =
             cluster.line(node).lines(&format!("get {}\r\n", keys.join(" "))).expect("an answer");
-        let values: Vec<&String> = told.iter().skip(1).step_by(2).collect();
+        let values: Vec<&String> = reply.iter().skip(1).step_by(2).collect();
         assert!(values.into_iter().eq(&keys), "in the order of the keys");
     }
     // Half of the connection is closed: earlier requests are still answered.
     let mut line = cluster.line(2);
     line.send("incr nothing 1\r\nget m7\r\n").expect("it takes them");
     line.shut();
-    assert_eq!(line.hear().expect("it answers").as_deref(), Some("NOT_FOUND"));
+    assert_eq!(line.receive().expect("it answers").as_deref(), Some("NOT_FOUND"));
     assert_eq!(line.lines("").expect("it answers"), ["VALUE m7 0 2", "m7"]);
-    assert_eq!(line.hear().expect("it hangs up"), None);
+    assert_eq!(line.receive().expect("it hangs up"), None);
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn one_key_is_counted_once_by_all() {
                     for _ in 0..20 {
                         line.send(&"incr hot 1\r\n".repeat(50)).expect("it takes them");
                         for _ in 0..50 {
-                            let told = line.hear().expect("it answers").expect("it is there");
-                            answers.push(told.parse().unwrap_or_else(|_| panic!("{told}")));
+                            let reply = line.receive().expect("it answers").expect("it is there");
+                            answers.push(reply.parse().unwrap_or_else(|_| panic!("{reply}")));
                         }
                     }
                     assert!(answers.is_sorted(), "a client's own answers grow");
@@ -164,7 +164,7 @@ fn requests_that_go_as_one_are_answered_one_by_one() {
             "MN",
         ];
         for expected in expected {
-            assert_eq!(word(line.hear().expect("it answers").expect("it is there")), expected);
+            assert_eq!(word(line.receive().expect("it answers").expect("it is there")), expected);
         }
     }
 }
@@ -182,8 +182,8 @@ fn a_limit_that_many_ask_at_once_admits_no_more() {
                         line.send(&"take hot 1 fixed:1000/h\r\n".repeat(50))
                             .expect("it takes them");
                         for _ in 0..50 {
-                            let told = line.hear().expect("it answers").expect("it is there");
-                            allowed += usize::from(told.starts_with("ALLOW "));
+                            let reply = line.receive().expect("it answers").expect("it is there");
+                            allowed += usize::from(reply.starts_with("ALLOW "));
                         }
                     }
                     allowed
@@ -211,9 +211,9 @@ fn a_node_with_another_key_is_no_peer() {
     std::thread::sleep(std::time::Duration::from_secs(2));
     assert_eq!(cluster.figure(0, "nodes").as_deref(), Some("2"));
     assert_eq!(cluster.figure(stranger, "place").as_deref(), Some("seeking"));
-    let told = cluster.ask(stranger, "incr k 1\r\n");
+    let reply = cluster.ask(stranger, "incr k 1\r\n");
     assert!(
-        told.starts_with("SERVER_ERROR not applied: no place in a cluster: wrong key"),
-        "{told}"
+        reply.starts_with("SERVER_ERROR not applied: no place in a cluster: wrong key"),
+        "{reply}"
     );
 }

@@ -38,11 +38,11 @@ fn api(policy: &str) -> String {
 fn until(line: &mut Line, text: &str, expected: &str, patience: Duration) {
     let start = Instant::now();
     loop {
-        let told = line.ask(text).expect("it answers").expect("it is there");
-        if told == expected {
+        let reply = line.ask(text).expect("it answers").expect("it is there");
+        if reply == expected {
             return;
         }
-        assert!(start.elapsed() < patience, "{text:?}: {told:?} and not {expected:?}");
+        assert!(start.elapsed() < patience, "{text:?}: {reply:?} and not {expected:?}");
         thread::sleep(Duration::from_millis(5));
     }
 }
@@ -54,11 +54,11 @@ fn until_all(lines: &mut [Line], stat: &str) {
     let (since, wanted) = (Instant::now(), format!("STAT {stat}"));
     for line in lines {
         loop {
-            let told = line.lines("stats limits\r\n").expect("it answers");
-            if told.contains(&wanted) {
+            let reply = line.lines("stats limits\r\n").expect("it answers");
+            if reply.contains(&wanted) {
                 break;
             }
-            assert!(since.elapsed() < BEAT, "no {stat} in {told:?}");
+            assert!(since.elapsed() < BEAT, "no {stat} in {reply:?}");
             thread::sleep(Duration::from_millis(2));
         }
     }
@@ -70,15 +70,15 @@ fn ask(line: &mut Line, text: &str) -> String {
 
 /// The value of a key; `None` if there is no such key.
 fn value(line: &mut Line, key: &str) -> Option<u64> {
-    let told = line.lines(&format!("get {key}\r\n")).expect("it answers");
-    told.get(1).map(|value| value.parse().expect("usage is a number"))
+    let reply = line.lines(&format!("get {key}\r\n")).expect("it answers");
+    reply.get(1).map(|value| value.parse().expect("usage is a number"))
 }
 
 /// The limits as a node lists them.
 fn listed(line: &mut Line) -> String {
-    let told = line.lines("cluster limits\r\n").expect("it answers");
-    assert!(told[0].starts_with("CONFIG limits 0 "), "{told:?}");
-    told[1..].join("\n").trim_end().to_owned()
+    let reply = line.lines("cluster limits\r\n").expect("it answers");
+    assert!(reply[0].starts_with("CONFIG limits 0 "), "{reply:?}");
+    reply[1..].join("\n").trim_end().to_owned()
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_limit_put_at_one_node_holds_at_all() {
     assert!(ask(&mut lines[0], "take api:a 1 -\r\n").starts_with("DENY 40 0 "));
 
     // A bad limit, alone or with the others, is refused, with the place of the fault.
-    for (name, text, told) in [
+    for (name, text, reply) in [
         (
             "api",
             "[[limit]]\nname = \"api\"\n".to_owned(),
@@ -130,8 +130,8 @@ fn a_limit_put_at_one_node_holds_at_all() {
             "limit c:5: `d:{x}`: the parent matches no limit",
         ),
     ] {
-        let told = format!("CLIENT_ERROR cluster: {told}");
-        assert_eq!(ask(&mut lines[1], &put(name, &text)), told);
+        let reply = format!("CLIENT_ERROR cluster: {reply}");
+        assert_eq!(ask(&mut lines[1], &put(name, &text)), reply);
     }
     assert_eq!(
         ask(&mut lines[1], "cluster unlimit x\r\n"),
@@ -148,9 +148,9 @@ fn a_limit_put_at_one_node_holds_at_all() {
         assert_eq!(ask(line, "take api:vip 0 -\r\n"), "ALLOW 1000 1000 0 0");
         assert_eq!(listed(line), both);
     }
-    let told = lines[0].lines("stats cluster limits\r\n").expect("it answers");
-    assert_eq!(told[0], "STAT limits 2");
-    assert!(told[1].starts_with("STAT vip:version ") && told[2].starts_with("STAT api:version "));
+    let reply = lines[0].lines("stats cluster limits\r\n").expect("it answers");
+    assert_eq!(reply[0], "STAT limits 2");
+    assert!(reply[1].starts_with("STAT vip:version ") && reply[2].starts_with("STAT api:version "));
 
     // After removal of a limit its keys are plain, except those with a state: these keep their
     // policy.
@@ -185,12 +185,12 @@ fn parents_hold_wherever_their_owners_are() {
         for turn in 0..28 {
             let (line, user) = (&mut lines[turn % 3], turn % 4);
             allowed[user] += if turn % 2 == 0 {
-                let told = ask(line, &format!("take {} 1 -\r\n", key(user)));
-                assert!(told.starts_with("ALLOW") || told.starts_with("DENY"), "{told}");
-                u64::from(told.starts_with("ALLOW"))
+                let reply = ask(line, &format!("take {} 1 -\r\n", key(user)));
+                assert!(reply.starts_with("ALLOW") || reply.starts_with("DENY"), "{reply}");
+                u64::from(reply.starts_with("ALLOW"))
             } else {
-                let told = ask(line, &format!("incr {} 1\r\n", key(user)));
-                u64::from(told.parse::<u64>().expect("a number") <= 5)
+                let reply = ask(line, &format!("incr {} 1\r\n", key(user)));
+                u64::from(reply.parse::<u64>().expect("a number") <= 5)
             };
         }
         // Units that the parent refused are refunded to the children.
@@ -215,21 +215,21 @@ fn parents_hold_wherever_their_owners_are() {
         let many = format!("takem 2 {} {}\r\n", key(0), key(1));
         assert!(ask(line, &many).starts_with("ALLOW 12 1 "), "the tenant has least left");
         assert_eq!(used(line), [Some(3), Some(2), Some(3), Some(3), Some(11)]);
-        let told = ask(line, &format!("takem 1 {} {}\r\n", key(0), key(1)));
-        assert!(told.starts_with("DENY 12 1 "), "{told}");
+        let reply = ask(line, &format!("takem 1 {} {}\r\n", key(0), key(1)));
+        assert!(reply.starts_with("DENY 12 1 "), "{reply}");
         until(line, &format!("incr {} 0\r\n", key(0)), "3", PATIENCE);
         until(line, &format!("incr {} 0\r\n", key(1)), "2", PATIENCE);
         until(line, &format!("incr tenant:{tenant} 0\r\n"), "11", PATIENCE);
         // An estimate that is settled.
         assert!(ask(line, &format!("refund {} 3\r\n", key(2))).starts_with("ALLOW"));
-        let told = ask(line, &format!("take {} 4 - hold=5m\r\n", key(2)));
-        let lease = told.split("lease=").nth(1).unwrap_or_else(|| panic!("{told}"));
+        let reply = ask(line, &format!("take {} 4 - hold=5m\r\n", key(2)));
+        let lease = reply.split("lease=").nth(1).unwrap_or_else(|| panic!("{reply}"));
         let lease = lease.split(' ').next().expect("a word").to_owned();
         assert_eq!(used(line), [Some(3), Some(2), Some(4), Some(3), Some(12)]);
-        let told = ask(line, &format!("renew {} {lease} 10m\r\n", key(2)));
-        assert_eq!(told, "RENEWED 600000");
-        let told = ask(line, &format!("settle {} {lease} 1\r\n", key(2)));
-        assert!(told.starts_with("SETTLED 5 4 "), "{told}");
+        let reply = ask(line, &format!("renew {} {lease} 10m\r\n", key(2)));
+        assert_eq!(reply, "RENEWED 600000");
+        let reply = ask(line, &format!("settle {} {lease} 1\r\n", key(2)));
+        assert!(reply.starts_with("SETTLED 5 4 "), "{reply}");
         assert_eq!(used(line), [Some(3), Some(2), Some(1), Some(3), Some(9)]);
         assert_eq!(ask(line, &format!("settle {} {lease} 1\r\n", key(2))), "NOT_FOUND");
     }
@@ -281,8 +281,8 @@ fn a_cluster_of_one_keeps_its_limits() {
     fs::write(&file, "nothing = 1").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
     server.until("it refuses the file", |server| server.log().contains("limits kept as they were"));
-    let told = line.lines("stats limits\r\n").expect("it answers");
-    assert!(told.iter().any(|stat| stat.starts_with("STAT limits_fault ")), "{told:?}");
+    let reply = line.lines("stats limits\r\n").expect("it answers");
+    assert!(reply.iter().any(|stat| stat.starts_with("STAT limits_fault ")), "{reply:?}");
     // A file without the limit removes it.
     fs::write(&file, "allow_empty = true\n").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
@@ -345,8 +345,8 @@ fn an_operator_reads_and_writes_all_limits() {
             .args(["--server", &server])
             .output()
             .expect("the program runs");
-        let told = [done.stdout, done.stderr].concat();
-        (done.status.success(), String::from_utf8(told).expect("text"))
+        let reply = [done.stdout, done.stderr].concat();
+        (done.status.success(), String::from_utf8(reply).expect("text"))
     };
     // The parent follows its child in the order.
     let child = limit("c", "match = \"c:{x}\"\npolicy = \"block\"\nparents = [\"p:{x}\"]");
@@ -364,14 +364,14 @@ fn an_operator_reads_and_writes_all_limits() {
     heard(1, &expected);
     let first = limit("first", "match = \"p:first\"\npolicy = \"block\"");
     fs::write(&file, &first).expect("the folder is ours");
-    let (done, told) = run(1, &["put", path(&file)]);
-    assert!(!done && told.contains("never reached: `p` takes all its keys"), "{told}");
+    let (done, reply) = run(1, &["put", path(&file)]);
+    assert!(!done && reply.contains("never reached: `p` takes all its keys"), "{reply}");
     assert_eq!(run(1, &["put", path(&file), "--before", "p"]), (true, "done\n".to_owned()));
     heard(0, &format!("{first}\n{expected}"));
     assert_eq!(run(0, &["remove", "first"]), (true, "done\n".to_owned()));
     heard(1, &expected);
-    let (done, told) = run(1, &["remove", "p"]);
-    assert!(!done && told.contains("`p:{x}`: the parent matches no limit"), "{told}");
+    let (done, reply) = run(1, &["remove", "p"]);
+    assert!(!done && reply.contains("`p:{x}`: the parent matches no limit"), "{reply}");
     assert_eq!(run(1, &["remove", "c"]), (true, "done\n".to_owned()));
     assert_eq!(run(1, &["remove", "p"]), (true, "done\n".to_owned()));
     heard(0, "");

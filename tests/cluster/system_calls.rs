@@ -80,8 +80,8 @@ fn count(line: &mut Line, keys: &[String], rounds: usize) {
     for _ in 0..rounds {
         line.send(&batch).expect("it reads");
         for key in keys {
-            let told = line.hear().expect("it answers").expect("a line");
-            assert!(told.parse::<u64>().is_ok(), "{key}: {told}");
+            let reply = line.receive().expect("it answers").expect("a line");
+            assert!(reply.parse::<u64>().is_ok(), "{key}: {reply}");
         }
     }
 }
@@ -99,8 +99,8 @@ fn calls_of_a_round(processes: &[i32], line: &mut Line, keys: &[String]) -> f64 
 
 fn set_all(line: &mut Line, keys: &[String]) {
     for key in keys {
-        let told = line.ask(&format!("set {key} 0 0 1\r\n0\r\n")).expect("it answers");
-        assert_eq!(told.as_deref(), Some("STORED"));
+        let reply = line.ask(&format!("set {key} 0 0 1\r\n0\r\n")).expect("it answers");
+        assert_eq!(reply.as_deref(), Some("STORED"));
     }
 }
 

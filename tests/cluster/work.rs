@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 
 /// The replies to one key's clients.
 #[derive(Debug, Default, Clone)]
-struct Told {
+struct KeyReplies {
     values: Vec<u64>,
     /// Requests without a reply, or with the reply "outcome unknown".
     unknown: u64,
@@ -40,7 +40,7 @@ struct Told {
 /// The replies to clients, of all keys.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    keys: BTreeMap<String, Told>,
+    keys: BTreeMap<String, KeyReplies>,
     /// Replies that are no count.
     pub(super) errors: Vec<String>,
     /// Connections that ended during a request.
@@ -101,8 +101,8 @@ impl Work {
     pub(super) fn set_up_at(cluster: &Cluster, node: u8, keys: usize) {
         let mut line = cluster.line(node);
         for key in 0..keys {
-            let told = line.ask(&format!("set work{key} 0 0 1\r\n0\r\n")).expect("it answers");
-            assert_eq!(told.as_deref(), Some("STORED"));
+            let reply = line.ask(&format!("set work{key} 0 0 1\r\n0\r\n")).expect("it answers");
+            assert_eq!(reply.as_deref(), Some("STORED"));
         }
     }
 
@@ -169,13 +169,13 @@ impl Work {
 impl Account {
     /// Records a reply; returns whether it is a count.
     pub(super) fn note(&mut self, key: &str, answer: String) -> bool {
-        let told = self.keys.entry(key.to_owned()).or_default();
+        let replies = self.keys.entry(key.to_owned()).or_default();
         if let Ok(value) = answer.parse() {
-            told.values.push(value);
+            replies.values.push(value);
             self.answered += 1;
             return true;
         }
-        told.unknown += u64::from(answer.contains("unknown"));
+        replies.unknown += u64::from(answer.contains("unknown"));
         self.errors.push(answer);
         false
     }
@@ -186,10 +186,10 @@ impl Account {
         self.broken += other.broken;
         self.answered += other.answered;
         self.longest = self.longest.max(other.longest);
-        for (key, told) in other.keys {
+        for (key, replies) in other.keys {
             let kept = self.keys.entry(key).or_default();
-            kept.values.extend(told.values);
-            kept.unknown += told.unknown;
+            kept.values.extend(replies.values);
+            kept.unknown += replies.unknown;
         }
     }
 
@@ -197,20 +197,23 @@ impl Account {
     #[track_caller]
     pub(super) fn settle(&mut self, cluster: &Cluster, node: u8) {
         let mut line = cluster.line(node);
-        for (key, told) in &mut self.keys {
+        for (key, replies) in &mut self.keys {
             let answer = line.lines(&format!("get {key}\r\n")).expect("it answers");
             let [_, value] = answer.as_slice() else {
                 panic!("{key} through {node}: {answer:?}\n{}", cluster.accounts_of(key))
             };
             let value: u64 = value.trim().parse().expect("a count");
-            let acknowledged = told.values.len() as u64;
-            told.values.sort_unstable();
-            told.values.dedup();
-            assert_eq!(told.values.len() as u64, acknowledged, "{key}: a value was told twice");
+            let acknowledged = replies.values.len() as u64;
+            replies.values.sort_unstable();
+            replies.values.dedup();
+            assert_eq!(replies.values.len() as u64, acknowledged, "{key}: a value was told twice");
             assert!(value >= acknowledged, "{key}: {acknowledged} acknowledged, {value} kept");
-            let most = acknowledged + told.unknown;
+            let most = acknowledged + replies.unknown;
             assert!(value <= most, "{key}: {most} asked at most, {value} kept");
-            assert!(told.values.last().is_none_or(|last| *last <= value), "{key}: beyond {value}");
+            assert!(
+                replies.values.last().is_none_or(|last| *last <= value),
+                "{key}: beyond {value}"
+            );
         }
     }
 
@@ -219,10 +222,10 @@ impl Account {
     #[track_caller]
     pub(super) fn losses(&self, cluster: &Cluster, node: u8) -> Vec<u64> {
         let mut losses = Vec::new();
-        for (key, told) in &self.keys {
+        for (key, replies) in &self.keys {
             let value = kept(cluster, node, key);
-            let acknowledged = told.values.len() as u64;
-            let most = acknowledged + told.unknown;
+            let acknowledged = replies.values.len() as u64;
+            let most = acknowledged + replies.unknown;
             assert!(value <= most, "{key}: {most} asked at most, {value} kept");
             losses.push(acknowledged.saturating_sub(value));
         }

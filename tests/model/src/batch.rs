@@ -16,7 +16,7 @@ use cluster::{Bug, LinkIndex, OpStreamId};
 use cluster::{CopyId, Partition, Term};
 
 use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
-use super::payload::{LINE_BYTES, Sort, Verb, encode, marks, with_state};
+use super::payload::{KeyKind, LINE_BYTES, Verb, encode, flags_of, with_state};
 use super::world::Ended;
 
 /// The destination of a forwarded operation's result.
@@ -39,7 +39,7 @@ pub(super) struct HeldOp {
 #[derive(Debug, Clone, Copy)]
 enum Source {
     Direct { call: u32 },
-    Forward { lane: OpStreamId, number: u64, reply: Reply, is_looked_up: bool },
+    Forward { stream: OpStreamId, number: u64, reply: Reply, is_looked_up: bool },
 }
 
 /// An operation in a batch.
@@ -47,7 +47,7 @@ enum Source {
 pub(super) struct Item {
     partition: Partition,
     term: Term,
-    sort: u8,
+    flags: u8,
     line: [u8; LINE_BYTES],
     source: Source,
 }
@@ -79,11 +79,11 @@ struct Batch {
     shards: BTreeSet<usize>,
     outcomes: Vec<Outcome>,
     /// Results that wait for nothing.
-    told: Vec<(Option<u32>, Option<Reply>, Told)>,
+    results: Vec<(Option<u32>, Option<Reply>, ForwardResult)>,
     parked: Vec<(Outcome, Vec<Need>)>,
 }
 
-type Told = Result<Vec<u8>, ExceptionKind>;
+type ForwardResult = Result<Vec<u8>, ExceptionKind>;
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -95,7 +95,7 @@ enum Phase {
     Send,
     Acked,
     Inbox,
-    Tell,
+    Reply,
 }
 
 pub(super) struct Worker {
@@ -107,7 +107,7 @@ pub(super) struct Worker {
     pub(super) clients: VecDeque<(u32, Partition, Verb, u8)>,
     /// Results of forwards that leave at the end of the round; the last field: whether they rest on
     /// a lease.
-    pub(super) told: Vec<(Reply, Told, bool)>,
+    pub(super) forward_results: Vec<(Reply, ForwardResult, bool)>,
     /// Results for clients, with the same last field.
     ended: Vec<(u32, Vec<u8>, bool)>,
     batch: Batch,
@@ -166,14 +166,14 @@ impl Node {
                 let links = &self.shared.links;
                 let acked = links.iter().map(|link| link.sender.stream.acked().get()).collect();
                 self.workers[at].acked = acked;
-                if swaps { Phase::Tell } else { Phase::Inbox }
+                if swaps { Phase::Reply } else { Phase::Inbox }
             }
             Phase::Inbox => {
                 self.empty_inbox(at, env);
-                if swaps { Phase::Acked } else { Phase::Tell }
+                if swaps { Phase::Acked } else { Phase::Reply }
             }
-            Phase::Tell => {
-                self.tell(at, env);
+            Phase::Reply => {
+                self.send_replies(at, env);
                 Phase::Read
             }
         };
@@ -194,13 +194,13 @@ impl Node {
             };
             let header = &self.headers[partition.index()];
             let line = encode(call, verb, key);
-            let sort = marks(verb, key);
+            let flags = flags_of(verb, key);
             if header.state() == HeaderState::Serves && self.is_free(partition) {
                 let term = header.term();
-                batch.push(Item { partition, term, sort, line, source: Source::Direct { call } });
+                batch.push(Item { partition, term, flags, line, source: Source::Direct { call } });
                 continue;
             }
-            self.submit(at, call, partition, sort, &line, now, env);
+            self.submit(at, call, partition, flags, &line, now, env);
         }
         if !batch.is_empty() {
             self.workers[at].todo.push_back(batch);
@@ -213,17 +213,17 @@ impl Node {
         at: usize,
         call: u32,
         partition: Partition,
-        sort: u8,
+        flags: u8,
         raw: &[u8],
         now: NodeTime,
         env: &mut Env<'_>,
     ) {
         let owner = self.route(partition).map_or(self.id, |route| route.primary.node);
         let worker = &mut self.workers[at];
-        let lane = worker.streams.stream_for(owner);
+        let stream = worker.streams.stream_for(owner);
         let submitted =
-            NewOp { partition, op_flags: sort, token: u64::from(call), index: 0, for_ns: 0 };
-        if !worker.streams.submit(lane, &submitted, raw, now) {
+            NewOp { partition, op_flags: flags, token: u64::from(call), index: 0, for_ns: 0 };
+        if !worker.streams.submit(stream, &submitted, raw, now) {
             env.out.push(Output::Ended(call, Ended::NotApplied, false));
         }
     }
@@ -241,10 +241,10 @@ impl Node {
             batch.push(Item {
                 partition: request.partition,
                 term: request.term,
-                sort: request.op_flags,
+                flags: request.op_flags,
                 line: raw.try_into().expect("a line has its length"),
                 source: Source::Forward {
-                    lane: forward.stream,
+                    stream: forward.stream,
                     number: forward.first + place as u64,
                     reply,
                     is_looked_up: request.op_flags & op_flags::AGAIN != 0,
@@ -290,11 +290,11 @@ impl Node {
     }
 
     fn refuse(&mut self, at: usize, item: &Item, kind: ExceptionKind) {
-        let told = match item.source {
+        let result = match item.source {
             Source::Direct { call } => (Some(call), None, Err(kind)),
             Source::Forward { reply, .. } => (None, Some(reply), Err(kind)),
         };
-        self.workers[at].batch.told.push(told);
+        self.workers[at].batch.results.push(result);
     }
 
     fn apply_one(&mut self, at: usize, mut item: Item, is_stopped: bool, env: &mut Env<'_>) {
@@ -306,8 +306,8 @@ impl Node {
             return;
         }
         // The op stream may have ended since the operation arrived: then its log is gone.
-        if let Source::Forward { lane, .. } = item.source
-            && !self.shared.logs.admits(lane)
+        if let Source::Forward { stream, .. } = item.source
+            && !self.shared.logs.admits(stream)
         {
             self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stale));
             return;
@@ -340,15 +340,15 @@ impl Node {
         {
             let owner = self.shared.link(link).peer;
             let streams = &mut self.workers[at].streams;
-            let lane = streams.stream_for(owner);
-            let (partition, sort) = (item.partition, item.sort);
+            let stream = streams.stream_for(owner);
+            let (partition, flags) = (item.partition, item.flags);
             let submitted =
-                NewOp { partition, op_flags: sort, token: u64::from(call), index: 0, for_ns: 0 };
-            let Some(number) = streams.number(lane, &submitted, now) else {
+                NewOp { partition, op_flags: flags, token: u64::from(call), index: 0, for_ns: 0 };
+            let Some(number) = streams.number(stream, &submitted, now) else {
                 self.refuse(at, &item, ExceptionKind::Refused(Refusal::Busy));
                 return;
             };
-            own = Some((lane, number));
+            own = Some((stream, number));
         }
         let header = &self.headers[place];
         let Some(position) = header.next(now) else { unreachable!("it serves") };
@@ -368,7 +368,7 @@ impl Node {
         let now = self.workers[at].batch.now;
         let Source::Forward { reply, .. } = item.source else {
             let Source::Direct { call } = item.source else { return };
-            self.submit(at, call, item.partition, item.sort, &item.line, now, env);
+            self.submit(at, call, item.partition, item.flags, &item.line, now, env);
             return;
         };
         match self.replicas[place].admit(&self.headers[place], item.term) {
@@ -397,10 +397,10 @@ impl Node {
     /// Looks up an operation that may have been sent before; returns true if it is dealt with.
     fn look_up(&mut self, at: usize, item: &mut Item, env: &mut Env<'_>) -> bool {
         let place = item.partition.index();
-        let Source::Forward { lane, number, is_looked_up, .. } = &mut item.source else {
+        let Source::Forward { stream, number, is_looked_up, .. } = &mut item.source else {
             return false;
         };
-        let (lane, number) = (*lane, *number);
+        let (stream, number) = (*stream, *number);
         let header = &self.headers[place];
         let copy = CopyGeneration {
             partition: item.partition,
@@ -411,7 +411,7 @@ impl Node {
         if self.profile.lacks(Bug::LookedUpOnArrival) {
             *is_looked_up = false;
         }
-        let log = self.shared.logs.log(lane);
+        let log = self.shared.logs.log(stream);
         if is_new {
             if number >= log.done() {
                 return false;
@@ -458,7 +458,7 @@ impl Node {
         let mut writers: BTreeMap<LinkIndex, RecordsWriter> = BTreeMap::new();
         for outcome in &batch.outcomes {
             let Some((key, step)) = outcome.changed else { continue };
-            let (lane, number, done) = self.name(at, outcome);
+            let (stream, number, done) = self.name(at, outcome);
             let header = &self.headers[outcome.item.partition.index()];
             let set = self.shared.sets.get(header.set());
             for &link in set.links() {
@@ -467,11 +467,11 @@ impl Node {
                     writer.begin(now.mono_ns);
                     writer
                 });
-                writer.section(lane, number, done);
+                writer.section(stream, number, done);
                 with_state(key, step, |state| {
-                    let result = match Sort::of(key) {
-                        Sort::Counter | Sort::Early => RecordResult::Number(u64::from(step)),
-                        Sort::Item | Sort::Plain => RecordResult::Bytes(&outcome.text),
+                    let result = match KeyKind::of(key) {
+                        KeyKind::Counter | KeyKind::Early => RecordResult::Number(u64::from(step)),
+                        KeyKind::Item | KeyKind::Plain => RecordResult::Bytes(&outcome.text),
                     };
                     writer.record(&Record {
                         partition: outcome.item.partition,
@@ -505,12 +505,12 @@ impl Node {
     /// The op stream, number and done number of an operation.
     fn name(&self, at: usize, outcome: &Outcome) -> (OpStreamId, u64, u64) {
         match (outcome.own, outcome.item.source) {
-            (_, Source::Forward { lane, number, .. }) => {
-                (lane, number, self.shared.logs.done(lane))
+            (_, Source::Forward { stream, number, .. }) => {
+                (stream, number, self.shared.logs.done(stream))
             }
-            (Some((lane, number)), _) => {
+            (Some((stream, number)), _) => {
                 let streams = &self.workers[at].streams;
-                (streams.id(lane), number, streams.done(lane))
+                (streams.id(stream), number, streams.done(stream))
             }
             (None, Source::Direct { .. }) => (OpStreamId::default(), 0, 0),
         }
@@ -528,10 +528,10 @@ impl Node {
     }
 
     fn keep_result(&mut self, at: usize, outcome: &Outcome) {
-        let (lane, number, done) = self.name(at, outcome);
-        if lane == OpStreamId::default()
+        let (stream, number, done) = self.name(at, outcome);
+        if stream == OpStreamId::default()
             || outcome.is_found
-            || outcome.item.sort & op_flags::READ != 0
+            || outcome.item.flags & op_flags::READ != 0
         {
             return;
         }
@@ -539,10 +539,10 @@ impl Node {
         let partition = outcome.item.partition;
         let copy =
             CopyGeneration { partition, generation: header.generation(), term: outcome.at.term };
-        let log = self.shared.logs.log(lane);
+        let log = self.shared.logs.log(stream);
         log.advance_done(done);
         match outcome.changed {
-            Some((key, step)) if matches!(Sort::of(key), Sort::Counter | Sort::Early) => {
+            Some((key, step)) if matches!(KeyKind::of(key), KeyKind::Counter | KeyKind::Early) => {
                 log.add(number, copy, RecordResult::Number(u64::from(step)));
             }
             Some(_) => log.add(number, copy, RecordResult::Bytes(&outcome.text)),
@@ -562,7 +562,7 @@ impl Node {
         let partition = outcome.item.partition;
         let mut needs = self.needs(partition);
         let fresh = self.now(env.true_ns);
-        let is_early = outcome.item.sort & op_flags::OWNER != 0 && {
+        let is_early = outcome.item.flags & op_flags::OWNER != 0 && {
             let lag_ns = self.profile.options.owner_lag_ns;
             let age_ns =
                 |need: &Need| self.shared.link(need.link).sender.stream.age_ns(fresh.mono_ns);
@@ -596,14 +596,14 @@ impl Node {
             return;
         }
         env.figures.at_once += 1;
-        if let Some((lane, number)) = outcome.own {
-            self.workers[at].streams.answered(lane, number);
+        if let Some((stream, number)) = outcome.own {
+            self.workers[at].streams.answered(stream, number);
         }
-        let told = match outcome.item.source {
+        let result = match outcome.item.source {
             Source::Direct { call } => (Some(call), None, Ok(outcome.text)),
             Source::Forward { reply, .. } => (None, Some(reply), Ok(outcome.text)),
         };
-        batch.told.push(told);
+        batch.results.push(result);
     }
 
     fn ask_round(&mut self, partition: Partition, needs: &[Need], now: NodeTime) {
@@ -622,56 +622,58 @@ impl Node {
             self.held[*shard] = None;
         }
         let worker = &mut self.workers[at];
-        for (call, reply, told) in batch.told {
-            match (call, reply, told) {
+        for (call, reply, result) in batch.results {
+            match (call, reply, result) {
                 (Some(call), _, Ok(text)) => worker.ended.push((call, text, batch.had_lease)),
                 (Some(call), _, Err(_)) => {
                     env.out.push(Output::Ended(call, Ended::NotApplied, false));
                 }
-                (None, Some(reply), told) => worker.told.push((reply, told, batch.had_lease)),
+                (None, Some(reply), result) => {
+                    worker.forward_results.push((reply, result, batch.had_lease))
+                }
                 (None, None, _) => {}
             }
         }
-        let mut piece: Option<(ParkedBatch, Vec<Origin>)> = None;
+        let mut parked_batch: Option<(ParkedBatch, Vec<Origin>)> = None;
         for (outcome, needs) in batch.parked {
-            if piece.as_ref().is_some_and(|(piece, _)| !piece.has_room()) {
-                worker.park(piece.take());
+            if parked_batch.as_ref().is_some_and(|(parked_batch, _)| !parked_batch.has_room()) {
+                worker.park(parked_batch.take());
             }
-            let (piece, origins) = piece.get_or_insert_with(|| {
+            let (parked_batch, origins) = parked_batch.get_or_insert_with(|| {
                 worker.tokens += 1;
                 (worker.parked.begin(worker.tokens, 0), Vec::new())
             });
             let Outcome { item, own, at, text, .. } = outcome;
-            let mut op = ParkedOp::new(item.partition, at.term, item.sort);
-            if let Some((lane, number)) = own {
-                (op.stream, op.number) = (lane, number);
+            let mut op = ParkedOp::new(item.partition, at.term, item.flags);
+            if let Some((stream, number)) = own {
+                (op.stream, op.number) = (stream, number);
             }
             for need in needs {
-                op.needs |= piece.need(need);
+                op.needs |= parked_batch.need(need);
             }
-            piece.push(op, &text, &item.line);
+            parked_batch.push(op, &text, &item.line);
             origins.push(match item.source {
                 Source::Direct { call } => Origin::Direct { call },
                 Source::Forward { reply, .. } => Origin::Forward { reply },
             });
         }
-        worker.park(piece);
+        worker.park(parked_batch);
     }
 
     /// Forwards operations to other owners, and writes all links.
     fn send(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
-        for lane in 0..self.workers[at].streams.all_done().count() as u16 {
-            let owner = self.workers[at].streams.id(lane).owner;
+        for stream in 0..self.workers[at].streams.all_done().count() as u16 {
+            let owner = self.workers[at].streams.id(stream).owner;
             let replicas = &self.replicas;
             let route = |partition: Partition| replicas[partition.index()].route();
             if owner == self.id {
-                self.workers[at].streams.send_new(lane, now, route, None);
+                self.workers[at].streams.send_new(stream, now, route, None);
                 continue;
             }
             let link = self.shared.lane_link(owner, at);
             let out = link.and_then(|link| self.shared.link_mut(link).sender.loose());
-            self.workers[at].streams.send_new(lane, now, route, out);
+            self.workers[at].streams.send_new(stream, now, route, out);
         }
         self.send_again(at, now);
         self.flush(now, env);
@@ -741,15 +743,17 @@ impl Node {
                     worker.ended.push((call, one.text, false));
                 }
                 Origin::Forward { reply } if one.is_again => {
-                    worker.told.push((reply, Err(ExceptionKind::Deposed(route)), false));
+                    worker.forward_results.push((reply, Err(ExceptionKind::Deposed(route)), false));
                 }
-                Origin::Forward { reply } => worker.told.push((reply, Ok(one.text), false)),
+                Origin::Forward { reply } => {
+                    worker.forward_results.push((reply, Ok(one.text), false))
+                }
             }
         }
     }
 
     /// Releases acknowledged batches, and lets the round's replies leave.
-    fn tell(&mut self, at: usize, env: &mut Env<'_>) {
+    fn send_replies(&mut self, at: usize, env: &mut Env<'_>) {
         let now = self.now(env.true_ns);
         let options = self.profile.options;
         let contact = self.workers[at].contact;
@@ -760,10 +764,11 @@ impl Node {
             let mut released = Vec::new();
             for (place, acked) in self.workers[at].acked.iter().enumerate() {
                 parked.release(LinkIndex(place as u16), *acked, |one| match one {
-                    Released::Whole(piece) => {
-                        env.figures.pieces += 1;
+                    Released::Whole(parked_batch) => {
+                        env.figures.batches_released += 1;
                         released.extend(
-                            (0..piece.ops().len()).map(|place| Outcomes::of_op(piece, place)),
+                            (0..parked_batch.ops().len())
+                                .map(|place| Outcomes::of_op(parked_batch, place)),
                         );
                     }
                     one => released.push(Outcomes::of(&one)),
@@ -773,19 +778,19 @@ impl Node {
             self.workers[at].parked = parked;
             self.carry_out(at, released, env);
         }
-        let may_tell = |had_lease: bool| !is_stopped && (!had_lease || has_lease);
+        let may_reply = |had_lease: bool| !is_stopped && (!had_lease || has_lease);
         for (call, text, had_lease) in std::mem::take(&mut self.workers[at].ended) {
-            let ended = if may_tell(had_lease) { Ended::of_text(&text) } else { Ended::Unknown };
+            let ended = if may_reply(had_lease) { Ended::of_text(&text) } else { Ended::Unknown };
             env.out.push(Output::Ended(call, ended, true));
         }
-        let told = std::mem::take(&mut self.workers[at].told);
-        for (reply, told, had_lease) in told {
-            let told = match told {
-                Ok(_) if !may_tell(had_lease) => Err(ExceptionKind::Deposed(None)),
-                told => told,
+        let forward_results = std::mem::take(&mut self.workers[at].forward_results);
+        for (reply, result, had_lease) in forward_results {
+            let result = match result {
+                Ok(_) if !may_reply(had_lease) => Err(ExceptionKind::Deposed(None)),
+                result => result,
             };
             let mut writer = AnswersWriter::default();
-            match told {
+            match result {
                 Ok(text) => writer.text(&text),
                 Err(kind) => writer.exception(reply.place, kind),
             }
@@ -819,17 +824,20 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    fn of_op(piece: &ParkedBatch, place: usize) -> Self {
-        let (text, line) = (piece.text_of(place).to_vec(), piece.line_of(place).to_vec());
-        let (token, op) = (piece.token, piece.ops()[place]);
+    fn of_op(parked_batch: &ParkedBatch, place: usize) -> Self {
+        let (text, line) =
+            (parked_batch.text_of(place).to_vec(), parked_batch.line_of(place).to_vec());
+        let (token, op) = (parked_batch.token, parked_batch.ops()[place]);
         Self { token, place, op, text, line, is_again: false }
     }
 
     fn of(released: &Released<'_>) -> Self {
         match *released {
-            Released::Whole(piece) => Self::of_op(piece, 0),
-            Released::One(piece, place) => Self::of_op(piece, place),
-            Released::Again(piece, place) => Self { is_again: true, ..Self::of_op(piece, place) },
+            Released::Whole(parked_batch) => Self::of_op(parked_batch, 0),
+            Released::One(parked_batch, place) => Self::of_op(parked_batch, place),
+            Released::Again(parked_batch, place) => {
+                Self { is_again: true, ..Self::of_op(parked_batch, place) }
+            }
         }
     }
 }
@@ -842,7 +850,7 @@ impl Worker {
             inbox: Vec::new(),
             todo: VecDeque::new(),
             clients: VecDeque::new(),
-            told: Vec::new(),
+            forward_results: Vec::new(),
             ended: Vec::new(),
             batch: Batch::default(),
             phase: Phase::Read,
@@ -853,10 +861,10 @@ impl Worker {
         }
     }
 
-    fn park(&mut self, piece: Option<(ParkedBatch, Vec<Origin>)>) {
-        if let Some((piece, origins)) = piece {
-            self.origins.insert(piece.token, origins);
-            self.parked.park(piece);
+    fn park(&mut self, parked_batch: Option<(ParkedBatch, Vec<Origin>)>) {
+        if let Some((parked_batch, origins)) = parked_batch {
+            self.origins.insert(parked_batch.token, origins);
+            self.parked.park(parked_batch);
         }
     }
 }

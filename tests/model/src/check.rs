@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cluster::Partition;
 
-use super::payload::{KEYS, Sort};
+use super::payload::{KEYS, KeyKind};
 use super::world::{Call, Ended, Figures, World};
 use crate::control::End;
 use crate::journal::Step;
@@ -24,7 +24,7 @@ pub(super) fn check(world: &mut World) {
     for at in 0..world.control.entries().len() {
         let partition = Partition(at as u16);
         world.report.figures.checked_copies += equal_copies(world, partition, &mut found);
-        for key in (0..KEYS).filter(|key| Sort::of(*key) != Sort::Plain) {
+        for key in (0..KEYS).filter(|key| KeyKind::of(*key) != KeyKind::Plain) {
             let mut keyed = Keyed::new(world, partition, key);
             keyed.check();
             found.append(&mut keyed.found);
@@ -89,9 +89,9 @@ impl<'a> Keyed<'a> {
         let calls = calls.filter(|(_, call)| call.partition == partition && call.key == key);
         Self {
             world,
-            name: format!("{partition} k{key} ({:?})", Sort::of(key)),
+            name: format!("{partition} k{key} ({:?})", KeyKind::of(key)),
             partition,
-            is_early: Sort::of(key) == Sort::Early,
+            is_early: KeyKind::of(key) == KeyKind::Early,
             calls: calls.map(|(number, call)| (number as u32, *call)).collect(),
             history: world.journal.history(head),
             found: Vec::new(),

@@ -39,7 +39,7 @@ struct Flags {
 /// by kind, and tests of each invariant.
 const LEAST: &[(&str, u64)] = &[
     ("done", 500_000),
-    ("pieces", 100_000),
+    ("batches_released", 100_000),
     ("installed", 200_000),
     ("refused", 500),
     ("refusals_heard", 1_000),

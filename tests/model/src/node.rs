@@ -216,11 +216,11 @@ impl Environment for Shared {
 
     fn import_result(
         &mut self,
-        lane: OpStreamId,
+        stream: OpStreamId,
         done: u64,
         result: Option<(u64, CopyGeneration, RecordResult<'_>)>,
     ) {
-        let log = self.logs.log(lane);
+        let log = self.logs.log(stream);
         log.advance_done(done);
         if let Some((number, copy, result)) = result {
             log.add(number, copy, result);
@@ -374,14 +374,14 @@ impl Node {
                 }
                 ReplicaEvent::Refer(op, route) => {
                     env.figures.not_owner += 1;
-                    self.workers[op.worker].told.push((
+                    self.workers[op.worker].forward_results.push((
                         op.reply,
                         Err(ExceptionKind::NotOwner(route)),
                         false,
                     ));
                 }
                 ReplicaEvent::Refuse(op, refusal) => {
-                    self.workers[op.worker].told.push((
+                    self.workers[op.worker].forward_results.push((
                         op.reply,
                         Err(ExceptionKind::Refused(refusal)),
                         false,
@@ -424,7 +424,7 @@ impl Node {
             return None;
         }
         if self.profile.lacks(Bug::LogDiesWithStream) {
-            self.shared.logs.retain(|lane| lane.node != peer.0);
+            self.shared.logs.retain(|stream| stream.node != peer.0);
         }
         Some(LinkIndex(place as u16))
     }
@@ -485,7 +485,7 @@ impl Node {
                 && let Some(out) = link.sender.loose()
             {
                 link.receiver.stream.ack(&done, out);
-                env.figures.words += 1;
+                env.figures.acks += 1;
             }
         }
     }

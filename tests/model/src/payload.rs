@@ -16,7 +16,7 @@ pub(super) const LINE_BYTES: usize = 6;
 
 /// The kind of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sort {
+pub(super) enum KeyKind {
     /// A counter whose replies wait for the copies.
     Counter,
     /// A counter that is answered early.
@@ -27,7 +27,7 @@ pub(super) enum Sort {
     Plain,
 }
 
-impl Sort {
+impl KeyKind {
     pub(super) fn of(key: u8) -> Self {
         [Self::Counter, Self::Early, Self::Item, Self::Plain][usize::from(key % 4)]
     }
@@ -51,9 +51,9 @@ pub(super) fn encode(call: u32, verb: Verb, key: u8) -> [u8; LINE_BYTES] {
 }
 
 /// The flags of an operation in a `Forward`.
-pub(super) fn marks(verb: Verb, key: u8) -> u8 {
+pub(super) fn flags_of(verb: Verb, key: u8) -> u8 {
     let read = if verb == Verb::Look { op_flags::READ } else { 0 };
-    let owner = if Sort::of(key) == Sort::Early { op_flags::OWNER } else { 0 };
+    let owner = if KeyKind::of(key) == KeyKind::Early { op_flags::OWNER } else { 0 };
     read | owner
 }
 
@@ -97,9 +97,9 @@ pub(super) fn item(step: u32) -> Vec<u8> {
 
 /// Passes the key's new state, as in a record, to `each`.
 pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
-    match Sort::of(key) {
-        Sort::Counter | Sort::Early => each(&KeyState::Counter(u64::from(step))),
-        Sort::Item | Sort::Plain => each(&KeyState::Item(&item(step))),
+    match KeyKind::of(key) {
+        KeyKind::Counter | KeyKind::Early => each(&KeyState::Counter(u64::from(step))),
+        KeyKind::Item | KeyKind::Plain => each(&KeyState::Item(&item(step))),
     }
 }
 
@@ -136,7 +136,7 @@ impl Payload {
 
     /// Evicts a plain item, if there is one.
     pub(super) fn evict(&mut self) -> Option<u8> {
-        let key = self.keys.keys().copied().find(|key| Sort::of(*key) == Sort::Plain)?;
+        let key = self.keys.keys().copied().find(|key| KeyKind::of(*key) == KeyKind::Plain)?;
         self.keys.remove(&key);
         Some(key)
     }

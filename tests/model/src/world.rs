@@ -105,11 +105,11 @@ figures! {
         /// Replies that waited for nothing.
         at_once,
         /// Parked batches that were released as a whole.
-        pieces,
+        batches_released,
         /// Records that copies installed.
         installed,
         /// Acks.
-        words,
+        acks,
         /// Refusals by copies.
         refused,
         /// Refusals that reached their senders.

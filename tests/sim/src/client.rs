@@ -83,8 +83,8 @@ impl Work {
             let (key, verb) = self.wish(&mut rng, hold);
             let words = words(&key, verb, hold);
             let (began, began_at) = (Self::now(), self.history.borrow_mut().moment());
-            let told = timeout(PATIENCE, open.ask(&words)).await;
-            let answer = if let Ok(Ok(text)) = told {
+            let received = timeout(PATIENCE, open.ask(&words)).await;
+            let answer = if let Ok(Ok(text)) = received {
                 self.understand(verb, &text)
             } else {
                 line = None;

@@ -259,7 +259,7 @@ impl Faults {
         let here = self.hosts[number].address;
         let mut ways = self.ways_of(number, false);
         let kind = self.rng.below(19);
-        let told = match kind {
+        let details = match kind {
             0 | 1 if self.is_running(number) => {
                 self.crash(sim, number);
                 self.turn_off(number, || true);
@@ -368,7 +368,7 @@ impl Faults {
             _ => return,
         };
         self.count += 1;
-        self.note(now, &format!("fault {name} {told}"));
+        self.note(now, &format!("fault {name} {details}"));
     }
 
     /// Whether every node is up and reachable, and three nodes vote.

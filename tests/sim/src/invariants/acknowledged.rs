@@ -9,13 +9,13 @@ use crate::history::{Answer, Verb};
 pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
     for (key, requests) in case.history.by_key("count:") {
         let counts = || requests.iter().filter(|request| request.verb == Verb::Incr);
-        let told = counts().filter_map(|request| match request.answer {
+        let values = counts().filter_map(|request| match request.answer {
             Answer::Value(value) => Some(value),
             _ => None,
         });
-        let acknowledged = told.clone().count() as u64;
+        let acknowledged = values.clone().count() as u64;
         let unknown = counts().filter(|request| request.is_unknown()).count() as u64;
-        let highest = told.max().unwrap_or(0);
+        let highest = values.max().unwrap_or(0);
         if highest > acknowledged + unknown {
             found.push(format!(
                 "{key}: answered {highest}, though {acknowledged} were acknowledged and {unknown} \

@@ -20,18 +20,18 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
 }
 
 fn counter(key: &str, requests: &[&Request], found: &mut Vec<String>) {
-    let mut told: Vec<(u64, &Request)> = requests
+    let mut answered: Vec<(u64, &Request)> = requests
         .iter()
         .filter_map(|request| match request.answer {
             Answer::Value(value) => Some((value, *request)),
             _ => None,
         })
         .collect();
-    told.sort_by_key(|(value, _)| *value);
+    answered.sort_by_key(|(value, _)| *value);
     // From the highest value down: no request with a higher value may have ended before this one
     // began.
     let mut earliest: Option<(u64, &Request)> = None;
-    for (value, request) in told.into_iter().rev() {
+    for (value, request) in answered.into_iter().rev() {
         if let Some((higher, other)) = earliest
             && other.is_before(request)
             && higher > value
