@@ -248,7 +248,7 @@ mod tests {
 
         /// Reads `bytes`, sends an ack, and returns the numbers of the frames received.
         fn read(&mut self, bytes: &[u8]) -> Vec<u32> {
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             self.receiver.inbound.push(bytes);
             while let Some(frame) = self.receiver.inbound.frame(1 << 20).expect("all is right") {
                 let length = frame.bytes();
@@ -257,7 +257,7 @@ mod tests {
                     self.sender.on_ack(&ack).expect("it fits");
                     self.sender.stream.acknowledge(ack.held, 0).expect("it fits");
                 } else {
-                    heard.push(TermCheck::decode(frame.body).expect("it is a round").term.0);
+                    received.push(TermCheck::decode(frame.body).expect("it is a round").term.0);
                     self.receiver.stream.advance(length);
                 }
                 self.receiver.inbound.consume(length);
@@ -267,7 +267,7 @@ mod tests {
             {
                 self.receiver.stream.ack(&[], out);
             }
-            heard
+            received
         }
     }
 
@@ -281,19 +281,19 @@ mod tests {
 
     #[test]
     fn nothing_comes_twice_or_is_missed_over_many_links() {
-        let (mut left, mut right, mut heard) = (End::default(), End::default(), Vec::new());
-        let mut said = 0;
+        let (mut left, mut right, mut received) = (End::default(), End::default(), Vec::new());
+        let mut sent = 0;
         for number in 1..50 {
             connect_both(number, &mut left, &mut right);
             assert!(!connect(number, &mut left.sender, &mut left.receiver), "it is not newer");
             for _ in 0..number % 4 {
-                said += 1;
-                left.send(said);
+                sent += 1;
+                left.send(sent);
             }
             let bytes = left.write();
             // A part of the bytes arrives, often cut within a frame; sometimes the ack returns.
             let arrived = &bytes[..bytes.len() * (number as usize % 5) / 4];
-            heard.extend(right.read(arrived));
+            received.extend(right.read(arrived));
             if number % 3 == 0 {
                 let bytes = right.write();
                 left.read(&bytes);
@@ -301,8 +301,8 @@ mod tests {
         }
         connect_both(50, &mut left, &mut right);
         let bytes = left.write();
-        heard.extend(right.read(&bytes));
-        assert_eq!(heard, (1..=said).collect::<Vec<_>>());
+        received.extend(right.read(&bytes));
+        assert_eq!(received, (1..=sent).collect::<Vec<_>>());
         let bytes = right.write();
         left.read(&bytes);
         assert_eq!(left.sender.stream.unacked(), 0);

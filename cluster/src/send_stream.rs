@@ -253,13 +253,13 @@ mod tests {
         #[test]
         fn peer_gets_each_byte_once(steps in prop::collection::vec((0_u8..4, 0_usize..9), 1..200)) {
             let mut stream = SendStream::default();
-            let (mut said, mut heard, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
+            let (mut sent, mut received, mut under_way) = (Vec::new(), Vec::new(), Vec::new());
             for (op_flags, count) in steps {
                 match op_flags {
                     0 => {
-                        let bytes: Vec<u8> = (0..count).map(|at| (said.len() + at) as u8).collect();
-                        said.extend_from_slice(&bytes);
-                        prop_assert_eq!(stream.append(&bytes, 0), said.len() as u64);
+                        let bytes: Vec<u8> = (0..count).map(|at| (sent.len() + at) as u8).collect();
+                        sent.extend_from_slice(&bytes);
+                        prop_assert_eq!(stream.append(&bytes, 0), sent.len() as u64);
                     }
                     1 => {
                         let count = count.min(stream.unsent().len());
@@ -268,21 +268,21 @@ mod tests {
                     }
                     2 => {
                         let count = count.min(under_way.len());
-                        heard.extend(under_way.drain(..count));
-                        stream.acknowledge(heard.len() as u64, 0).expect("it was sent");
+                        received.extend(under_way.drain(..count));
+                        stream.acknowledge(received.len() as u64, 0).expect("it was sent");
                     }
                     _ => {
                         // The connection is lost with the bytes in flight.
                         let count = count.min(under_way.len());
-                        heard.extend(under_way.drain(..count));
+                        received.extend(under_way.drain(..count));
                         under_way.clear();
-                        stream.resume(heard.len() as u64).expect("it was sent");
+                        stream.resume(received.len() as u64).expect("it was sent");
                     }
                 }
             }
             under_way.extend_from_slice(stream.unsent());
-            heard.append(&mut under_way);
-            prop_assert_eq!(heard, said);
+            received.append(&mut under_way);
+            prop_assert_eq!(received, sent);
         }
     }
 }

@@ -80,12 +80,12 @@ impl Client {
     /// Sends requests and waits for `lines` lines.
     fn ask(&mut self, requests: &[u8], lines: usize, answer: &mut [u8]) -> usize {
         self.0.write_all(requests).expect("it reads");
-        let (mut filled, mut heard) = (0, 0);
-        while heard < lines {
+        let (mut filled, mut received) = (0, 0);
+        while received < lines {
             let count = self.0.read(&mut answer[filled..]).expect("it answers");
             assert!(count > 0, "it has hung up");
             let read = &answer[filled..filled + count];
-            heard += read.split(|byte| *byte == b'\n').count() - 1;
+            received += read.split(|byte| *byte == b'\n').count() - 1;
             filled += count;
         }
         filled
@@ -98,7 +98,7 @@ fn an_operation_allocates_and_wakes_nothing() {
     let acceptor: Vec<TcpListener> =
         (0..4).map(|_| TcpListener::bind("127.0.0.1:0").expect("a free port")).collect();
     let ports: Vec<SocketAddr> =
-        acceptor.iter().map(|door| door.local_addr().expect("bound")).collect();
+        acceptor.iter().map(|listener| listener.local_addr().expect("bound")).collect();
     drop(acceptor);
     let (clients, peers) = ports.split_at(2);
     let seeds = format!("--seeds={},{}", peers[0], peers[1]);

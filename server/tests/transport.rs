@@ -34,7 +34,7 @@ const CLUSTER: u128 = 77;
 struct Node {
     since: Instant,
     answers: bool,
-    heard: Mutex<Vec<(NodeId, Frame)>>,
+    received: Mutex<Vec<(NodeId, Frame)>>,
     events: Mutex<Vec<LinkEvent>>,
 }
 
@@ -48,7 +48,7 @@ impl FrameHandler for Node {
             let mut replies: Vec<Frame> = frames.iter().filter_map(reply_to).collect();
             let _ = from.sender.send_all(&mut replies);
         }
-        self.heard.lock().extend(frames.drain(..).map(|frame| (from.node, frame)));
+        self.received.lock().extend(frames.drain(..).map(|frame| (from.node, frame)));
     }
 
     fn link(&self, event: LinkEvent) {
@@ -58,14 +58,14 @@ impl FrameHandler for Node {
 
 impl Node {
     fn new(answers: bool) -> Arc<Self> {
-        let (heard, events) = (Mutex::default(), Mutex::default());
-        Arc::new(Self { since: Instant::now(), answers, heard, events })
+        let (received, events) = (Mutex::default(), Mutex::default());
+        Arc::new(Self { since: Instant::now(), answers, received, events })
     }
 
     /// Returns the numbers of the tunnel frames from a node, in the order of arrival.
     fn ops_from(&self, node: u32) -> Vec<u64> {
-        let heard = self.heard.lock();
-        let ops = heard.iter().filter_map(|(from, frame)| match frame {
+        let received = self.received.lock();
+        let ops = received.iter().filter_map(|(from, frame)| match frame {
             frame if *from == NodeId(node) => seq_of(frame),
             _ => None,
         });
@@ -73,8 +73,8 @@ impl Node {
     }
 
     fn replies(&self) -> usize {
-        let heard = self.heard.lock();
-        heard.iter().filter(|(_, frame)| matches!(frame, Frame::Answer(_))).count()
+        let received = self.received.lock();
+        received.iter().filter(|(_, frame)| matches!(frame, Frame::Answer(_))).count()
     }
 
     fn has_event(&self, is_it: impl Fn(&LinkEvent) -> bool) -> bool {
@@ -225,12 +225,12 @@ impl Raw {
         Self { stream, input: BytesMut::new() }
     }
 
-    async fn say(&mut self, bytes: &[u8]) {
+    async fn send(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).await.expect("it is listened to");
     }
 
     /// Returns the next frame with its bytes; `None` at the end.
-    async fn hear(&mut self) -> Option<(Frame, Bytes)> {
+    async fn receive(&mut self) -> Option<(Frame, Bytes)> {
         loop {
             let bytes = frame_bytes(&self.input);
             if let DecodedFrame::Frame(frame) =
@@ -249,17 +249,17 @@ impl Raw {
     }
 
     /// Exchanges the handshake, without a key.
-    async fn greet(&mut self, side: Side, node: u32) {
+    async fn exchange_handshake(&mut self, side: Side, node: u32) {
         let ours = bytes_of(&Frame::Hello(hello(node)));
-        self.say(&ours).await;
-        let Some((Frame::Hello(_), theirs)) = self.hear().await else { panic!("no hello") };
+        self.send(&ours).await;
+        let Some((Frame::Hello(_), theirs)) = self.receive().await else { panic!("no hello") };
         let (connecting, accepting) = match side {
             Side::Connecting => (&ours[..], &theirs[..]),
             Side::Accepting => (&theirs[..], &ours[..]),
         };
         let proof = Proof::new(b"", side, connecting, accepting);
-        self.say(&bytes_of(&Frame::Proof(proof))).await;
-        assert!(matches!(self.hear().await, Some((Frame::Proof(_), _))));
+        self.send(&bytes_of(&Frame::Proof(proof))).await;
+        assert!(matches!(self.receive().await, Some((Frame::Proof(_), _))));
     }
 }
 

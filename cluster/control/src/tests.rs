@@ -43,7 +43,7 @@ struct World {
 struct Running {
     control: Control,
     disk: Disk,
-    hands: JoinHandle<()>,
+    serving: JoinHandle<()>,
 }
 
 impl World {
@@ -66,8 +66,8 @@ impl World {
         options.seeds = self.names.iter().map(|&name| name.to_owned()).collect();
         let control = Control::start(store, options, self.net.peers(name)).await.expect("it works");
         self.net.attach(name, control.clone());
-        let hands = tokio::spawn(hands(control.clone()));
-        self.nodes.insert(name, Running { control: control.clone(), disk, hands });
+        let serving = tokio::spawn(serve_partitions(control.clone()));
+        self.nodes.insert(name, Running { control: control.clone(), disk, serving });
         control
     }
 
@@ -109,7 +109,7 @@ impl World {
     async fn end(&mut self, name: &'static str) -> Disk {
         let running = self.nodes.remove(name).expect("it runs");
         running.disk.cut();
-        running.hands.abort();
+        running.serving.abort();
         running.control.stop().await;
         running.disk.after_power_cut(|| false)
     }
@@ -169,7 +169,7 @@ impl World {
 }
 
 /// Acts as a server for the partitions of which it is primary: copies, and hands over.
-async fn hands(control: Control) {
+async fn serve_partitions(control: Control) {
     let mut watch = control.watch();
     loop {
         let map = watch.changed().await.map;

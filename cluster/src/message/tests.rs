@@ -150,7 +150,7 @@ fn a_number_is_written_in_one_way() {
     assert_eq!(decoded(&[3, 0, 0, 0, FAREWELL, 0, 0]), Err(MessageError::Long(1)));
 }
 
-fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> Hello {
+fn hello_of(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> Hello {
     Hello {
         version_min: *versions.start(),
         version_max: *versions.end(),
@@ -167,14 +167,14 @@ fn greeting(node: u32, nonce: u8, versions: std::ops::RangeInclusive<u16>) -> He
 
 #[test]
 fn two_nodes_agree_on_the_newest_common_version() {
-    let old = greeting(1, 1, 1..=3);
-    let new = greeting(2, 2, 2..=5);
+    let old = hello_of(1, 1, 1..=3);
+    let new = hello_of(2, 2, 2..=5);
     assert_eq!((old.agree(&new), new.agree(&old)), (Ok(3), Ok(3)));
-    assert_eq!(old.agree(&greeting(2, 2, 4..=5)), Err(CloseReason::NoVersion));
+    assert_eq!(old.agree(&hello_of(2, 2, 4..=5)), Err(CloseReason::NoVersion));
     assert_eq!(common_version(&(2..=2), &(1..=1)), None);
     assert_eq!(common_version(&(1..=9), &(4..=5)), Some(5));
-    assert_eq!(old.agree(&greeting(1, 2, 1..=3)), Err(CloseReason::Myself));
-    assert_eq!(old.agree(&greeting(2, 1, 1..=3)), Err(CloseReason::Myself));
+    assert_eq!(old.agree(&hello_of(1, 2, 1..=3)), Err(CloseReason::Myself));
+    assert_eq!(old.agree(&hello_of(2, 1, 1..=3)), Err(CloseReason::Myself));
     let other = Hello { cluster: 8, ..new.clone() };
     assert_eq!(old.agree(&other), Err(CloseReason::OtherCluster));
     let newcomer = Hello { cluster: 0, node: NodeId(0), ..new };
@@ -184,20 +184,20 @@ fn two_nodes_agree_on_the_newest_common_version() {
 
 #[test]
 fn a_proof_is_of_this_key_this_side_and_these_hellos() {
-    let connecting = frame_bytes(&encoded(&Frame::Hello(greeting(1, 1, 1..=3)))).expect("whole");
-    let accepting = frame_bytes(&encoded(&Frame::Hello(greeting(2, 2, 1..=3)))).expect("whole");
+    let connecting = frame_bytes(&encoded(&Frame::Hello(hello_of(1, 1, 1..=3)))).expect("whole");
+    let accepting = frame_bytes(&encoded(&Frame::Hello(hello_of(2, 2, 1..=3)))).expect("whole");
     let proof = Proof::new(b"key", Side::Connecting, &connecting, &accepting);
     assert!(proof.is_by(b"key", Side::Connecting, &connecting, &accepting));
     assert!(!proof.is_by(b"kez", Side::Connecting, &connecting, &accepting));
     assert!(!proof.is_by(b"key", Side::Accepting, &connecting, &accepting));
     assert!(!proof.is_by(b"key", Side::Connecting, &accepting, &connecting));
-    let downgraded = frame_bytes(&encoded(&Frame::Hello(greeting(2, 2, 1..=2)))).expect("whole");
+    let downgraded = frame_bytes(&encoded(&Frame::Hello(hello_of(2, 2, 1..=2)))).expect("whole");
     assert!(!proof.is_by(b"key", Side::Connecting, &connecting, &downgraded));
 }
 
 #[test]
 fn unauthenticated_frames_are_short() {
-    let hello = encoded(&Frame::Hello(greeting(1, 1, 1..=3)));
+    let hello = encoded(&Frame::Hello(hello_of(1, 1, 1..=3)));
     assert!(hello.len() < HELLO_BYTES_MAX);
     let mut front = BytesMut::from(&[0, 4, 0, 0][..]);
     assert_eq!(decode(&mut front, FrameBounds::unauthenticated()), Err(MessageError::Length(1024)));
@@ -252,7 +252,7 @@ proptest! {
 fn data_link_names_are_bounded_and_counted() {
     let with = |index, number| {
         let data_link = Some(DataLinkId { index, number });
-        encoded(&Frame::Hello(Hello { workers: 2, data_link, ..greeting(1, 2, 1..=1) }))
+        encoded(&Frame::Hello(Hello { workers: 2, data_link, ..hello_of(1, 2, 1..=1) }))
     };
     assert!(matches!(decoded(&with(15, 1)), Ok(DecodedFrame::Frame(_))));
     for (index, number) in [(16, 1), (1, 0)] {

@@ -71,7 +71,7 @@ fn note(seen: &mut Vec<Seen>) -> impl FnMut(OpEnd<'_>) + '_ {
 }
 
 /// Answers the requests from index `first` on by text or an exception.
-fn hear(
+fn receive_answers(
     streams: &mut OpStreams,
     ms: u64,
     sending: u64,
@@ -103,13 +103,13 @@ fn answers_are_cut_by_token() {
     let frame = forward(&out);
     assert_eq!((frame.count(), frame.first, frame.done, frame.lines.len()), (4, 1, 1, 16));
     assert!(send_new(&mut streams, stream).is_empty(), "nothing is sent twice");
-    let seen = hear(&mut streams, 1, frame.sending, 1, &[Ok(b"b"), Ok(b"cc"), Ok(b"d")]);
+    let seen = receive_answers(&mut streams, 1, frame.sending, 1, &[Ok(b"b"), Ok(b"cc"), Ok(b"d")]);
     let expected = [(7, 1, 1, &b"b"[..]), (8, 0, 1, b"cc"), (7, 2, 1, b"d")];
     let expected =
         expected.map(|(token, at, count, text)| Seen::Done(token, at, count, text.to_vec()));
     assert_eq!(seen, expected);
     assert_eq!((streams.done(stream), streams.unanswered()), (1, 1));
-    let seen = hear(&mut streams, 1, frame.sending, 0, &[Ok(b"a"), Ok(b"again")]);
+    let seen = receive_answers(&mut streams, 1, frame.sending, 0, &[Ok(b"a"), Ok(b"again")]);
     assert_eq!(seen, [Seen::Done(7, 0, 1, b"a".to_vec())]);
     assert_eq!((streams.done(stream), streams.unanswered()), (5, 0));
 }
@@ -129,9 +129,12 @@ fn answer_to_an_older_sending_is_dropped() {
         frame.requests().all(|request| request.op_flags & op_flags::AGAIN != 0)
             && frame.stream.owner == OWNER
     }));
-    assert_eq!(hear(&mut streams, 2, old, 0, &[Ok(b"x"), Ok(b"y")]), []);
+    assert_eq!(receive_answers(&mut streams, 2, old, 0, &[Ok(b"x"), Ok(b"y")]), []);
     let (sending, text) = (newer[1].sending, b"z".to_vec());
-    assert_eq!(hear(&mut streams, 2, sending, 0, &[Ok(b"z")]), [Seen::Done(1, 1, 1, text)]);
+    assert_eq!(
+        receive_answers(&mut streams, 2, sending, 0, &[Ok(b"z")]),
+        [Seen::Done(1, 1, 1, text)]
+    );
     assert_eq!(streams.done(stream), 1);
 }
 
@@ -142,13 +145,13 @@ fn refused_operation_goes_to_the_newer_owner() {
     let out = send_new(&mut streams, stream);
     let sending = forward(&out).sending;
     let refused = ExceptionKind::NotOwner(route(3, 2));
-    assert_eq!(hear(&mut streams, 1, sending, 0, &[Err(refused)]), []);
+    assert_eq!(receive_answers(&mut streams, 1, sending, 0, &[Err(refused)]), []);
     let frames = send_again(&mut streams, 1, route(3, 2));
     assert_eq!((frames.len(), frames[0].0), (1, NodeId(3)));
     let frame = forward(&frames[0].1);
     assert_eq!((frame.first, frame.stream.owner), (1, OWNER), "it keeps its name");
     let refused = ExceptionKind::Refused(Refusal::Busy);
-    let seen = hear(&mut streams, 2, frame.sending, 0, &[Err(refused)]);
+    let seen = receive_answers(&mut streams, 2, frame.sending, 0, &[Err(refused)]);
     assert_eq!(seen, [Seen::NotApplied(1, 0)], "each sending was refused");
 }
 
@@ -158,7 +161,7 @@ fn unknown_outcome_is_never_reported_as_refused() {
     submit(&mut streams, stream, 1, 0);
     let out = send_new(&mut streams, stream);
     let deposed = ExceptionKind::Deposed(None);
-    assert_eq!(hear(&mut streams, 1, forward(&out).sending, 0, &[Err(deposed)]), []);
+    assert_eq!(receive_answers(&mut streams, 1, forward(&out).sending, 0, &[Err(deposed)]), []);
     for ms in 1..10 {
         assert_eq!(
             send_again(&mut streams, ms, route(2, 1)),
@@ -169,7 +172,7 @@ fn unknown_outcome_is_never_reported_as_refused() {
     let frames = send_again(&mut streams, 11, route(3, 2));
     let sending = forward(&frames[0].1).sending;
     let refused = ExceptionKind::Refused(Refusal::Busy);
-    assert_eq!(hear(&mut streams, 21, sending, 0, &[Err(refused)]), []);
+    assert_eq!(receive_answers(&mut streams, 21, sending, 0, &[Err(refused)]), []);
     let mut seen = Vec::new();
     streams.tick(now(2000), |_| 0, note(&mut seen));
     assert_eq!(seen, [Seen::Unknown(1, 0)]);
@@ -202,7 +205,7 @@ fn opened_operation_is_sent_under_its_number() {
     let frames = send_again(&mut streams, 1, route(3, 2));
     let frame = forward(&frames[0].1);
     assert_eq!((frame.first, frame.lines), (1, &b"line"[..]));
-    let seen = hear(&mut streams, 2, frame.sending, 0, &[Ok(b"8")]);
+    let seen = receive_answers(&mut streams, 2, frame.sending, 0, &[Ok(b"8")]);
     assert_eq!(seen, [Seen::Done(9, 4, 1, b"8".to_vec())]);
     assert_eq!(streams.done(stream), 3);
 }

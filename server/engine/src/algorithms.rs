@@ -240,9 +240,9 @@ pub(crate) fn take_general(
 }
 
 /// Gives units back; usage does not fall below 0.
-pub fn put_back(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
+pub fn refund(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
     if let Some(limiter) = Limiter::of(policy) {
-        with!(limiter, limiter => limiter.put_back(state, now, units));
+        with!(limiter, limiter => limiter.refund(state, now, units));
     }
 }
 

@@ -174,7 +174,7 @@ impl Holders {
     }
 
     /// Gives back units of the newest holds.
-    pub(crate) fn put_back(&mut self, units: u64, now: i64) {
+    pub(crate) fn refund(&mut self, units: u64, now: i64) {
         let (mut left, mut cut, mut rest) = (units, None, None);
         while left > 0
             && let Some(last) = self.by_lease.last()

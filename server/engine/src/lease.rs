@@ -227,7 +227,7 @@ fn report<'a>(
     // The units were spent some time after they were taken. Those given back are the newest.
     algorithms::recount(&loaded.policy, &mut loaded.state, at.now, spent + given);
     if given > 0 {
-        algorithms::put_back(&loaded.policy, &mut loaded.state, at.now, given);
+        algorithms::refund(&loaded.policy, &mut loaded.state, at.now, given);
     }
     // The units that the client keeps leave the window at their original time.
     let counted = algorithms::counted_for(&loaded.policy, &loaded.state, at.now, at.hash);

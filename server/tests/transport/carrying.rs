@@ -162,7 +162,7 @@ async fn stuck(a: &Host) -> (Raw, PeerSender, u64) {
     let sender = a.transport.sender(NodeId(9), &address);
     sender.send(op(1)).expect("there is room");
     let mut peer = Raw::accept(&listener).await;
-    peer.greet(Side::Accepting, 9).await;
+    peer.exchange_handshake(Side::Accepting, 9).await;
     let mut sent = 1;
     // The system buffers some megabytes before writes block.
     let mut full = 0;
@@ -196,12 +196,12 @@ async fn a_peer_that_does_not_read_fills_only_its_window() {
 
     // The peer reads again: it receives every accepted frame, and the window has room.
     for seq in 1..=sent {
-        let Some((frame, _)) = peer.hear().await else { panic!("it ended") };
+        let Some((frame, _)) = peer.receive().await else { panic!("it ended") };
         assert_eq!(seq_of(&frame), Some(seq));
     }
-    assert!(matches!(peer.hear().await, Some((Frame::Answer(_), _))));
+    assert!(matches!(peer.receive().await, Some((Frame::Answer(_), _))));
     sender.send(op(sent + 1)).expect("there is room again");
-    assert!(matches!(peer.hear().await, Some((frame, _)) if seq_of(&frame) == Some(sent + 1)));
+    assert!(matches!(peer.receive().await, Some((frame, _)) if seq_of(&frame) == Some(sent + 1)));
     assert_eq!(a.metrics(9).lost, 0);
 }
 
@@ -213,7 +213,7 @@ async fn a_peer_that_reads_no_answers_is_not_read() {
     socket.set_recv_buffer_size(64 << 10).expect("a good size");
     let stream = socket.connect(b.address.parse().expect("an address")).await;
     let mut raw = Raw { stream: stream.expect("it listens"), input: BytesMut::new() };
-    raw.greet(Side::Connecting, 9).await;
+    raw.exchange_handshake(Side::Connecting, 9).await;
     let stream = raw.stream.into_std().expect("it is plain");
     let copy = stream.try_clone().expect("files are left");
     let mut write = TcpStream::from_std(copy).expect("there is a runtime");
@@ -222,16 +222,16 @@ async fn a_peer_that_reads_no_answers_is_not_read() {
             write.write_all(&bytes_of(&op(seq))).await.expect("it is read in the end");
         }
     });
-    let heard = || b.metrics(9).frames_in;
+    let received = || b.metrics(9).frames_in;
     let mut before = u64::MAX;
-    while before != heard() || before == 0 {
-        before = heard();
+    while before != received() || before == 0 {
+        before = received();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(before < 300_000, "it reads on and on");
     raw.stream = TcpStream::from_std(stream).expect("there is a runtime");
     for seq in 1..=300_000 {
-        let Some((Frame::Answer(reply), _)) = raw.hear().await else { panic!("it ended") };
+        let Some((Frame::Answer(reply), _)) = raw.receive().await else { panic!("it ended") };
         assert_eq!(reply.id, seq);
     }
     sending.await.expect("all is sent");

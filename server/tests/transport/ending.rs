@@ -80,12 +80,12 @@ async fn a_bad_frame_ends_its_link_with_a_farewell() {
     let (a, b) = (Host::new(1), Host::new(2));
     a.to(2, &b).send(op(1)).expect("there is room");
     let mut raw = Raw::connect(&b).await;
-    raw.greet(Side::Connecting, 9).await;
+    raw.exchange_handshake(Side::Connecting, 9).await;
     let mut wire = bytes_of(&op(1));
     wire.extend([3, 0, 0, 0, 99, 0, 0]);
-    raw.say(&wire).await;
+    raw.send(&wire).await;
     let mut said = Vec::new();
-    while let Some((frame, _)) = raw.hear().await {
+    while let Some((frame, _)) = raw.receive().await {
         said.push(frame);
     }
     assert!(matches!(said.last(), Some(Frame::Farewell(CloseReason::BadFrame))), "{said:?}");

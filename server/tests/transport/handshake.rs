@@ -106,21 +106,21 @@ async fn garbage_gets_a_farewell_and_no_link() {
     let b = Host::new(2);
     for garbage in [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 100], &[5, 0, 0, 0, 99, 1, 2, 3, 4]] {
         let mut raw = Raw::connect(&b).await;
-        raw.say(garbage).await;
-        let said = raw.hear().await;
+        raw.send(garbage).await;
+        let said = raw.receive().await;
         assert!(matches!(said, Some((Frame::Farewell(CloseReason::BadFrame), _))), "{said:?}");
-        assert!(raw.hear().await.is_none());
+        assert!(raw.receive().await.is_none());
     }
     // Only a hello may come first, and it may arrive in two parts; an operation may not.
     let mut raw = Raw::connect(&b).await;
-    raw.say(&bytes_of(&op(1))).await;
-    assert!(matches!(raw.hear().await, Some((Frame::Farewell(CloseReason::BadFrame), _))));
+    raw.send(&bytes_of(&op(1))).await;
+    assert!(matches!(raw.receive().await, Some((Frame::Farewell(CloseReason::BadFrame), _))));
     let hello = bytes_of(&Frame::Hello(hello(1)));
     let mut raw = Raw::connect(&b).await;
-    raw.say(&hello[..30]).await;
+    raw.send(&hello[..30]).await;
     tokio::task::yield_now().await;
-    raw.say(&hello[30..]).await;
-    assert!(matches!(raw.hear().await, Some((Frame::Hello(_), _))));
+    raw.send(&hello[30..]).await;
+    assert!(matches!(raw.receive().await, Some((Frame::Hello(_), _))));
     assert!(!b.node.is_up());
 }
 
@@ -128,11 +128,11 @@ async fn garbage_gets_a_farewell_and_no_link() {
 async fn an_operation_instead_of_a_proof_gets_no_link() {
     let b = Host::new(2);
     let mut raw = Raw::connect(&b).await;
-    raw.say(&bytes_of(&Frame::Hello(hello(1)))).await;
-    raw.say(&bytes_of(&op(1))).await;
-    assert!(matches!(raw.hear().await, Some((Frame::Hello(_), _))));
-    assert!(matches!(raw.hear().await, Some((Frame::Farewell(CloseReason::BadFrame), _))));
-    assert!(b.node.heard.lock().is_empty());
+    raw.send(&bytes_of(&Frame::Hello(hello(1)))).await;
+    raw.send(&bytes_of(&op(1))).await;
+    assert!(matches!(raw.receive().await, Some((Frame::Hello(_), _))));
+    assert!(matches!(raw.receive().await, Some((Frame::Farewell(CloseReason::BadFrame), _))));
+    assert!(b.node.received.lock().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn strangers_are_few_and_do_not_stay() {
     until("all came", || came(b.transport.unauthenticated())).await;
     let Unauthenticated { now, refused, .. } = b.transport.unauthenticated();
     assert!(now <= UNAUTHENTICATED_MAX && refused >= 36, "{now} {refused}");
-    assert!(raws[0].hear().await.is_none(), "the oldest went");
+    assert!(raws[0].receive().await.is_none(), "the oldest went");
     // All are silent. The paused clock advances only to timers, so the wait takes no time.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(b.transport.unauthenticated().now, 0);

@@ -130,7 +130,7 @@ pub(super) async fn seek(node: &Arc<ControlNode>) -> Result<(), StoreError> {
             StartMode::Join => None,
         };
         if let Some(membership) = greet_all(node).await {
-            return node.sit(membership).await;
+            return node.set_membership(membership).await;
         }
         let now = node.now();
         let is_founder = {
@@ -176,7 +176,7 @@ async fn found(node: &Arc<ControlNode>) -> Result<(), StoreError> {
     // Only the front of the id is logged, because key hashes are seeded with the id.
     let cluster_front = format!("{:08x}", (cluster >> 96) as u32);
     tracing::info!(target: "tollgate::life", cluster = cluster_front, "this node founds a cluster");
-    node.sit(Membership { cluster, node: NodeId(1), is_founder: true }).await
+    node.set_membership(Membership { cluster, node: NodeId(1), is_founder: true }).await
 }
 
 /// Greets all seeds. Returns a membership if one of them belongs to a cluster that admits this

@@ -296,7 +296,7 @@ async fn register(node: Arc<ControlNode>, membership: Membership) {
                 "the cluster had forgotten this node, which gets a new id and new copies"
             );
             let membership = Membership { node: id, is_founder: false, ..membership };
-            if let Err(error) = node.sit(membership).await {
+            if let Err(error) = node.set_membership(membership).await {
                 tracing::error!(
                     %error,
                     "this node cannot store its new id. Free space or repair the disk of the data \

@@ -59,7 +59,7 @@ const COMMAND_BYTES_MAX: usize = 64 << 10;
 #[derive(Default)]
 struct Leader {
     dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
-    burials: Vec<Duration>,
+    marked_dead: Vec<Duration>,
     targets: Option<(Vec<Member>, u8, Vec<PartitionOwners>)>,
     /// The nodes with a wrong wall clock.
     off: BTreeSet<NodeId>,
@@ -130,7 +130,7 @@ impl Leader {
             }
             let now = node.now();
             let dead = commands.iter().filter(|one| matches!(one, MapCommand::Bury(..)));
-            self.burials.extend(dead.map(|_| now));
+            self.marked_dead.extend(dead.map(|_| now));
             write_all(raft, commands).await?;
         }
         Some(())
@@ -163,8 +163,8 @@ impl Leader {
         }
         let lost_after = map.settings().lost_after_ms.map(Duration::from_millis);
         let lost = lost_after.map_or_else(BTreeSet::new, |after| self.dead_for(after, now));
-        self.burials.retain(|at| now.saturating_sub(*at) < HOLD);
-        let hold_copies = self.burials.len() * 3 > map.nodes().len();
+        self.marked_dead.retain(|at| now.saturating_sub(*at) < HOLD);
+        let hold_copies = self.marked_dead.len() * 3 > map.nodes().len();
         let (off, unmeasured) = self.judge_clocks(node, map, me);
         let serving = {
             let state = node.state.lock();

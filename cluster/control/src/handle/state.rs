@@ -337,7 +337,10 @@ impl ControlNode {
     }
 
     /// Stores a first or another membership, and restarts Raft under its id.
-    pub(super) async fn sit(self: &Arc<Self>, membership: Membership) -> Result<(), StoreError> {
+    pub(super) async fn set_membership(
+        self: &Arc<Self>,
+        membership: Membership,
+    ) -> Result<(), StoreError> {
         let raft = self.state.lock().raft.take();
         if let Some(raft) = raft {
             let _ = raft.shutdown().await;

@@ -35,13 +35,13 @@ const POLL: Duration = Duration::from_millis(10);
 pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
     let Some(raft) = node.raft().filter(|_| node.is_leader()) else { return true };
     let Some(metrics) = node.metrics() else { return false };
-    let heirs = heirs(node, &metrics);
-    if heirs.is_empty() || std::mem::replace(&mut node.state.lock().steps_down, true) {
+    let candidates = candidates(node, &metrics);
+    if candidates.is_empty() || std::mem::replace(&mut node.state.lock().steps_down, true) {
         return false;
     }
     raft.runtime_config().heartbeat(false);
     sleep(LEASE_MAX).await;
-    for transfer_target in heirs {
+    for transfer_target in candidates {
         if !node.is_leader() {
             break;
         }
@@ -58,7 +58,7 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
 }
 
 /// The voters that can lead at once: active and joining nodes, those with the longest log first.
-fn heirs(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) -> Vec<NodeId> {
+fn candidates(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) -> Vec<NodeId> {
     let map = node.published.map();
     let has = |id: &NodeId| {
         let matching = metrics.replication.as_ref()?.get(&u64::from(id.0))?.as_ref()?;
@@ -66,14 +66,14 @@ fn heirs(node: &ControlNode, metrics: &RaftMetrics<u64, openraft::BasicNode>) ->
     };
     let me = node.id();
     let voters = metrics.membership_config.membership().voter_ids().map(node_id);
-    let mut heirs: Vec<NodeId> =
+    let mut candidates: Vec<NodeId> =
         voters.filter(|id| Some(*id) != me && stays(&map, *id) && has(id).is_some()).collect();
     // Voters with a slow, full or failed disk come last.
     let state = node.state.lock();
     let disk = |id: &NodeId| state.conditions.get(id).map(|other| other.disk).unwrap_or_default();
-    heirs.sort_by_key(|id| (disk(id) != DiskState::Fine, std::cmp::Reverse(has(id))));
-    heirs.truncate(CANDIDATES_MAX);
-    heirs
+    candidates.sort_by_key(|id| (disk(id) != DiskState::Fine, std::cmp::Reverse(has(id))));
+    candidates.truncate(CANDIDATES_MAX);
+    candidates
 }
 
 fn stays(map: &Map, id: NodeId) -> bool {

@@ -60,12 +60,12 @@ impl MapStateMachine {
 
     fn become_one(&mut self, meta: &Meta, map: Map) {
         self.applied = meta.last_log_id;
-        self.sit(meta.last_membership.clone());
+        self.set_membership(meta.last_membership.clone());
         self.published.replace(map.clone());
         self.map = map;
     }
 
-    fn sit(&mut self, membership: RaftMembership) {
+    fn set_membership(&mut self, membership: RaftMembership) {
         if let Some(log_id) = membership.log_id() {
             self.published
                 .set_voters(log_id.index + 1, membership.voter_ids().map(node_id).collect());
@@ -86,7 +86,7 @@ impl MapStateMachine {
         let answer = match entry.payload {
             EntryPayload::Blank => None,
             EntryPayload::Membership(membership) => {
-                self.sit(RaftMembership::new(Some(entry.log_id), membership));
+                self.set_membership(RaftMembership::new(Some(entry.log_id), membership));
                 None
             }
             EntryPayload::Normal(command) => Some(self.map.apply(&command)),

@@ -251,7 +251,7 @@ impl Bucket {
     /// Gives units back at their usual price: the surcharge of a warm-up stays paid, and the stored
     /// permits stay. The warmth may have changed since the take, and a refund at another price
     /// could let more pass than was ever paid for.
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let Some(mut seen) = self.see(state, now) else { return };
         seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);

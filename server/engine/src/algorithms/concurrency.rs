@@ -80,7 +80,7 @@ impl Concurrency {
 
     /// Gives units back, those of the newest holds first.
     #[expect(clippy::unused_self, reason = "all algorithms give back alike")]
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let mut holds = ConcurrencyHolds::read(state, now);
         let mut left = units;
         for hold in holds.list.iter_mut().rev() {

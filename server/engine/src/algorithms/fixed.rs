@@ -84,7 +84,7 @@ impl Fixed {
     }
 
     /// Gives units back.
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         match self.open(state, now, None) {
             Some(open) => write(state, open.span, open.used.saturating_sub(units)),
             None => state.clear(),

@@ -99,7 +99,7 @@ impl Gcra {
         tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
     }
 
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         if let Some(stored) = tat::decode(state) {
             let stored = stored.saturating_sub(tat::cost(self.rate, units));
             self.keep(stored, state, now);

@@ -149,7 +149,7 @@ impl Leaky {
         tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
     }
 
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         if let Some(stored) = tat::decode(state) {
             self.keep(stored.saturating_sub(self.cost(units)), state, now);
         }

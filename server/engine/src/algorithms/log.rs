@@ -75,7 +75,7 @@ impl Log {
     }
 
     /// Gives units back, those of the newest attempts first.
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         let mut live = self.read(state, now);
         live.trim(state);
         let mut left = units.min(live.units);

@@ -91,7 +91,7 @@ impl Sliding {
     }
 
     /// Gives units back, the newest first.
-    pub(crate) fn put_back(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
         if state.is_empty() {
             return;
         }

@@ -238,7 +238,7 @@ proptest! {
             let now = at(clock);
             let attempt = step.ask(COUNT_MAX, COUNT_MAX, over);
             match step.act {
-                0 => put_back(&old, &mut state, now, attempt.cost),
+                0 => refund(&old, &mut state, now, attempt.cost),
                 1 => set_used(&old, &mut state, now, attempt.cost),
                 2 => shift(&old, &mut state, by >> (clock % 128)),
                 3 => {

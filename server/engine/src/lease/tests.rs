@@ -118,7 +118,7 @@ impl Bench {
     }
 
     /// Refunds units that were not lent, and returns the remaining units.
-    fn put_back(&mut self, policy: &Policy, units: u64) -> Option<u64> {
+    fn refund(&mut self, policy: &Policy, units: u64) -> Option<u64> {
         match self.engine.refund(self.now(), self.hash, KEY, Some(PolicyRef::from(policy)), units) {
             TakeResult::Decided(facts) => Some(facts.decision.left()),
             _ => None,
@@ -489,7 +489,7 @@ fn a_shadow_policy_lends_every_want() {
 fn outstanding_units_stay_counted_after_any_change() {
     let (mut bench, policy) = (Bench::new(), fixed(100));
     bench.lease(&policy, &ask("a", 50));
-    assert_eq!(bench.put_back(&policy, 1000), Some(50));
+    assert_eq!(bench.refund(&policy, 1000), Some(50));
     assert_eq!(bench.remaining(&policy), 50);
     let set = SetUsage { used: 0, client_flags: 0, compare_cas: None };
     bench.engine.set_used(bench.now(), bench.hash, KEY, Some(PolicyRef::from(&policy)), &set);
@@ -619,7 +619,7 @@ fn outstanding_units_count_under_another_policy() {
     bench.lease(&fixed(10), &LeaseParams { ttl: Some(60 * SECOND), ..ask("a", 5) });
     for _ in 0..59 {
         bench.wait(1);
-        bench.put_back(&calendar, 0);
+        bench.refund(&calendar, 0);
         assert_eq!((bench.remaining(&calendar), bench.outstanding(&calendar)), (5, 5));
     }
 }

@@ -48,9 +48,9 @@ impl Engine {
         match loaded.set {
             Some(set) => {
                 let now = algorithms::instant(now);
-                self.store.change_holders(set, |holders| holders.put_back(units, now));
+                self.store.change_holders(set, |holders| holders.refund(units, now));
             }
-            None => algorithms::put_back(&loaded.policy, &mut loaded.state, now, units),
+            None => algorithms::refund(&loaded.policy, &mut loaded.state, now, units),
         }
     }
 

@@ -56,7 +56,7 @@ struct ReadLink {
 /// The data links of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct WorkerLinks {
-    places: Slab<ReadLink>,
+    read_links: Slab<ReadLink>,
     ready: Arc<ReadyQueue>,
     memory: ReadScratch,
 }
@@ -83,7 +83,7 @@ struct ReadFindings {
 impl WorkerLinks {
     /// Whether some link is ready to be read.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.places.is_empty() && !self.ready.lock().is_empty()
+        !self.read_links.is_empty() && !self.ready.lock().is_empty()
     }
 
     /// Takes over a connection. An older one of the same link ends before the first read.
@@ -110,8 +110,8 @@ impl WorkerLinks {
         let is_older =
             |read_link: &ReadLink| read_link.links.peer == links.peer && read_link.link.k == link.k;
         let older =
-            self.places.iter().find(|(_, read_link)| is_older(read_link)).map(|(key, _)| key);
-        let entry = self.places.vacant_entry();
+            self.read_links.iter().find(|(_, read_link)| is_older(read_link)).map(|(key, _)| key);
+        let entry = self.read_links.vacant_entry();
         let queue = Arc::new(ReadyWaker::new(entry.key(), &self.ready, context.waker()));
         let waker = Waker::from(Arc::clone(&queue));
         let has_tls = tls.is_some();
@@ -144,7 +144,7 @@ impl WorkerLinks {
             waker,
         });
         if let Some(older) = older {
-            let read_link = self.places.remove(older);
+            let read_link = self.read_links.remove(older);
             read_link.link.transport.end(read_link.number);
             node.data_link_down(&read_link.links, &read_link.link, read_link.number, now_ns);
         }
@@ -164,7 +164,7 @@ impl WorkerLinks {
         for _ in 0..count {
             let Some(key) = self.ready.lock().pop_front() else { break };
             // Keys are reused, so a successor may be read once too often.
-            let Some(read_link) = self.places.get_mut(key) else { continue };
+            let Some(read_link) = self.read_links.get_mut(key) else { continue };
             read_link.queue.queued.store(false, Ordering::Release);
             let mut findings = ReadFindings::default();
             let outcome =
@@ -183,7 +183,7 @@ impl WorkerLinks {
     }
 
     fn end(&mut self, node: &Node, now_ns: u64, key: usize, why: &ConnectionError) {
-        let ReadLink { links, link, number, .. } = self.places.remove(key);
+        let ReadLink { links, link, number, .. } = self.read_links.remove(key);
         tracing::info!(node = %links.peer, index = link.k, number, %why, "data link down");
         link.transport.end(number);
         node.data_link_down(&links, &link, number, now_ns);
@@ -192,7 +192,7 @@ impl WorkerLinks {
     /// Flushes and closes all links, at the end of the worker.
     pub(crate) fn close(&mut self, node: &Node, now_ns: u64) {
         node.has_closed_links.store(true, Ordering::Release);
-        for read_link in self.places.drain() {
+        for read_link in self.read_links.drain() {
             read_link.link.transport.flush(now_ns);
             read_link.link.transport.end(read_link.number);
         }

@@ -227,9 +227,9 @@ fn a_refund_stops_at_zero_and_empties_the_state() {
     for interval in [false, true] {
         let mut key = Key::new(Bucket { interval, ..bucket(10, MINUTE) });
         key.take(SECOND, 7);
-        key.0.put_back(&mut key.1, at(SECOND), 3);
+        key.0.refund(&mut key.1, at(SECOND), 3);
         assert_eq!(key.remaining(SECOND), 6);
-        key.0.put_back(&mut key.1, at(SECOND), u64::MAX);
+        key.0.refund(&mut key.1, at(SECOND), u64::MAX);
         assert!(key.1.is_empty());
     }
 }
@@ -353,8 +353,8 @@ proptest! {
             let attempt = step.ask(has, bucket.capacity + bucket.debt, over);
             match step.act {
                 0 => {
-                    bucket.put_back(&mut state, at(clock), attempt.cost);
-                    twin.put_back(clock, attempt.cost);
+                    bucket.refund(&mut state, at(clock), attempt.cost);
+                    twin.refund(clock, attempt.cost);
                 }
                 1 => {
                     bucket.set_used(&mut state, at(clock), attempt.cost);

@@ -135,8 +135,8 @@ mod tests {
                 holders.note_changes();
                 match (other, some) {
                     (0, _) => {
-                        limit.put_back(&mut state, time, 3 * cost);
-                        holders.put_back(3 * cost, instant(time));
+                        limit.refund(&mut state, time, 3 * cost);
+                        holders.refund(3 * cost, instant(time));
                     }
                     (1..=3, Some(hold)) => {
                         let settled = !state.is_empty() && limit.settle(&mut state, time, hold.lease);

@@ -109,7 +109,7 @@ fn units_given_back_end_the_newest_holds() {
     let mut state = Vec::new();
     let old = hold(&limit, &mut state, at(0), 3);
     let new = hold(&limit, &mut state, at(1), 2);
-    limit.put_back(&mut state, at(2), 3);
+    limit.refund(&mut state, at(2), 3);
     assert_eq!(used(&state, at(2)), 2);
     assert!(!limit.settle(&mut state, at(2), new));
     assert!(limit.settle(&mut state, at(2), old));
@@ -170,7 +170,7 @@ fn no_policy_makes_the_holds_explode() {
     let refused = limit.take(&mut state, at(1), &take(1));
     assert_eq!((refused.verdict, refused.used), (Verdict::Deny, COUNT_MAX));
     assert_eq!(refused.retry, Some(MINUTE - 1));
-    limit.put_back(&mut state, at(1), 1);
+    limit.refund(&mut state, at(1), 1);
     assert_eq!(limit.take(&mut state, at(1), &take(1)).verdict, Verdict::Allow);
 }
 
@@ -193,7 +193,7 @@ proptest! {
             let some = twin.get(nanos as usize % (twin.len() + 1)).copied();
             match (other, some) {
                 (0, _) => {
-                    limit.put_back(&mut state, at(now), cost);
+                    limit.refund(&mut state, at(now), cost);
                     let mut left = cost;
                     for hold in twin.iter_mut().rev() {
                         let given = left.min(hold.1);
@@ -263,7 +263,7 @@ proptest! {
             let lease = limit.take(&mut state, now, &attempt).lease;
             if peek {
                 Concurrency::shift(&mut state, by);
-                limit.put_back(&mut state, now, cost / 2);
+                limit.refund(&mut state, now, cost / 2);
             }
             limit.renew(&mut state, now, lease.unwrap_or(cost), u64::MAX);
             if part {

@@ -178,7 +178,7 @@ mod calendars {
         let mut state = Vec::new();
         auto.set_used(&mut state, now, 4);
         assert_eq!(auto.used(&state, now), 4);
-        auto.put_back(&mut state, now, 1);
+        auto.refund(&mut state, now, 1);
         assert_eq!(auto.used(&state, unix(YEAR_2024 + 86_399)), 3);
         assert_eq!(auto.used(&state, unix(YEAR_2024 + 86_402)), 0);
         // The key's day begins at eight; the low bits of a hash have no effect.
@@ -260,7 +260,7 @@ mod traps {
         let limit = first(5, MINUTE);
         let mut state = Vec::new();
         limit.take(&mut state, at(0), &take(3));
-        limit.put_back(&mut state, at(1), 7);
+        limit.refund(&mut state, at(1), 7);
         assert!(state.is_empty());
         limit.set_used(&mut state, at(2), 9);
         assert_eq!(limit.used(&state, at(2)), 5);
@@ -415,7 +415,7 @@ proptest! {
             let seen = limit.take(&mut state.clone(), time(now), &Attempt { hash, ..peek(0) });
             prop_assert_eq!(seen.used, used);
             if other == 0 {
-                limit.put_back(&mut state, time(now), cost);
+                limit.refund(&mut state, time(now), cost);
                 calls = vec![used.saturating_sub(cost)];
                 continue;
             }
@@ -500,7 +500,7 @@ proptest! {
             let used = if is_over { 0 } else { kept };
             if other == 0 && cost > 0 {
                 limit.take(&mut state, now, &Attempt { over, hash, ..take(0) });
-                limit.put_back(&mut state, now, cost);
+                limit.refund(&mut state, now, cost);
                 (kept, window) = (used.saturating_sub(cost), present);
                 continue;
             }
@@ -551,7 +551,7 @@ proptest! {
                 limit.adopt(&other, &mut state, now);
             }
             if peek {
-                limit.put_back(&mut state, now, cost / 2);
+                limit.refund(&mut state, now, cost / 2);
                 limit.set_used(&mut state, now, cost);
             }
         }

@@ -68,8 +68,8 @@ proptest! {
             let attempt = step.ask(has, capacity, over);
             match step.act {
                 0 => {
-                    gcra.put_back(&mut state, at(clock), attempt.cost);
-                    bucket.put_back(&mut tokens, at(clock), attempt.cost);
+                    gcra.refund(&mut state, at(clock), attempt.cost);
+                    bucket.refund(&mut tokens, at(clock), attempt.cost);
                 }
                 1 => {
                     gcra.set_used(&mut state, at(clock), attempt.cost);
@@ -99,8 +99,8 @@ proptest! {
             clock = clock.saturating_add(step.gap(rate));
             let attempt = step.ask(has, capacity, over);
             if step.act == 0 {
-                gcra.put_back(&mut state, at(clock), attempt.cost);
-                twin.put_back(clock, attempt.cost);
+                gcra.refund(&mut state, at(clock), attempt.cost);
+                twin.refund(clock, attempt.cost);
                 continue;
             }
             let decision = gcra.take(&mut state, at(clock), &attempt);

@@ -64,9 +64,9 @@ fn the_shorter_of_caller_and_policy_wait_holds() {
 fn a_refund_brings_the_queue_forward() {
     let mut state = Vec::new();
     QUEUE.take(&mut state, at(0), &take(5));
-    QUEUE.put_back(&mut state, at(0), 3);
+    QUEUE.refund(&mut state, at(0), 3);
     assert_eq!(QUEUE.take(&mut state, at(0), &take(1)).retry, Some(2 * SECOND));
-    QUEUE.put_back(&mut state, at(0), 100);
+    QUEUE.refund(&mut state, at(0), 100);
     assert!(state.is_empty());
 }
 
@@ -139,8 +139,8 @@ proptest! {
             let attempt = step.ask(has, capacity, over);
             match step.act {
                 0 => {
-                    leaky.put_back(&mut state, at(clock), attempt.cost);
-                    twin.put_back(clock, attempt.cost);
+                    leaky.refund(&mut state, at(clock), attempt.cost);
+                    twin.refund(clock, attempt.cost);
                 }
                 1 => {
                     leaky.set_used(&mut state, at(clock), attempt.cost);

@@ -165,7 +165,7 @@ impl Twin {
         if full { units.max(self.limit.rate.count) } else { units }
     }
 
-    fn put_back(&mut self, now: u64, units: u64) {
+    fn refund(&mut self, now: u64, units: u64) {
         let mut left = units.min(self.units(now));
         for (_, call) in self.calls.iter_mut().rev() {
             let given = left.min(*call);
@@ -192,8 +192,8 @@ proptest! {
         for (gap, cost, (part, peek, retries), other) in steps {
             now += period * gap / 1000;
             if other == 0 {
-                limit.put_back(&mut state, at(now), cost);
-                twin.put_back(now, cost);
+                limit.refund(&mut state, at(now), cost);
+                twin.refund(now, cost);
                 prop_assert_eq!(limit.used(&state, at(now)), twin.units(now));
                 continue;
             }
@@ -304,7 +304,7 @@ proptest! {
             }
             if peek {
                 Log::shift(&mut state, by);
-                limit.put_back(&mut state, now, cost / 2);
+                limit.refund(&mut state, now, cost / 2);
             }
             if part {
                 limit.set_used(&mut state, at(cost), cost);

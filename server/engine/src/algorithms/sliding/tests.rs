@@ -269,7 +269,7 @@ impl Twin {
         u64::try_from(used).expect("the cases are small")
     }
 
-    fn put_back(&mut self, units: u64) {
+    fn refund(&mut self, units: u64) {
         let mut left = units;
         for (_, call) in self.calls.iter_mut().rev() {
             let given = left.min(*call);
@@ -359,11 +359,11 @@ proptest! {
                 }
                 Step::Retry => now += std::mem::take(&mut waits_for),
                 Step::PutBack(units) => {
-                    limit.put_back(&mut state, at(now), units);
+                    limit.refund(&mut state, at(now), units);
                     // Units that no longer count cannot be given back.
                     let alive = Twin { limit: Sliding { oldest: Oldest::Whole, ..limit }, calls: vec![] };
                     twin.calls.retain(|call| Twin { calls: vec![*call], ..alive }.estimate(now) > 0);
-                    twin.put_back(units);
+                    twin.refund(units);
                 }
                 Step::Set(used) => {
                     limit.set_used(&mut state, at(now), used);
@@ -523,7 +523,7 @@ proptest! {
             }
             if peek {
                 Sliding::shift(&mut state, by);
-                limit.put_back(&mut state, now, cost / 2);
+                limit.refund(&mut state, now, cost / 2);
             }
             if part {
                 limit.set_used(&mut state, at(cost), cost);

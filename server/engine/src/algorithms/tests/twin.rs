@@ -149,7 +149,7 @@ impl Twin {
         }
     }
 
-    pub(in crate::algorithms) fn put_back(&mut self, now: u64, units: u64) {
+    pub(in crate::algorithms) fn refund(&mut self, now: u64, units: u64) {
         if self.level.is_some() {
             let (level, since) = self.level_at(now);
             self.level = Some(((level + self.units(units)).min(self.full()), since));

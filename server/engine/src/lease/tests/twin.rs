@@ -95,7 +95,7 @@ fn any_step() -> impl Strategy<Value = (u64, Step)> {
 
 /// The units of one client, as the server has recorded them.
 #[derive(Debug, Clone, Copy, Default)]
-struct Hand {
+struct Balance {
     units: u64,
     end: u64,
 }
@@ -123,17 +123,17 @@ impl BucketTwin {
     }
 
     /// Brings the bucket to `now`; lent units refill from the end of their lease on.
-    fn advance(&mut self, now: u64, hands: &mut BTreeMap<usize, Hand>) {
-        while let Some((client, hand)) = hands
+    fn advance(&mut self, now: u64, balances: &mut BTreeMap<usize, Balance>) {
+        while let Some((client, balance)) = balances
             .iter()
-            .map(|(client, hand)| (*client, *hand))
-            .filter(|(_, hand)| hand.end <= now)
-            .min_by_key(|(_, hand)| hand.end)
+            .map(|(client, balance)| (*client, *balance))
+            .filter(|(_, balance)| balance.end <= now)
+            .min_by_key(|(_, balance)| balance.end)
         {
-            self.refill(hand.end, hands.values().map(|hand| hand.units).sum());
-            hands.remove(&client);
+            self.refill(balance.end, balances.values().map(|balance| balance.units).sum());
+            balances.remove(&client);
         }
-        self.refill(now, hands.values().map(|hand| hand.units).sum());
+        self.refill(now, balances.values().map(|balance| balance.units).sum());
     }
 
     fn remaining(&self) -> u64 {
@@ -202,26 +202,31 @@ fn lets_through(algorithm: &Algorithm, units: u64, span: u64) -> bool {
 }
 
 /// Records the result of a call in the client's units.
-fn hear(
-    hands: &mut BTreeMap<usize, Hand>,
+fn record_line(
+    balances: &mut BTreeMap<usize, Balance>,
     client: usize,
     now: u64,
     line: &LeaseLine,
     given: u64,
     used: u64,
 ) {
-    let hand = hands.entry(client).or_default();
-    hand.units = hand.units - used - given + line.granted;
-    hand.end = now + line.ttl_ms * NANOS_PER_MS;
-    assert_eq!(line.safe, hand.units);
-    if hand.units == 0 {
-        hands.remove(&client);
+    let balance = balances.entry(client).or_default();
+    balance.units = balance.units - used - given + line.granted;
+    balance.end = now + line.ttl_ms * NANOS_PER_MS;
+    assert_eq!(line.safe, balance.units);
+    if balance.units == 0 {
+        balances.remove(&client);
     }
 }
 
 /// A report of a client: spent, given back, and the two numbers that it claims.
-fn reported(hands: &BTreeMap<usize, Hand>, client: usize, used: u64, unused: u64) -> [u64; 4] {
-    let units = hands.get(&client).map_or(0, |hand| hand.units);
+fn reported(
+    balances: &BTreeMap<usize, Balance>,
+    client: usize,
+    used: u64,
+    unused: u64,
+) -> [u64; 4] {
+    let units = balances.get(&client).map_or(0, |balance| balance.units);
     let (says_used, says_unused) = (eighths(units, used), eighths(units, unused));
     let spent = says_used.min(units);
     [spent, says_unused.min(units - spent), says_used, says_unused]
@@ -235,15 +240,15 @@ proptest! {
     ) {
         let (mut bench, policy) = (Bench::new(), bucket(capacity));
         let mut twin = BucketTwin { capacity, missing: 0, at: bench.now_ns };
-        let mut hands = BTreeMap::new();
+        let mut balances = BTreeMap::new();
         for (gap, step) in steps {
             // Clients get ends in whole milliseconds, and so are the times of all calls here.
             bench.now_ns += gap / NANOS_PER_MS * NANOS_PER_MS;
-            twin.advance(bench.now_ns, &mut hands);
+            twin.advance(bench.now_ns, &mut balances);
             prop_assert_eq!(bench.remaining(&policy), twin.remaining());
             match step {
                 Step::Call { client, used, unused, want, weight, ttl } => {
-                    let [spent, given, used, unused] = reported(&hands, client, used, unused);
+                    let [spent, given, used, unused] = reported(&balances, client, used, unused);
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
                     let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
                     let there = twin.remaining() + given;
@@ -251,8 +256,8 @@ proptest! {
                     prop_assert!(line.granted <= want.min(there));
                     twin.missing = twin.missing.saturating_sub(u128::from(given) * BucketTwin::TOKEN);
                     twin.missing += u128::from(line.granted) * BucketTwin::TOKEN;
-                    hear(&mut hands, client, bench.now_ns, &line, given, spent);
-                    twin.advance(bench.now_ns, &mut hands);
+                    record_line(&mut balances, client, bench.now_ns, &line, given, spent);
+                    twin.advance(bench.now_ns, &mut balances);
                     prop_assert_eq!(line.remaining, twin.remaining());
                 }
                 Step::Take(units) => {
@@ -262,7 +267,7 @@ proptest! {
                 }
                 Step::Refund(_) | Step::Policy(_) => {}
             }
-            let out: u64 = hands.values().map(|hand| hand.units).sum();
+            let out: u64 = balances.values().map(|balance| balance.units).sum();
             prop_assert_eq!(bench.outstanding(&policy), out);
             prop_assert!(out + bench.remaining(&policy) <= capacity);
         }
@@ -277,19 +282,19 @@ proptest! {
     ) {
         let (mut bench, policy) = (Bench::new(), fixed(count));
         let (mut opened, mut used_up) = (0, 0_u64);
-        let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
+        let mut balances: BTreeMap<usize, Balance> = BTreeMap::new();
         for (gap, step) in steps {
             bench.now_ns += gap / NANOS_PER_MS * NANOS_PER_MS;
             let now = bench.now_ns;
-            hands.retain(|_, hand| hand.end > now);
+            balances.retain(|_, balance| balance.end > now);
             if used_up > 0 && now >= opened + 60 * SECOND {
-                prop_assert!(hands.is_empty(), "a lease outlived its window");
+                prop_assert!(balances.is_empty(), "a lease outlived its window");
                 used_up = 0;
             }
             let before = used_up;
             match step {
                 Step::Call { client, used, unused, want, weight, ttl } => {
-                    let [spent, given, used, unused] = reported(&hands, client, used, unused);
+                    let [spent, given, used, unused] = reported(&balances, client, used, unused);
                     let ttl = ttl.map(|ttl| ttl / NANOS_PER_MS * NANOS_PER_MS);
                     let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
                     let line = bench.lease(&policy, &params);
@@ -298,7 +303,7 @@ proptest! {
                         opened = now;
                     }
                     used_up += line.granted;
-                    hear(&mut hands, client, now, &line, given, spent);
+                    record_line(&mut balances, client, now, &line, given, spent);
                     prop_assert_eq!(line.remaining, count - used_up);
                 }
                 Step::Take(units) => used_up += bench.spend(&policy, units),
@@ -309,7 +314,7 @@ proptest! {
             }
             prop_assert!(used_up <= count);
             prop_assert_eq!(bench.remaining(&policy), count - used_up);
-            let out: u64 = hands.values().map(|hand| hand.units).sum();
+            let out: u64 = balances.values().map(|balance| balance.units).sum();
             prop_assert_eq!(bench.outstanding(&policy), out);
         }
     }
@@ -376,23 +381,23 @@ proptest! {
     ) {
         let policies = any_kind(count).map(policy);
         let (mut bench, mut policy) = (Bench::new(), policies[0]);
-        let mut hands: BTreeMap<usize, Hand> = BTreeMap::new();
+        let mut balances: BTreeMap<usize, Balance> = BTreeMap::new();
         for (gap, step) in steps {
             bench.now_ns += gap;
             match step {
                 Step::Call { client, used, unused, want, weight, ttl } => {
-                    let [_, _, used, unused] = reported(&hands, client, used, unused);
+                    let [_, _, used, unused] = reported(&balances, client, used, unused);
                     let params = LeaseParams { used, unused, weight, ttl, ..ask(CLIENTS[client], want) };
                     let line = bench.lease(&policy, &params);
                     prop_assert!(line.granted <= want && line.granted <= line.safe);
                     prop_assert!(line.safe == 0 || line.refresh_ms <= line.ttl_ms.max(1));
-                    hands.insert(client, Hand { units: line.safe, end: 0 });
+                    balances.insert(client, Balance { units: line.safe, end: 0 });
                 }
                 Step::Take(units) => {
                     bench.spend(&policy, units);
                 }
                 Step::Refund(units) => {
-                    bench.put_back(&policy, units);
+                    bench.refund(&policy, units);
                 }
                 Step::Policy(index) => policy = policies[index],
             }

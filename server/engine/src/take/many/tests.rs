@@ -242,7 +242,12 @@ fn a_rollback_restores_the_holders() {
 }
 
 /// Applies the encoded change of one node to another; returns the number of bytes.
-fn tell(from: &mut Engine, to: &mut Engine, ms: u64, change: impl FnOnce(&mut Engine)) -> usize {
+fn replicate(
+    from: &mut Engine,
+    to: &mut Engine,
+    ms: u64,
+    change: impl FnOnce(&mut Engine),
+) -> usize {
     let before = from.mark_before_change(hash(), KEY);
     change(from);
     if from.mark_of(hash(), KEY) == before {
@@ -263,7 +268,7 @@ fn a_backup_gets_changes_instead_of_all_holders() {
     let limit = policy("concurrency:1M,hold=1h");
     let mut most = 0;
     for number in 0..50_000 {
-        let bytes = tell(&mut primary, &mut backup, 1_000 + number, |engine| {
+        let bytes = replicate(&mut primary, &mut backup, 1_000 + number, |engine| {
             take(engine, &limit, 1_000 + number, one());
         });
         most = most.max(bytes);
@@ -276,7 +281,7 @@ fn a_backup_gets_changes_instead_of_all_holders() {
     // four holds.
     backup.remove_copy(hash(), KEY);
     for number in 0..20_000 {
-        tell(&mut primary, &mut backup, 61_000, |engine| {
+        replicate(&mut primary, &mut backup, 61_000, |engine| {
             take(engine, &limit, 61_000 + number, one());
         });
     }
@@ -415,7 +420,7 @@ fn a_key_with_an_inline_policy_has_many_holders() {
         for copy in copied {
             assert_eq!(backup.put_copy(now, hash(), KEY, &copy), Ok(()));
         }
-        let bytes = tell(engine, &mut backup, 9_000, |engine| {
+        let bytes = replicate(engine, &mut backup, 9_000, |engine| {
             take(engine, &limit, 9_000, TakeParams { cost: 2, ..one() });
         });
         assert!(bytes < 200, "{bytes}");

@@ -91,7 +91,7 @@ fn a_refund_keeps_only_the_surcharge() {
     let mut key = Key::new(HUNDRED);
     key.take(0, 20);
     let heated = key.take(0, 0).reset;
-    HUNDRED.put_back(&mut key.1, at(0), 20);
+    HUNDRED.refund(&mut key.1, at(0), 20);
     // Twenty units cost 10 ms each, and their surcharge stays paid.
     let (_, stored) = HUNDRED.decode(&key.1).expect("the surcharge is owed");
     let line = HUNDRED.line().expect("a line");
@@ -101,7 +101,7 @@ fn a_refund_keeps_only_the_surcharge() {
     let mut paid = 0;
     for _ in 0..100 {
         paid += u64::from(key.passes(0, 1));
-        HUNDRED.put_back(&mut key.1, at(0), 1);
+        HUNDRED.refund(&mut key.1, at(0), 1);
     }
     assert!(paid <= 100);
     assert!((0..200).filter(|_| key.passes(0, 1)).count() <= 100);
@@ -277,7 +277,7 @@ proptest! {
             clock = clock.saturating_add(step.gap(rate));
             let attempt = step.ask(has, capacity + debt, over);
             if step.act == 0 {
-                bucket.put_back(&mut state, at(clock), attempt.cost);
+                bucket.refund(&mut state, at(clock), attempt.cost);
                 continue;
             }
             let decision = bucket.take(&mut state, at(clock), &attempt);
