@@ -23,7 +23,7 @@ fn number_from(variable: &str, default: u64) -> u64 {
 }
 
 /// The value `name` in `stats limits`.
-fn figure(client: &mut Client, name: &str) -> String {
+fn stat(client: &mut Client, name: &str) -> String {
     let stats = client.ask_until("stats limits\r\n", "END\r\n");
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
     line.unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
@@ -156,7 +156,7 @@ const LOGIN: &str =
 
 /// Waits until the limit `login` has this policy.
 fn until_policy(server: &mut Server, client: &mut Client, policy: &str) {
-    server.until("the file is read again", |_| figure(client, "login:policy") == policy);
+    server.until("the file is read again", |_| stat(client, "login:policy") == policy);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
         let cut = if lines % 2 == 0 { "" } else { "#" };
         fs::write(&path, cut).expect("the folder is ours");
         thread::sleep(Duration::from_millis(100));
-        assert_eq!(figure(&mut client, "limits"), "1");
+        assert_eq!(stat(&mut client, "limits"), "1");
     }
     fs::write(&path, LOGIN.replace("2/1h", "50/1h")).expect("the folder is ours");
     until_policy(&mut server, &mut client, "fixed:50/h");
@@ -196,8 +196,8 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     // A bad file is refused as a whole, with its line, and the last good one stays in force.
     fs::write(&path, LOGIN.replace("2/1h", "0/1h")).expect("the folder is ours");
     server.signal(Signal::SIGHUP);
-    server.until("the file is refused", |_| figure(&mut client, "limits_refused") != "0");
-    assert_eq!(figure(&mut client, "login:policy"), "fixed:40/h");
+    server.until("the file is refused", |_| stat(&mut client, "limits_refused") != "0");
+    assert_eq!(stat(&mut client, "login:policy"), "fixed:40/h");
     assert!(server.log().contains("limits.toml:4: "), "{}", server.log());
     client.ask("incr login:a 1\r\n", "4\r\n");
 
@@ -207,7 +207,7 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     client.ask("incr login:a 1\r\n", "5\r\n");
     fs::write(&path, "allow_empty = true\n").expect("the folder is ours");
     server.signal(Signal::SIGHUP);
-    server.until("there is no limit", |_| figure(&mut client, "limits") == "0");
+    server.until("there is no limit", |_| stat(&mut client, "limits") == "0");
     client.ask("incr login:b 1\r\n", "NOT_FOUND\r\n");
     // The key's state is still there, and keeps its policy.
     client.ask("incr login:a 1\r\n", "6\r\n");
@@ -247,13 +247,13 @@ fn each_limit_tells_what_it_judged() {
         ("tenant:active_keys", "1"),
         ("login-ip:active_keys", "0"),
     ] {
-        assert_eq!(figure(&mut client, name), value, "{name}");
+        assert_eq!(stat(&mut client, name), value, "{name}");
     }
     client.ask("stats reset\r\n", "RESET\r\n");
-    assert_eq!(figure(&mut client, "api:allowed"), "0");
-    assert_eq!(figure(&mut client, "api:active_keys"), "3");
+    assert_eq!(stat(&mut client, "api:allowed"), "0");
+    assert_eq!(stat(&mut client, "api:active_keys"), "3");
     client.ask("delete api:a\r\n", "DELETED\r\n");
-    assert_eq!(figure(&mut client, "api:active_keys"), "2");
+    assert_eq!(stat(&mut client, "api:active_keys"), "2");
 }
 
 #[test]
@@ -408,9 +408,9 @@ fn a_long_limit_is_in_force_or_refused() {
     let flags = ["--limits", &file, "--data-dir", "{folder}/data", "--ring-name", "n"];
     let mut server = Server::start(&[&flags[..], &["--peer-listen", "127.0.0.1:0"]].concat());
     let mut client = server.connect();
-    server.until("the limit is in force", |_| figure(&mut client, "limits") == "1");
+    server.until("the limit is in force", |_| stat(&mut client, "limits") == "1");
     client.ask("incr api:x 1\r\nincr api:x 1\r\nincr api:x 1\r\n", "1\r\n2\r\n3\r\n");
-    assert_eq!(figure(&mut client, "api:denied"), "1");
+    assert_eq!(stat(&mut client, "api:denied"), "1");
 
     fs::write(&path, limit_of(700)).expect("the folder is ours");
     let data = folder.path().join("data").display().to_string();
@@ -440,16 +440,16 @@ fn an_emptied_file_keeps_the_limits() {
         fs::write(&path, LOGIN).expect("the folder is ours");
         server.signal(Signal::SIGHUP);
         let mut client = server.connect();
-        server.until("limits are in force", |_| figure(&mut client, "limits") == "1");
+        server.until("limits are in force", |_| stat(&mut client, "limits") == "1");
         fs::write(&path, "").expect("the folder is ours");
         server.signal(Signal::SIGHUP);
         let fault = format!("{file} has no limits: those in force stay");
         server.until("the file is refused", |server| {
-            server.log().contains(&fault) && figure(&mut client, "limits") == "1"
+            server.log().contains(&fault) && stat(&mut client, "limits") == "1"
         });
         fs::write(&path, "allow_empty = true\n").expect("the folder is ours");
         server.signal(Signal::SIGHUP);
-        server.until("no limit is left", |_| figure(&mut client, "limits") == "0");
+        server.until("no limit is left", |_| stat(&mut client, "limits") == "0");
     }
     // At start, a file without limits causes a warning.
     for (text, warns) in [("", true), ("# none\n", true), ("allow_empty = true\n", false)] {

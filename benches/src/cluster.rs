@@ -53,7 +53,7 @@ enum Load {
 }
 
 /// The result of one cell in one round.
-struct Figures {
+struct RoundMetrics {
     ops_per_second: f64,
     nodes_ns_per_op: f64,
     generator_ns_per_op: f64,
@@ -66,7 +66,7 @@ struct Figures {
 /// All rounds of one cell.
 struct Row {
     name: String,
-    rounds: Vec<Figures>,
+    rounds: Vec<RoundMetrics>,
 }
 
 /// Refuses unknown names of shapes, and cells that this run cannot measure.
@@ -124,12 +124,12 @@ pub fn run(
                 fill(&nodes, &mut books, Request { op: Op::filling(space), dialect })?;
             }
             for cell in cells(shape, &spoken, options) {
-                let (figures, tally) = measure(&nodes, &mut books, options, (cell, shape))?;
+                let (metrics, tally) = measure(&nodes, &mut books, options, (cell, shape))?;
                 report.add_wrong(shape.name, tally.wrong, tally.samples);
                 if round == 0 {
                     rows.push(Row { name: cell.name(shape), rounds: Vec::new() });
                 }
-                rows[row].rounds.push(figures);
+                rows[row].rounds.push(metrics);
                 row += 1;
             }
         }
@@ -226,7 +226,7 @@ fn measure(
     books: &mut Books,
     options: &Options,
     (cell, shape): (Cell, &Shape),
-) -> Result<(Figures, Tally), LoadError> {
+) -> Result<(RoundMetrics, Tally), LoadError> {
     let pace = options.pace();
     let mut workers = open_workers(nodes, books.keys(), options, (cell, shape))?;
     let arrivals = match cell.load {
@@ -267,7 +267,7 @@ fn measure(
     let replies = tally.replies as f64;
     let [p50, p99] = [0.5, 0.99].map(|q| tally.latency.value_at_quantile(q));
     let undisturbed = tally.sifted.as_ref().and_then(Sifted::summary);
-    let figures = Figures {
+    let metrics = RoundMetrics {
         ops_per_second: replies / elapsed.as_secs_f64(),
         nodes_ns_per_op: ran.iter().sum::<f64>() / replies,
         generator_ns_per_op: (own_after - own_before) as f64 / replies,
@@ -278,7 +278,7 @@ fn measure(
     if let Some(space) = cell.kind.op.writes() {
         tally.wrong += books.settle(space);
     }
-    Ok((figures, tally))
+    Ok((metrics, tally))
 }
 
 fn render(rows: &[Row]) -> String {
@@ -293,8 +293,8 @@ fn render(rows: &[Row]) -> String {
     ];
     let mut table = Table::new(head, 1);
     for Row { name, rounds } in rows {
-        let of = |value: &dyn Fn(&Figures) -> f64| median(rounds.iter().map(value));
-        let count = rounds.first().map_or(0, |figures| figures.busy.len());
+        let of = |value: &dyn Fn(&RoundMetrics) -> f64| median(rounds.iter().map(value));
+        let count = rounds.first().map_or(0, |metrics| metrics.busy.len());
         let busy: Vec<String> =
             (0..count).map(|node| cell(of(&|f| f.busy[node]), percent)).collect();
         table.row(vec![

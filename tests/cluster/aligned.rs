@@ -15,7 +15,7 @@ const DIRECT_PERCENT_MIN: u64 = 99;
 /// The numbers of operations executed at the receiving node, and of forwarded ones, so far.
 fn traffic(cluster: &Cluster) -> [u64; 2] {
     ["ops_direct", "ops_forwarded"].map(|name| {
-        let of_node = |number| cluster.figure(number, name).expect("it answers");
+        let of_node = |number| cluster.stat(number, name).expect("it answers");
         (0..NODES).map(|number| of_node(number).parse::<u64>().expect("a number")).sum()
     })
 }

@@ -225,7 +225,7 @@ fn a_node_with_a_wrong_clock_says_so_and_serves_last() {
     let has = |stats: &[String], wanted: &str| stats.iter().any(|stat| stat == wanted);
     until_reported(&cluster, joined, "stats cluster\r\n", |stats| has(stats, "STAT clock_off yes"));
     until_reported(&cluster, 0, "stats cluster\r\n", |stats| has(stats, "STAT clock_off no"));
-    let id = cluster.figure(joined, "node").expect("it answers");
+    let id = cluster.stat(joined, "node").expect("it answers");
     let off = format!("STAT {id}:clock_off yes");
     let primaries = format!("STAT {id}:primaries 0");
     until_reported(&cluster, joined, "stats cluster nodes\r\n", |stats| has(stats, &off));

@@ -33,8 +33,7 @@ const PAUSE_MAX: Duration = Duration::from_millis(1500);
 #[track_caller]
 fn until_linked(cluster: &Cluster, nodes: u8, count: usize) {
     let start = Instant::now();
-    let is_linked =
-        |node| cluster.figure(node, "data_links").as_deref() == Some(&count.to_string());
+    let is_linked = |node| cluster.stat(node, "data_links").as_deref() == Some(&count.to_string());
     while !(0..nodes).all(is_linked) {
         assert!(start.elapsed() < Duration::from_secs(10), "not linked: {}", cluster.logs());
         thread::sleep(Duration::from_millis(20));

@@ -58,14 +58,14 @@ fn until(cluster: &Cluster, what: &str, holds: impl Fn() -> bool) -> Duration {
 }
 
 fn disk(cluster: &Cluster, number: u8) -> String {
-    cluster.figure(number, "disk").unwrap_or_default()
+    cluster.stat(number, "disk").unwrap_or_default()
 }
 
 fn find(cluster: &Cluster, role: Role, nodes: u8) -> u8 {
     let led = leader(cluster, nodes);
-    let voters = cluster.figure(led, "voters").expect("it answers");
+    let voters = cluster.stat(led, "voters").expect("it answers");
     let is_voter = |number: u8| {
-        let id = cluster.figure(number, "node").expect("it answers");
+        let id = cluster.stat(number, "node").expect("it answers");
         voters.split(',').any(|voter| voter == id)
     };
     let found = (0..nodes).find(|&number| match role {
@@ -90,7 +90,7 @@ fn has_trouble(
     let said = until(cluster, "it says so", || kinds.contains(&disk(cluster, number).as_str()));
     println!("{role:?} with {kinds:?}: said after {said:?}");
     assert!(said < SAID_WITHIN, "{said:?} {}", cluster.logs());
-    assert_ne!(cluster.figure(number, "fault").as_deref(), Some("-"), "it says what is wrong");
+    assert_ne!(cluster.stat(number, "fault").as_deref(), Some("-"), "it says what is wrong");
     if role == Role::Leader {
         let took = until(cluster, "another leads", || leader(cluster, 4) != number);
         println!("another leads after {took:?}");

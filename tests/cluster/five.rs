@@ -30,7 +30,7 @@ fn all_but(cluster: &Cluster, number: u8) -> Vec<std::net::SocketAddr> {
     cluster.addresses().into_iter().filter(|place| *place != gone).collect()
 }
 
-fn tell(what: &str, account: &Account, start: Instant) {
+fn print_account(what: &str, account: &Account, start: Instant) {
     println!(
         "{what}: {} answers in {:?}, {} broken connections, longest pause {:?}, errors {:?}",
         account.answered,
@@ -81,7 +81,7 @@ fn acknowledged_counts_survive_any_fault_of_one() {
             work.use_nodes(cluster.addresses());
             work.until_answered(SOME);
             let account = work.settle(&cluster, (number + 1) % NODES);
-            tell(&format!("{fault:?} of node {number}"), &account, start);
+            print_account(&format!("{fault:?} of node {number}"), &account, start);
         }
         if start.elapsed() >= longer() {
             break;
@@ -115,7 +115,7 @@ fn five_nodes_join_drain_and_restart_without_an_error() {
         }
     }
     let account = work.settle(&cluster, 0);
-    tell("joined, drained, restarted", &account, start);
+    print_account("joined, drained, restarted", &account, start);
     assert!(account.errors.is_empty(), "{:?} {}", account.kinds(), cluster.logs());
     assert_eq!(account.broken, 0, "{}", cluster.logs());
 }

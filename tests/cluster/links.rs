@@ -122,9 +122,9 @@ fn cut_each(count: u8, links: impl Fn(u8) -> Vec<(u8, u8)>) {
     let Some(net) = Net::or_say_why("cut links") else { return };
     let cluster = &mut Cluster::start_in(Some(net), count, FLAGS);
     Work::set_up(cluster, KEYS);
-    let figure = |number, name| cluster.figure(number, name).expect("the node answers");
-    let leader = figure(0, "leader");
-    let leader = (0..count).find(|number| figure(*number, "node") == leader).expect("one leads");
+    let stat = |number, name| cluster.stat(number, name).expect("the node answers");
+    let leader = stat(0, "leader");
+    let leader = (0..count).find(|number| stat(*number, "node") == leader).expect("one leads");
     let mut account = Account::default();
     for (one, other) in links(leader) {
         cut_and_ask(cluster, &[(one, other), (other, one)], &mut account);

@@ -422,7 +422,7 @@ impl Cluster {
     }
 
     /// A value of `stats cluster`; `None` while the node does not reply.
-    pub(super) fn figure(&self, number: u8, name: &str) -> Option<String> {
+    pub(super) fn stat(&self, number: u8, name: &str) -> Option<String> {
         let mut line = Line::connect(self.address(number)).ok()?;
         let stats = line.lines("stats cluster\r\n").ok()?;
         let wanted = format!("STAT {name} ");
@@ -435,7 +435,7 @@ impl Cluster {
         let start = Instant::now();
         loop {
             let is_at_rest = self.running().collect::<Vec<_>>().into_iter().all(|number| {
-                self.figure(number, "nodes_active").as_deref() == Some(&count.to_string())
+                self.stat(number, "nodes_active").as_deref() == Some(&count.to_string())
                     && [
                         "partitions_moving",
                         "partitions_learners",
@@ -443,7 +443,7 @@ impl Cluster {
                         "partitions_without_primary",
                     ]
                     .iter()
-                    .all(|name| self.figure(number, name).as_deref() == Some("0"))
+                    .all(|name| self.stat(number, name).as_deref() == Some("0"))
                     && self.has_its_voters(number)
             });
             if is_at_rest {
@@ -463,20 +463,20 @@ impl Cluster {
     /// Whether a node counts as many voters as its cluster should have. With fewer, the cluster
     /// cannot lose one of them. While a node is dead, any number is right: it may be a voter.
     fn has_its_voters(&self, number: u8) -> bool {
-        let figure = |name| self.figure(number, name);
-        let (Some(nodes), Some(voters)) = (figure("nodes"), figure("voters")) else { return false };
+        let stat = |name| self.stat(number, name);
+        let (Some(nodes), Some(voters)) = (stat("nodes"), stat("voters")) else { return false };
         let wanted = match nodes.parse::<usize>() {
             Ok(0..3) => 1,
             Ok(3..5) => 3,
             _ => 5,
         };
-        figure("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted
+        stat("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted
     }
 
     /// Waits until no node has a debt from its own admissions.
     pub(super) fn until_settled(&self) {
         let start = Instant::now();
-        let owes = |number| self.figure(number, "debt_pending").as_deref() != Some("0");
+        let owes = |number| self.stat(number, "debt_pending").as_deref() != Some("0");
         while self.running().any(owes) {
             assert!(start.elapsed() < Duration::from_secs(20), "not settled: {}", self.logs());
             thread::sleep(Duration::from_millis(20));

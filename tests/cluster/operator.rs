@@ -68,7 +68,7 @@ fn settings_that_do_not_exist_are_refused() {
     }
     let output = tool(&cluster, 0, "set replicas 3");
     assert!(output.status.success(), "{output:?}");
-    assert_eq!(cluster.figure(0, "replicas").as_deref(), Some("3"));
+    assert_eq!(cluster.stat(0, "replicas").as_deref(), Some("3"));
 }
 
 #[test]
@@ -101,8 +101,8 @@ fn readiness_follows_the_cluster() {
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }
     // The voter is stopped, and the other node reaches no one else.
-    let voter = cluster.figure(0, "voters");
-    let voter = u8::from(cluster.figure(0, "node") != voter);
+    let voter = cluster.stat(0, "voters");
+    let voter = u8::from(cluster.stat(0, "node") != voter);
     cluster.signal(voter, Signal::SIGSTOP);
     until_ready_is(&cluster, 1 - voter, 1, "not ready: it does not hear the control plane");
     cluster.signal(voter, Signal::SIGCONT);

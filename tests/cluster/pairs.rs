@@ -60,8 +60,8 @@ pub(super) fn leader(cluster: &Cluster, nodes: u8) -> u8 {
     let start = Instant::now();
     loop {
         let leads = |&number: &u8| {
-            let leader = cluster.figure(number, "leader");
-            leader.is_some() && leader == cluster.figure(number, "node")
+            let leader = cluster.stat(number, "leader");
+            leader.is_some() && leader == cluster.stat(number, "node")
         };
         if let Some(number) = (0..nodes).find(leads) {
             return number;
@@ -102,9 +102,9 @@ fn any_two_of_five_die_at_once_and_keys_answer() {
 fn a_second_voter_dies_once_copies_are_made_again() {
     let mut cluster = Cluster::start(4, &[]);
     let mut counts = set_up(&cluster);
-    let voters = cluster.figure(0, "voters").expect("it answers");
+    let voters = cluster.stat(0, "voters").expect("it answers");
     let is_voter = |&number: &u8| {
-        let id = cluster.figure(number, "node").expect("it answers");
+        let id = cluster.stat(number, "node").expect("it answers");
         voters.split(',').any(|voter| voter == id)
     };
     let mut dying: Vec<u8> = (0..4).filter(is_voter).collect();

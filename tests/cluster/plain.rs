@@ -209,8 +209,8 @@ fn a_node_with_another_key_is_no_peer() {
     assert_eq!(cluster.ask(1, "incr k 1\r\n"), "2");
     let stranger = cluster.join_with(&["--peer-key-file", &theirs]);
     std::thread::sleep(std::time::Duration::from_secs(2));
-    assert_eq!(cluster.figure(0, "nodes").as_deref(), Some("2"));
-    assert_eq!(cluster.figure(stranger, "place").as_deref(), Some("seeking"));
+    assert_eq!(cluster.stat(0, "nodes").as_deref(), Some("2"));
+    assert_eq!(cluster.stat(stranger, "place").as_deref(), Some("seeking"));
     let reply = cluster.ask(stranger, "incr k 1\r\n");
     assert!(
         reply.starts_with("SERVER_ERROR not applied: no place in a cluster: wrong key"),

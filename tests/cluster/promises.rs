@@ -189,8 +189,8 @@ fn leader(cluster: &Cluster, nodes: &[u8]) -> u8 {
     let start = Instant::now();
     loop {
         let leads = |number: &&u8| {
-            let leader = cluster.figure(**number, "leader");
-            leader.is_some() && leader == cluster.figure(**number, "node")
+            let leader = cluster.stat(**number, "leader");
+            leader.is_some() && leader == cluster.stat(**number, "node")
         };
         if let Some(number) = nodes.iter().find(leads) {
             return *number;
@@ -358,7 +358,7 @@ fn keeps_its_promises(setting: Setting) {
             cluster.until_at_rest(nodes.len());
         }
     }
-    let replicas = cluster.figure(0, "replicas").expect("it answers");
+    let replicas = cluster.stat(0, "replicas").expect("it answers");
     assert_eq!(replicas, setting.flags()[1], "settings stay");
 }
 

@@ -42,7 +42,7 @@ fn node_with_a_wrong_peer_key_says_so() {
         answer = cluster.ask(stranger, "get k\r\n");
     }
     assert!(answer.starts_with("SERVER_ERROR not applied: no place in a cluster: "), "{answer}");
-    let fault = cluster.figure(stranger, "fault").expect("it answers");
+    let fault = cluster.stat(stranger, "fault").expect("it answers");
     assert!(fault.contains("wrong key"), "{fault}");
     let log = cluster.log(stranger);
     assert!(log.contains("check the peer key"), "{log}");

@@ -80,17 +80,17 @@ fn main() -> ExitCode {
         let stores: Vec<Store> =
             (0..threads).map(|_| Store::new(threads, options.keys, line, is_hot)).collect();
         let sides = [(1, 1), (threads, 1), (threads, threads)];
-        let mut figures = [const { Vec::new() }; 3];
+        let mut rates = [const { Vec::new() }; 3];
         for round in 0..options.rounds as usize {
             // Each round begins with another side.
             for turn in 0..sides.len() {
                 let side = (round + turn) % sides.len();
                 let (threads, own) = sides[side];
                 let time = Duration::from_millis(options.millis);
-                figures[side].push(ops_per_second(&stores[..own], threads, time));
+                rates[side].push(ops_per_second(&stores[..own], threads, time));
             }
         }
-        let [alone, together, apart] = figures;
+        let [alone, together, apart] = rates;
         let ratio = |others: &[f64]| {
             median(others.iter().zip(&alone).map(|(other, one)| other / one)).unwrap_or(0.0)
         };

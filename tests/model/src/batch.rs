@@ -301,7 +301,7 @@ impl Node {
         let place = item.partition.index();
         let now = self.workers[at].batch.now;
         if is_stopped {
-            env.figures.stopped += 1;
+            env.counters.stopped += 1;
             self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stopped));
             return;
         }
@@ -356,7 +356,7 @@ impl Node {
         if changed.is_some() {
             header.take(position);
         }
-        env.figures.performed += 1;
+        env.counters.performed += 1;
         let text = answer.encode().to_vec();
         let outcome = Outcome { item, own, at: position, text, changed, is_found: false };
         self.workers[at].batch.outcomes.push(outcome);
@@ -373,14 +373,14 @@ impl Node {
         };
         match self.replicas[place].admit(&self.headers[place], item.term) {
             Admission::Refer(route) => {
-                env.figures.not_owner += 1;
+                env.counters.not_owner += 1;
                 self.refuse(at, &item, ExceptionKind::NotOwner(route));
             }
             Admission::Refuse(refusal) => {
                 self.refuse(at, &item, ExceptionKind::Refused(refusal));
             }
             Admission::Hold | Admission::Perform => {
-                env.figures.held += 1;
+                env.counters.held += 1;
                 let mut item = item;
                 if let Source::Forward { is_looked_up, .. } = &mut item.source
                     && !self.profile.lacks(Bug::LookedUpOnArrival)
@@ -434,7 +434,7 @@ impl Node {
             // Reached only with `Bug::LookedUpOnArrival`: later lookups follow this check.
             return false;
         }
-        env.figures.found += 1;
+        env.counters.found += 1;
         let position = ApplyPosition { pt_ns: 0, term: header.term(), lsn: header.lsn() };
         let item = item.clone();
         let outcome =
@@ -574,7 +574,7 @@ impl Node {
         let contact = self.workers[at].contact;
         let has_lease = batch.had_lease && contact.has_lease(fresh, &self.profile.options);
         if is_look && !needs.is_empty() && !has_lease {
-            env.figures.rounds_asked += 1;
+            env.counters.rounds_asked += 1;
             if let Some(known) = rounds.get(&partition) {
                 needs.clone_from(known);
             } else {
@@ -595,7 +595,7 @@ impl Node {
             batch.parked.push((outcome, needs));
             return;
         }
-        env.figures.at_once += 1;
+        env.counters.at_once += 1;
         if let Some((stream, number)) = outcome.own {
             self.workers[at].streams.answered(stream, number);
         }
@@ -730,7 +730,7 @@ impl Node {
             let origin = worker.origins[&one.token][one.place];
             match origin {
                 Origin::Direct { call } if one.is_again => {
-                    env.figures.reopened += 1;
+                    env.counters.reopened += 1;
                     let is_open =
                         worker.streams.reopen(one.op.stream, one.op.number, &one.line, now);
                     if !is_open {
@@ -765,7 +765,7 @@ impl Node {
             for (place, acked) in self.workers[at].acked.iter().enumerate() {
                 parked.release(LinkIndex(place as u16), *acked, |one| match one {
                     Released::Whole(parked_batch) => {
-                        env.figures.batches_released += 1;
+                        env.counters.batches_released += 1;
                         released.extend(
                             (0..parked_batch.ops().len())
                                 .map(|place| Outcomes::of_op(parked_batch, place)),

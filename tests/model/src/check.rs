@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cluster::Partition;
 
 use super::payload::{KEYS, KeyKind};
-use super::world::{Call, Ended, Figures, World};
+use super::world::{Call, Counters, Ended, World};
 use crate::control::End;
 use crate::journal::Step;
 
@@ -23,13 +23,13 @@ pub(super) fn check(world: &mut World) {
     let mut found = Vec::new();
     for at in 0..world.control.entries().len() {
         let partition = Partition(at as u16);
-        world.report.figures.checked_copies += equal_copies(world, partition, &mut found);
+        world.report.counters.checked_copies += equal_copies(world, partition, &mut found);
         for key in (0..KEYS).filter(|key| KeyKind::of(*key) != KeyKind::Plain) {
             let mut keyed = Keyed::new(world, partition, key);
             keyed.check();
             found.append(&mut keyed.found);
-            let figures = keyed.figures;
-            world.report.figures.add(&figures);
+            let counters = keyed.counters;
+            world.report.counters.add(&counters);
         }
     }
     if world.profile.base.is_gentle {
@@ -77,7 +77,7 @@ struct Keyed<'a> {
     calls: Vec<(u32, Call)>,
     history: Vec<u32>,
     found: Vec<String>,
-    figures: Figures,
+    counters: Counters,
 }
 
 impl<'a> Keyed<'a> {
@@ -95,7 +95,7 @@ impl<'a> Keyed<'a> {
             calls: calls.map(|(number, call)| (number as u32, *call)).collect(),
             history: world.journal.history(head),
             found: Vec::new(),
-            figures: Figures::default(),
+            counters: Counters::default(),
         }
     }
 
@@ -108,7 +108,7 @@ impl<'a> Keyed<'a> {
     }
 
     fn check(&mut self) {
-        self.figures.steps += self.history.len() as u64;
+        self.counters.steps += self.history.len() as u64;
         self.answered();
         self.once();
         self.time();
@@ -124,7 +124,7 @@ impl<'a> Keyed<'a> {
         for &(number, call) in &self.calls {
             let Ended::Done(answer) = call.ended else { continue };
             let step = self.step(answer.head);
-            self.figures.checked_answers += 1;
+            self.counters.checked_answers += 1;
             if answer.changed && step.call != number {
                 self.found.push(format!("{}: call {number} got another's answer", self.name));
             }
@@ -139,7 +139,7 @@ impl<'a> Keyed<'a> {
                     early_lost.entry(step.term).or_default().push(step);
                 }
             } else if step.root == root || !self.may_lose() {
-                self.figures.lost += 1;
+                self.counters.lost += 1;
                 let what = if answer.changed { "is lost" } else { "saw what never was" };
                 let term = step.term;
                 self.found.push(format!("{}: call {number} of term {term} {what}", self.name));
@@ -156,8 +156,8 @@ impl<'a> Keyed<'a> {
     /// over.
     fn early(&mut self, lost: &BTreeMap<u32, Vec<Step>>) {
         for (term, steps) in lost {
-            self.figures.early_lost += steps.len() as u64;
-            self.figures.checked_early += 1;
+            self.counters.early_lost += steps.len() as u64;
+            self.counters.checked_early += 1;
             let begin = steps.iter().map(|step| step.true_ns).min().unwrap_or(0);
             let end = steps.iter().map(|step| step.true_ns).max().unwrap_or(0);
             // Marks of time are 250 us apart, and a clock is read before the shards are locked.
@@ -190,7 +190,7 @@ impl<'a> Keyed<'a> {
             later[place] = later[place + 1].min(later[place]);
         }
         for &(place, _, call, number) in seen {
-            self.figures.checked_order += 1;
+            self.counters.checked_order += 1;
             if call.ended_ns < begun[place] {
                 self.found.push(format!("{}: call {number} saw what began later", self.name));
             }
@@ -203,7 +203,7 @@ impl<'a> Keyed<'a> {
         let mut by_end = looks.clone();
         by_end.sort_by_key(|one| one.2.ended_ns);
         let (mut next, mut highest) = (0, 0);
-        self.figures.checked_reads += looks.len() as u64;
+        self.counters.checked_reads += looks.len() as u64;
         for look in looks {
             while next < by_end.len() && by_end[next].2.ended_ns < look.2.invoked_ns {
                 highest = highest.max(by_end[next].0);
@@ -218,13 +218,13 @@ impl<'a> Keyed<'a> {
     /// No operation is in the history twice, and none that was certainly not applied.
     fn once(&mut self) {
         let mut calls = BTreeSet::new();
-        self.figures.checked_once += self.history.len() as u64;
+        self.counters.checked_once += self.history.len() as u64;
         let is_refused = |(_, call): &&(u32, Call)| call.ended == Ended::NotApplied;
-        self.figures.checked_refused += self.calls.iter().filter(is_refused).count() as u64;
+        self.counters.checked_refused += self.calls.iter().filter(is_refused).count() as u64;
         for number in self.history.clone() {
             let call = self.step(number).call;
             if !calls.insert(call) {
-                self.figures.double += 1;
+                self.counters.double += 1;
                 let mut steps = self.history.iter().map(|number| self.step(*number));
                 let first = steps.find(|step| step.call == call).unwrap_or_default();
                 let second = self.step(number);
@@ -254,7 +254,7 @@ impl<'a> Keyed<'a> {
         let rate_ppm = self.world.profile.base.rate_ppm;
         for pair in self.history.windows(2) {
             let (first, second) = (self.step(pair[0]), self.step(pair[1]));
-            self.figures.checked_clock += 1;
+            self.counters.checked_clock += 1;
             if second.pt_ns < first.pt_ns {
                 let back = first.pt_ns - second.pt_ns;
                 self.found.push(format!("{}: the time ran back by {back} ns", self.name));

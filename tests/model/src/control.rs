@@ -122,17 +122,17 @@ impl Control {
     pub(crate) fn register(
         &mut self,
         now_ns: u64,
-        birth: u128,
+        node_uuid: u128,
         incarnation: Incarnation,
     ) -> NodeId {
         let description = NodeDescription {
             client_address: "c".to_owned(),
             peer_address: "p".to_owned(),
-            ring_name: format!("node-{birth}"),
+            ring_name: format!("node-{node_uuid}"),
             weight: 1,
             zone: String::new(),
         };
-        let command = MapCommand::Register { node_uuid: birth, incarnation, description };
+        let command = MapCommand::Register { node_uuid, incarnation, description };
         let Ok((MapAnswer::Registered(node), _)) = self.map.apply(&command) else {
             panic!("the node is not taken")
         };
@@ -146,7 +146,7 @@ impl Control {
         &mut self,
         now_ns: u64,
         node: NodeId,
-        birth: u128,
+        node_uuid: u128,
         incarnation: Incarnation,
     ) -> bool {
         let Some(known) = self.map.nodes().get(&node) else { return false };
@@ -156,7 +156,7 @@ impl Control {
         self.heard.insert(node, now_ns);
         let counts = known.incarnation == incarnation && known.state != NodeState::Dead;
         if !counts {
-            self.register(now_ns, birth, incarnation);
+            self.register(now_ns, node_uuid, incarnation);
         }
         counts
     }

@@ -96,17 +96,17 @@ impl World {
             Trouble::Cut => self.cut(),
             Trouble::Lose => {
                 if let Some(key) = self.some_conn() {
-                    self.report.figures.losses += 1;
+                    self.report.counters.losses += 1;
                     self.cut_conn(key);
                 }
             }
             Trouble::Stall => self.stall(),
             Trouble::Move => {
-                self.report.figures.moves += 1;
+                self.report.counters.moves += 1;
                 self.control.move_elsewhere(&mut self.rng);
             }
             Trouble::MoveOnce(partition) => {
-                self.report.figures.moves += 1;
+                self.report.counters.moves += 1;
                 self.control.move_partition(partition, &mut self.rng);
                 return;
             }
@@ -120,7 +120,7 @@ impl World {
             Trouble::Resize => {
                 let least = u64::from(self.profile.base.replicas.min(2));
                 let replicas = self.rng.between(least, 3);
-                self.report.figures.resizes += 1;
+                self.report.counters.resizes += 1;
                 self.control.resize(replicas as usize);
             }
             Trouble::Clock => self.jump(),
@@ -148,12 +148,12 @@ impl World {
 
     /// Starts a new process on an empty data directory.
     pub(super) fn join(&mut self) {
-        self.births += 1;
-        let (birth, incarnation) = (self.births, Incarnation(1));
-        let id = self.control.register(self.now_ns, birth, incarnation);
+        self.node_uuids += 1;
+        let (node_uuid, incarnation) = (self.node_uuids, Incarnation(1));
+        let id = self.control.register(self.now_ns, node_uuid, incarnation);
         let rate_ppm = self.rng.either_way(self.profile.base.rate_ppm);
         let skew_ns = self.rng.either_way(self.profile.base.skew_ns);
-        self.begin_node(id, birth, incarnation, (rate_ppm, skew_ns));
+        self.begin_node(id, node_uuid, incarnation, (rate_ppm, skew_ns));
     }
 
     fn up(&self) -> Vec<NodeId> {
@@ -182,8 +182,8 @@ impl World {
         if !lost.is_empty() && !may_lose {
             return;
         }
-        self.report.figures.crashes += 1;
-        self.report.figures.crashes_aimed += u64::from(is_aimed);
+        self.report.counters.crashes += 1;
+        self.report.counters.crashes_aimed += u64::from(is_aimed);
         self.note([6, u64::from(victim.0), 0], || format!("{victim} crashes"));
         self.nodes.get_mut(&victim).expect("it is up").is_up = false;
         for other in up {
@@ -198,9 +198,9 @@ impl World {
 
     fn restart(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get(&id).filter(|node| !node.is_up) else { return };
-        let (birth, life) = (node.birth, Incarnation(node.incarnation.0 + 1));
+        let (node_uuid, life) = (node.node_uuid, Incarnation(node.incarnation.0 + 1));
         let clocks = (node.rate_ppm, node.skew_ns);
-        self.begin_node(id, birth, life, clocks);
+        self.begin_node(id, node_uuid, life, clocks);
     }
 
     fn some_conn(&mut self) -> Option<LinkKey> {
@@ -250,7 +250,7 @@ impl World {
 
     /// Cuts these directions for `length` nanoseconds.
     fn cut_ways(&mut self, ways: &[(NodeId, NodeId)], length: u64) {
-        self.report.figures.cuts += ways.len() as u64;
+        self.report.counters.cuts += ways.len() as u64;
         for &(from, to) in ways {
             self.note([7, u64::from(from.0), u64::from(to.0)], || {
                 format!("cut {from} -> {to} for {} ms", length / MS)
@@ -268,7 +268,7 @@ impl World {
         let place = self.rng.below(self.control.entries().len() as u64) as usize;
         let entry = &self.control.entries()[place];
         let Some(primary) = entry.primary.filter(|_| entry.in_sync.len() > 1) else { return };
-        self.report.figures.fences += 1;
+        self.report.counters.fences += 1;
         let patience_ns = self.profile.base.patience_ns;
         let length = self.rng.between(patience_ns, patience_ns + 2500 * MS);
         let node = primary.node;
@@ -281,7 +281,7 @@ impl World {
         let length = self.rng.between(lost_ns, 2 * lost_ns + 2000 * MS);
         let place = self.rng.below(self.control.entries().len() as u64) as usize;
         let copies = self.control.entries()[place].in_sync.clone();
-        self.report.figures.abandons += 1;
+        self.report.counters.abandons += 1;
         for copy in copies {
             self.cut_ways(&[(copy.node, CONTROL), (CONTROL, copy.node)], length);
         }
@@ -300,7 +300,7 @@ impl World {
         if self.is_healed || !self.rng.chance(chance, 100) {
             return;
         }
-        self.report.figures.refusals_cut += 1;
+        self.report.counters.refusals_cut += 1;
         let (key, side) = self.key(id, link);
         let peer = [key.0, key.2][side];
         self.note([13, u64::from(id.0), u64::from(peer.0)], || {
@@ -353,7 +353,7 @@ impl World {
 
     fn stall(&mut self) {
         let Some(key) = self.some_conn() else { return };
-        self.report.figures.stalls += 1;
+        self.report.counters.stalls += 1;
         let length = self.rng.between(20 * MS, 2000 * MS);
         let sides = self.rng.between(1, 3);
         let until_ns = self.now_ns + length;
@@ -372,7 +372,7 @@ impl World {
 
     fn change_members(&mut self) {
         let active = self.control.nodes(NodeState::Active);
-        self.report.figures.members += 1;
+        self.report.counters.members += 1;
         if self.nodes.len() < NODES_MAX && self.rng.chance(1, 2) {
             self.join();
         } else if active.len() > 3
@@ -387,7 +387,7 @@ impl World {
         let up = self.up();
         let Some(id) = self.rng.pick(&up) else { return };
         let skew_ns = self.rng.either_way(self.profile.base.skew_ns);
-        self.report.figures.clock_steps += 1;
+        self.report.counters.clock_steps += 1;
         self.nodes.get_mut(&id).expect("it is up").skew_ns = skew_ns;
     }
 

@@ -27,4 +27,4 @@ pub mod rng;
 mod world;
 
 pub use profile::{Aim, Aimed, FAULTS, Planted, Profile};
-pub use world::{Figures, Group, Report, run};
+pub use world::{Counters, Group, Report, run};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use model::{Aim, FAULTS, Figures, Group, Planted, Profile, run};
+use model::{Aim, Counters, FAULTS, Group, Planted, Profile, run};
 
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
         let profile = profile(seed);
         println!("{profile:#?}");
         let report = run(seed, &profile, true);
-        println!("{:#?}", report.figures);
+        println!("{:#?}", report.counters);
         for what in &report.violations {
             println!("VIOLATION {what}");
         }
@@ -178,7 +178,7 @@ fn is_found(planted: &Planted) -> bool {
 fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
     let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let next = AtomicU64::new(0);
-    let sum = Mutex::new((Figures::default(), Vec::new()));
+    let sum = Mutex::new((Counters::default(), Vec::new()));
     let started = Instant::now();
     std::thread::scope(|scope| {
         for _ in 0..flags.threads.unwrap_or(cores) {
@@ -199,19 +199,19 @@ fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
                         eprintln!("seed {seed}: {}", what.lines().next().unwrap_or_default());
                     }
                     let mut sum = sum.lock().expect("no run panics");
-                    sum.0.add(&report.figures);
+                    sum.0.add(&report.counters);
                     sum.1.extend(what.map(|what| (seed, what)));
                 }
             });
         }
     });
-    let (figures, mut failed) = sum.into_inner().expect("no run panics");
+    let (counters, mut failed) = sum.into_inner().expect("no run panics");
     let took = started.elapsed();
-    let each_second = u128::from(figures.calls) * 1000 / took.as_millis().max(1);
+    let each_second = u128::from(counters.calls) * 1000 / took.as_millis().max(1);
     println!("{} seeds in {} s, {each_second} operations a second", flags.seeds, took.as_secs());
     for group in [Group::Work, Group::Fault, Group::Invariant] {
         println!("{}", group.title());
-        for (_, name, count) in figures.all().into_iter().filter(|(of, ..)| *of == group) {
+        for (_, name, count) in counters.all().into_iter().filter(|(of, ..)| *of == group) {
             println!("{count:>14} {name}");
         }
     }
@@ -225,13 +225,13 @@ fn many(flags: &Flags, profile: impl Fn(u64) -> Profile + Sync) -> ExitCode {
     }
     // Only a mix of aims reaches every minimum.
     let is_mixed = flags.aim.is_none() && flags.bug.is_none();
-    let is_exercised = !is_mixed || flags.seeds < 100 || is_exercised(&figures, flags.seeds);
+    let is_exercised = !is_mixed || flags.seeds < 100 || is_exercised(&counters, flags.seeds);
     if failed.is_empty() && is_exercised { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Whether `seeds` seeds reached every minimum.
-fn is_exercised(figures: &Figures, seeds: u64) -> bool {
-    let counts = figures.all();
+fn is_exercised(counters: &Counters, seeds: u64) -> bool {
+    let counts = counters.all();
     let mut is_enough = true;
     for (name, least) in LEAST {
         let found = counts.iter().find(|(_, known, _)| known == name);

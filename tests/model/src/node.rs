@@ -27,7 +27,7 @@ use cluster::{CopyId, Incarnation, NodeId, Partition};
 use super::batch::{HeldOp, Item, Worker};
 use super::payload::{Answer, Payload};
 use super::profile::Profile;
-use super::world::{Ended, Figures};
+use super::world::{Counters, Ended};
 use crate::journal::Journal;
 use crate::rng::Rng;
 
@@ -79,7 +79,7 @@ pub(super) struct Env<'a> {
     pub(super) true_ns: u64,
     pub(super) rng: &'a mut Rng,
     pub(super) journal: &'a mut Journal,
-    pub(super) figures: &'a mut Figures,
+    pub(super) counters: &'a mut Counters,
     pub(super) out: &'a mut Vec<Output>,
 }
 
@@ -104,7 +104,7 @@ pub(super) enum Note {
 
 pub(super) struct Node {
     pub(super) id: NodeId,
-    pub(super) birth: u128,
+    pub(super) node_uuid: u128,
     pub(super) incarnation: Incarnation,
     pub(super) is_up: bool,
     pub(super) rate_ppm: i64,
@@ -274,7 +274,7 @@ impl Node {
     #[expect(clippy::too_many_arguments, reason = "what a life of a node begins with")]
     pub(super) fn new(
         id: NodeId,
-        birth: u128,
+        node_uuid: u128,
         incarnation: Incarnation,
         clocks: (i64, i64),
         workers: usize,
@@ -291,7 +291,7 @@ impl Node {
         };
         let node = Self {
             id,
-            birth,
+            node_uuid,
             incarnation,
             is_up: true,
             rate_ppm: clocks.0,
@@ -364,7 +364,7 @@ impl Node {
             match event {
                 ReplicaEvent::Ask(change) => env.out.push(Output::Ask(change)),
                 ReplicaEvent::Open(opening) => {
-                    env.figures.openings += 1;
+                    env.counters.openings += 1;
                     env.out.push(Output::Opened(opening));
                     self.workers.iter_mut().for_each(|one| one.inbox.push(Note::Open(opening)));
                 }
@@ -373,7 +373,7 @@ impl Node {
                     self.workers[worker].todo.push_back(vec![Item::of_held(op)]);
                 }
                 ReplicaEvent::Refer(op, route) => {
-                    env.figures.not_owner += 1;
+                    env.counters.not_owner += 1;
                     self.workers[op.worker].forward_results.push((
                         op.reply,
                         Err(ExceptionKind::NotOwner(route)),
@@ -468,7 +468,7 @@ impl Node {
                 }
                 let (kind, body, bytes) = (frame.kind, frame.body.to_vec(), frame.bytes());
                 if matches!(self.frame(worker, index, kind, &body, bytes, env), Read::Blocked) {
-                    env.figures.blocked += 1;
+                    env.counters.blocked += 1;
                     break;
                 }
                 let receiver = &mut self.shared.links[place].receiver;
@@ -485,7 +485,7 @@ impl Node {
                 && let Some(out) = link.sender.loose()
             {
                 link.receiver.stream.ack(&done, out);
-                env.figures.acks += 1;
+                env.counters.acks += 1;
             }
         }
     }
@@ -501,7 +501,7 @@ impl Node {
     ) -> Read {
         match kind {
             FrameKind::Records => return self.records(index, body, bytes, env),
-            FrameKind::Ack => return self.word(index, body, env),
+            FrameKind::Ack => return self.receive_ack(index, body, env),
             FrameKind::Forward => self.forward(worker, Some(index), body),
             FrameKind::Answers => {
                 let now = self.now(env.true_ns);
@@ -509,9 +509,11 @@ impl Node {
                 self.answers(worker, body, env);
             }
             FrameKind::KeepAlive => {
-                let beat = KeepAlive::decode(body).expect("frames are right");
-                self.shared.link_mut(index).receiver.stream.record_time(beat.time_ns);
-                beat.done().for_each(|one| self.shared.logs.log(one.stream).advance_done(one.done));
+                let keep_alive = KeepAlive::decode(body).expect("frames are right");
+                self.shared.link_mut(index).receiver.stream.record_time(keep_alive.time_ns);
+                keep_alive
+                    .done()
+                    .for_each(|one| self.shared.logs.log(one.stream).advance_done(one.done));
             }
             FrameKind::Ping | FrameKind::Pong => {}
             FrameKind::Adopt
@@ -545,14 +547,14 @@ impl Node {
             FrameKind::Adopt => {
                 let adopt = Adopt::decode(body).expect("frames are right");
                 stream.record_time(adopt.time_ns);
-                env.figures.adopts += 1;
+                env.counters.adopts += 1;
                 let last = self.position(partition);
                 self.cold(partition, env, |replica, turn| {
                     replica.adopt(turn, &adopt, &mut stream, bytes);
                 });
                 clears_all = self.headers[partition.index()].state() == HeaderState::Follows;
                 let is_other = adopt.last != last && stream.refusals() > before;
-                env.figures.checked_lengths += u64::from(is_other);
+                env.counters.checked_lengths += u64::from(is_other);
                 if is_other && adopt.last.lsn == last.lsn {
                     let what = format!("{partition} at {:?} is to adopt {:?}", last, adopt.last);
                     env.out.push(Output::Broken(what));
@@ -561,21 +563,21 @@ impl Node {
             FrameKind::Chunk => {
                 let reader = ChunkReader::new(body).expect("frames are right");
                 stream.record_time(reader.chunk().time_ns);
-                env.figures.chunks += 1;
+                env.counters.chunks += 1;
                 self.cold(partition, env, |replica, turn| {
                     replica.chunk(turn, reader, &mut stream, bytes).expect("frames are right");
                 });
             }
             FrameKind::TermCheck => {
                 let round = TermCheck::decode(body).expect("frames are right");
-                env.figures.rounds += 1;
+                env.counters.rounds += 1;
                 self.cold(partition, env, |replica, turn| {
                     replica.check_term(turn, &round, &mut stream, bytes);
                 });
             }
             FrameKind::Restart => {
                 let restart = Restart::decode(body).expect("frames are right");
-                env.figures.restarts += 1;
+                env.counters.restarts += 1;
                 self.cold(partition, env, |replica, turn| replica.restart(turn, &restart));
             }
             _ => {
@@ -584,7 +586,7 @@ impl Node {
             }
         }
         if stream.refusals() > before {
-            env.figures.refused += 1;
+            env.counters.refused += 1;
             let of_round = matches!(kind, FrameKind::TermCheck);
             env.out.push(Output::Refused(index, partition, of_round));
         }
@@ -620,7 +622,7 @@ impl Node {
                 let place = ApplyPosition { pt_ns, term: record.term, lsn: record.lsn };
                 self.payloads[at].install(place, record.key, &record.state);
                 header.installed(record.lsn, pt_ns);
-                env.figures.installed += 1;
+                env.counters.installed += 1;
                 if section.stream.node != NodeId(0) {
                     let copy = CopyGeneration {
                         partition: record.partition,
@@ -638,7 +640,7 @@ impl Node {
                 let before = link.receiver.stream.refusals();
                 link.receiver.stream.refuse(refused, false);
                 if link.receiver.stream.refusals() > before {
-                    env.figures.refused += 1;
+                    env.counters.refused += 1;
                     let is_over = record.term < header.term();
                     env.out.push(Output::Refused(index, record.partition, is_over));
                 }
@@ -647,30 +649,30 @@ impl Node {
         Read::Done
     }
 
-    fn word(&mut self, index: LinkIndex, body: &[u8], env: &mut Env<'_>) -> Read {
-        let word = StreamAck::decode(body).expect("frames are right");
-        if word.refused().any(|refused| !self.is_free(refused.partition)) {
+    fn receive_ack(&mut self, index: LinkIndex, body: &[u8], env: &mut Env<'_>) -> Read {
+        let ack = StreamAck::decode(body).expect("frames are right");
+        if ack.refused().any(|refused| !self.is_free(refused.partition)) {
             return Read::Blocked;
         }
         let now = self.now(env.true_ns);
         let link = self.shared.link_mut(index);
         link.receiver.progress_ns = now.mono_ns;
-        let is_first = link.sender.on_ack(&word).unwrap_or_else(|fault| broken(env, fault));
-        for refused in word.refused() {
-            env.figures.refusals_heard += 1;
+        let is_first = link.sender.on_ack(&ack).unwrap_or_else(|fault| broken(env, fault));
+        for refused in ack.refused() {
+            env.counters.refusals_heard += 1;
             self.cold(refused.partition, env, |replica, turn| {
                 replica.refused(turn, index, &refused);
             });
         }
-        for done in word.done() {
+        for done in ack.done() {
             self.shared.logs.log(done.stream).advance_done(done.done);
         }
         let link = self.shared.link_mut(index);
-        if let Err(fault) = link.sender.stream.acknowledge(word.held, now.mono_ns) {
+        if let Err(fault) = link.sender.stream.acknowledge(ack.held, now.mono_ns) {
             broken(env, fault);
         }
         if is_first {
-            env.figures.resumed += u64::from(!link.sender.stream.unsent().is_empty());
+            env.counters.resumed += u64::from(!link.sender.stream.unsent().is_empty());
             let (peer, k) = (link.peer, usize::from(link.k));
             if let Some(worker) = self.workers.get_mut(k) {
                 worker.inbox.push(Note::LinkUp(peer));

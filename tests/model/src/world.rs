@@ -39,7 +39,7 @@ pub struct Report {
     /// The hash of the trace: equal for equal seeds.
     pub hash: u64,
     /// The counters.
-    pub figures: Figures,
+    pub counters: Counters,
 }
 
 /// The group of a counter.
@@ -65,15 +65,15 @@ impl Group {
     }
 }
 
-macro_rules! figures {
+macro_rules! counters {
     ($($group:ident: { $($(#[doc = $doc:literal])* $name:ident,)* })*) => {
         /// The counters of a run, or of many.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-        pub struct Figures {
+        pub struct Counters {
             $($($(#[doc = $doc])* pub $name: u64,)*)*
         }
 
-        impl Figures {
+        impl Counters {
             /// Adds the counters of another run.
             pub fn add(&mut self, other: &Self) {
                 $($(self.$name += other.$name;)*)*
@@ -88,7 +88,7 @@ macro_rules! figures {
     };
 }
 
-figures! {
+counters! {
     Work: {
         /// Operations of clients.
         calls,
@@ -327,7 +327,7 @@ pub(super) struct World {
     queued: u64,
     pub(super) now_ns: u64,
     pub(super) is_healed: bool,
-    pub(super) births: u128,
+    pub(super) node_uuids: u128,
     last_node: u32,
     /// The digest of the copies at a position.
     digests: BTreeMap<(Partition, Position), u64>,
@@ -355,7 +355,7 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
         queued: 0,
         now_ns: 1_000 * MS,
         is_healed: false,
-        births: 0,
+        node_uuids: 0,
         last_node: 0,
         digests: BTreeMap::new(),
         primaries: BTreeMap::new(),
@@ -365,12 +365,12 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
     world.run();
     check::check(&mut world);
     let mut report = world.report;
-    report.figures.simulated_ms = world.now_ns / MS;
-    report.figures.copies = world.control.copies;
-    report.figures.handoffs = world.control.handoffs;
+    report.counters.simulated_ms = world.now_ns / MS;
+    report.counters.copies = world.control.copies;
+    report.counters.handoffs = world.control.handoffs;
     let ends = world.control.ends.values();
-    report.figures.failovers = ends.clone().filter(|(end, _)| *end == End::Promote).count() as u64;
-    report.figures.resets = ends.filter(|(end, _)| *end == End::Reset).count() as u64;
+    report.counters.failovers = ends.clone().filter(|(end, _)| *end == End::Promote).count() as u64;
+    report.counters.resets = ends.filter(|(end, _)| *end == End::Reset).count() as u64;
     report
 }
 
@@ -437,15 +437,23 @@ impl World {
     pub(super) fn begin_node(
         &mut self,
         id: NodeId,
-        birth: u128,
+        node_uuid: u128,
         incarnation: Incarnation,
         clocks: (i64, i64),
     ) {
         let workers = self.rng.between(1, self.profile.workers_max) as usize;
         let partitions = 1 << self.profile.base.partition_bits;
         let profile = &self.profile;
-        let node =
-            Node::new(id, birth, incarnation, clocks, workers, partitions, profile, self.now_ns);
+        let node = Node::new(
+            id,
+            node_uuid,
+            incarnation,
+            clocks,
+            workers,
+            partitions,
+            profile,
+            self.now_ns,
+        );
         self.note([1, u64::from(id.0), incarnation.0], || {
             format!("{id} begins life {} with {workers} workers", incarnation.0)
         });
@@ -473,7 +481,7 @@ impl World {
             true_ns: self.now_ns,
             rng: &mut self.rng,
             journal: &mut self.journal,
-            figures: &mut self.report.figures,
+            counters: &mut self.report.counters,
             out: &mut out,
         };
         let result = work(node, &mut env);
@@ -579,7 +587,7 @@ impl World {
         conn.under_way = [0; 2];
         conn.last_ns = delays.map(|delay| now_ns + delay);
         let number = conn.number;
-        self.report.figures.connections += 1;
+        self.report.counters.connections += 1;
         for (side, delay_ns) in delays.into_iter().enumerate() {
             self.at(delay_ns, Event::Connected { key, number, side });
         }
@@ -609,7 +617,7 @@ impl World {
         let now_ns = self.now_ns;
         let Some(conn) = self.conns.get_mut(&key).filter(|conn| conn.is_open) else { return };
         conn.is_open = false;
-        self.report.figures.cut_under_way += u64::from(conn.under_way != [0; 2]);
+        self.report.counters.cut_under_way += u64::from(conn.under_way != [0; 2]);
         let left = conn.under_way.map(|bytes| self.rng.below(bytes as u64 + 1) as usize);
         conn.cuts.insert(conn.number, left);
         let number = conn.number;
@@ -715,7 +723,7 @@ impl World {
         }
         let Some((id, peer)) = self.at_side(key, side) else { return };
         let reads_on = self.profile.lacks(cluster::Bug::OlderLinkReadOn);
-        let figures = &mut self.report.figures;
+        let counters = &mut self.report.counters;
         let node = self.nodes.get_mut(&id).expect("it is there");
         let link = node
             .shared
@@ -724,7 +732,7 @@ impl World {
             .find(|link| (link.peer, link.incarnation, link.k) == (peer.0, peer.1, key.4));
         let Some(link) = link else { return };
         let is_current = link.sender.number() == number;
-        figures.overtaken += u64::from(!is_current);
+        counters.overtaken += u64::from(!is_current);
         if is_current || reads_on {
             link.receiver.inbound.push(&bytes);
         }
@@ -737,7 +745,7 @@ impl World {
         self.with_node(id, |node, env| node.step(worker, env));
         let stalls = !self.is_healed && self.rng.chance(1, self.profile.stall_in * 10);
         let pause = if stalls {
-            self.report.figures.stalls_in_rounds += u64::from(!is_between);
+            self.report.counters.stalls_in_rounds += u64::from(!is_between);
             self.rng.between(MS, 600 * MS)
         } else if is_between {
             self.rng.between(MS / 10, MS)
@@ -767,8 +775,8 @@ impl World {
     }
 
     fn beat(&mut self, id: NodeId, incarnation: Incarnation, sent_ns: u64) {
-        let Some(birth) = self.nodes.get(&id).map(|node| node.birth) else { return };
-        let counts = self.control.heartbeat(self.now_ns, id, birth, incarnation);
+        let Some(node_uuid) = self.nodes.get(&id).map(|node| node.node_uuid) else { return };
+        let counts = self.control.heartbeat(self.now_ns, id, node_uuid, incarnation);
         self.publish();
         let all = (0..self.control.entries().len()).map(|at| Partition(at as u16));
         let news = self.news(counts.then_some(sent_ns), all.collect());
@@ -843,7 +851,7 @@ impl World {
                 ended_ns: u64::MAX,
                 ended: Ended::Pending,
             });
-            self.report.figures.calls += 1;
+            self.report.counters.calls += 1;
             node.workers[worker].clients.push_back((number, partition, verb, key));
         }
     }
@@ -859,14 +867,14 @@ impl World {
         if ended != Ended::Unknown {
             call.ended_ns = self.now_ns;
         }
-        let figures = &mut self.report.figures;
+        let counters = &mut self.report.counters;
         match ended {
             Ended::Done(_) => {
-                figures.done += 1;
-                figures.done_direct += u64::from(is_direct);
+                counters.done += 1;
+                counters.done_direct += u64::from(is_direct);
             }
-            Ended::NotApplied => figures.not_applied += 1,
-            Ended::Unknown | Ended::Pending => figures.unknown += 1,
+            Ended::NotApplied => counters.not_applied += 1,
+            Ended::Unknown | Ended::Pending => counters.unknown += 1,
         }
         let call = *call;
         self.note([4, u64::from(number), u64::from(id.0)], || {
@@ -876,7 +884,8 @@ impl World {
             let term = self.journal.step(answer.head).term;
             let reset = self.control.ends.get(&(call.partition, term)).copied();
             let can_reset = self.profile.options.lost_after_ns.is_some();
-            self.report.figures.checked_ends += u64::from(can_reset && answer.changed && is_direct);
+            self.report.counters.checked_ends +=
+                u64::from(can_reset && answer.changed && is_direct);
             if let Some((End::Reset, end_ns)) = reset
                 && answer.changed
                 && is_direct
@@ -916,7 +925,7 @@ impl World {
                 CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
             };
             let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
-            self.report.figures.checked_times += 1;
+            self.report.counters.checked_times += 1;
             if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {
                 let partition = Partition(at as u16);
                 found.push(format!(
@@ -934,7 +943,7 @@ impl World {
     /// Checks the properties that must hold at every moment.
     fn watch(&mut self, id: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
-        let figures = &mut self.report.figures;
+        let counters = &mut self.report.counters;
         let mut found = Vec::new();
         for at in 0..node.replicas.len() {
             let partition = Partition(at as u16);
@@ -950,7 +959,7 @@ impl World {
                 if node.compared[at] != (position, digest) {
                     node.compared[at] = (position, digest);
                     let known = self.digests.insert((partition, position), digest);
-                    figures.checked_states += u64::from(known.is_some());
+                    counters.checked_states += u64::from(known.is_some());
                     if known.is_some_and(|known| known != digest) {
                         found.push(format!("{id} {partition}: another state at {position:?}"));
                     }
@@ -959,7 +968,7 @@ impl World {
             if header.state() == HeaderState::Serves && replica.role() == Role::Primary {
                 let me = replica.entry().primary.unwrap_or_default();
                 let known = *self.primaries.entry((partition, term.0)).or_insert(me);
-                figures.checked_primaries += 1;
+                counters.checked_primaries += 1;
                 if known != me || me.node != id {
                     found.push(format!("{partition} has two primaries in term {}", term.0));
                 }

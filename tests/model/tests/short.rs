@@ -1,7 +1,7 @@
 //! A few seeds of the model, and proof that it finds rules that are left out. `just model` runs
 //! many.
 
-use model::{FAULTS, Figures, Profile, run};
+use model::{Counters, FAULTS, Profile, run};
 
 /// Runs `check` on two threads, for even and for odd numbers.
 fn on_two_threads(check: impl Fn(u64) + Sync) {
@@ -20,7 +20,7 @@ fn seed_gives_the_same_trace_twice() {
             let report = run(seed, &profile, false);
             let reproduce = format!("cargo run --release -p model -- --seed {seed}");
             assert_eq!(report.violations, Vec::<String>::new(), "REPRODUCE: {reproduce}");
-            assert!(report.figures.done > 0, "seed {seed} did nothing");
+            assert!(report.counters.done > 0, "seed {seed} did nothing");
             let again = run(seed, &profile, false);
             assert_eq!(again.hash, report.hash, "another trace the second time: {reproduce}");
         }
@@ -31,14 +31,14 @@ fn seed_gives_the_same_trace_twice() {
 fn seeds_keep_and_test_every_invariant() {
     // The seeds include every aim.
     const SEEDS: u64 = 18;
-    let sum = std::sync::Mutex::new(Figures::default());
+    let sum = std::sync::Mutex::new(Counters::default());
     on_two_threads(|first| {
         for seed in (first..SEEDS).step_by(2) {
             let report = run(seed, &Profile::draw(seed), false);
             let reproduce = format!("cargo run --release -p model -- --seed {seed}");
             assert_eq!(report.violations, Vec::<String>::new(), "REPRODUCE: {reproduce}");
-            assert!(report.figures.done > 0, "seed {seed} did nothing");
-            sum.lock().expect("no run panics").add(&report.figures);
+            assert!(report.counters.done > 0, "seed {seed} did nothing");
+            sum.lock().expect("no run panics").add(&report.counters);
         }
     });
     for (_, name, count) in sum.into_inner().expect("no run panics").all() {
