@@ -447,7 +447,7 @@ pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
     (knows_limits && key.has_limit_alone()) || (key.has_no_limit() && may_run_locked(fast))
 }
 
-/// As [`fast`], as a call: it is inlined in `fast_batch` alone.
+/// [`decode_fast`] as a call: it is inlined in `fast_batch` alone.
 #[inline(never)]
 fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
     decode_fast(input, bounds)

@@ -159,7 +159,7 @@ impl Engine {
 
     /// Applies a piece of the holds of another node or process, or changes of them, to those of a key.
     /// `front` is the policy as it lies before a state's own bytes, where `policy_id` is
-    /// [`INLINE`](crate::policies::INLINE).
+    /// [`INLINE`](crate::policy_table::INLINE).
     pub(crate) fn absorb_holders(
         &mut self,
         (now, hash, key): (Now, u64, &[u8]),
