@@ -19,8 +19,8 @@
 //!   resent here: [`LinkEvent::Down`] reports that frames pushed before it may be lost. The caller
 //!   that resends a frame must also prevent its duplication.
 //! * Everything is bounded: a full outbox refuses a frame at once, a connection must authenticate
-//!   within five seconds and 512 bytes per frame, and at most [`UNAUTHENTICATED_MAX`] connections are
-//!   unauthenticated at a time.
+//!   within five seconds and 512 bytes per frame, and at most [`UNAUTHENTICATED_MAX`] connections
+//!   are unauthenticated at a time.
 //!
 //! All tasks run on the runtime on which [`Transport::start`] was called.
 

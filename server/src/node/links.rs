@@ -309,10 +309,10 @@ impl Node {
     /// Sends pings over all data links where they are due.
     pub(super) fn tick_data_links(&self, now_ns: u64) {
         for link in self.links().all() {
-            if link.transport.tick(now_ns) {
+            if link.writer.tick(now_ns) {
                 link.flush(now_ns);
             }
-            let output = link.transport.lock();
+            let output = link.writer.lock();
             let is_direct = output.is_up() && !output.is_tunnelled();
             drop(output);
             if !is_direct {

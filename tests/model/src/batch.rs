@@ -629,7 +629,7 @@ impl Node {
                     env.out.push(Output::Ended(call, Ended::NotApplied, false));
                 }
                 (None, Some(reply), result) => {
-                    worker.forward_results.push((reply, result, batch.had_lease))
+                    worker.forward_results.push((reply, result, batch.had_lease));
                 }
                 (None, None, _) => {}
             }
@@ -746,7 +746,7 @@ impl Node {
                     worker.forward_results.push((reply, Err(ExceptionKind::Deposed(route)), false));
                 }
                 Origin::Forward { reply } => {
-                    worker.forward_results.push((reply, Ok(one.text), false))
+                    worker.forward_results.push((reply, Ok(one.text), false));
                 }
             }
         }

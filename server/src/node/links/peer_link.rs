@@ -36,7 +36,7 @@ pub(crate) struct PeerLink {
     end: AtomicU64,
     /// Most unacknowledged bytes of the stream.
     bytes_max: u64,
-    pub(super) transport: LinkWriter,
+    pub(super) writer: LinkWriter,
     /// Only the worker that reads the link locks it.
     pub(super) receiver: Mutex<LinkReceiver>,
     pub(super) time: Arc<PeerTime>,
@@ -52,8 +52,8 @@ impl PeerLink {
         k: u16,
         life: &Arc<PeerTime>,
     ) -> Self {
-        let transport = LinkWriter::default();
-        let output = transport.lock();
+        let writer = LinkWriter::default();
+        let output = writer.lock();
         let (acked, bytes_max) =
             (output.sender.stream.acked().clone(), output.sender.stream.bytes_max() as u64);
         drop(output);
@@ -65,7 +65,7 @@ impl PeerLink {
             acked,
             end: AtomicU64::new(0),
             bytes_max,
-            transport,
+            writer,
             receiver: Mutex::default(),
             time: Arc::clone(life),
             progress_ns: AtomicU64::new(0),
@@ -81,7 +81,7 @@ impl PeerLink {
     /// Appends the complete numbered frames that `write` writes, and returns the end position of
     /// the last.
     pub(crate) fn append_with(&self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
-        let mut output = self.transport.lock();
+        let mut output = self.writer.lock();
         output.used();
         let end = output.sender.stream.append_with(now_ns, write);
         self.end.store(end, Ordering::Release);
@@ -91,7 +91,7 @@ impl PeerLink {
     /// Sends the unnumbered frames that `write` writes. Returns false if the link is down, and
     /// drops them.
     pub(crate) fn send(&self, write: impl FnOnce(&mut Vec<u8>)) -> bool {
-        let mut output = self.transport.lock();
+        let mut output = self.writer.lock();
         if !output.is_up() {
             return false;
         }
@@ -102,12 +102,12 @@ impl PeerLink {
     /// Sends the appended bytes and the unnumbered frames. Called once per round for each touched
     /// link, without locks.
     pub(crate) fn flush(&self, now_ns: u64) {
-        self.transport.flush(now_ns);
+        self.writer.flush(now_ns);
     }
 
     /// Whether unnumbered frames can be sent.
     pub(crate) fn is_up(&self) -> bool {
-        self.transport.lock().is_up()
+        self.writer.lock().is_up()
     }
 
     /// Whether operations that need the stream must be answered *busy*.
@@ -126,7 +126,7 @@ impl PeerLink {
 
     /// The unacknowledged bytes, in quarters of `bytes_max`.
     pub(crate) fn quarters(&self) -> usize {
-        let output = self.transport.lock();
+        let output = self.writer.lock();
         let stream = &output.sender.stream;
         stream.unacked() * 4 / stream.bytes_max()
     }
@@ -138,12 +138,12 @@ impl PeerLink {
 
     /// The age of the oldest unacknowledged byte; 0 if there is none.
     pub(crate) fn age_ns(&self, now_ns: u64) -> u64 {
-        self.transport.lock().sender.stream.age_ns(now_ns)
+        self.writer.lock().sender.stream.age_ns(now_ns)
     }
 
     /// The time since the last acknowledgement while some byte is unacknowledged.
     pub(crate) fn silence_ns(&self, now_ns: u64) -> u64 {
-        self.transport.lock().sender.stream.silence_ns(now_ns)
+        self.writer.lock().sender.stream.silence_ns(now_ns)
     }
 
     /// When the peer last sent an ack or answers, which show that it works. On this node's

@@ -128,7 +128,7 @@ impl Links {
             for known_peer in incarnations.extract_if(.., |known_peer| !is_kept(known_peer)) {
                 *ended = known_peer.incarnation.max(*ended);
                 for link in known_peer.links {
-                    link.transport.fail(io::ErrorKind::ConnectionAborted);
+                    link.writer.fail(io::ErrorKind::ConnectionAborted);
                     rows[usize::from(link.index.0)] = None;
                     free.push_back(link.index);
                 }

@@ -329,7 +329,7 @@ fn full_socket_keeps_what_was_appended_in_order() {
             ends[0].link.flush(0);
         }
     }
-    assert!(ends[0].link.transport.is_blocked());
+    assert!(ends[0].link.writer.is_blocked());
     assert!(ends[0].link.quarters() >= 2 && !ends[0].link.is_full());
     assert_eq!(ends[0].link.acked.get(), 0);
     for _ in 0..10_000 {
@@ -388,13 +388,13 @@ fn silent_link_sends_nothing_until_an_answer() {
     between.settle(&runtime, &mut ends);
     let link = Arc::clone(&ends[0].link);
     assert!(link.send(|_| ()));
-    assert!(!link.transport.tick(0), "a new socket was blocked at first");
-    assert!(!link.transport.tick(50 * MS));
-    assert!(link.transport.tick(100 * MS), "it asks");
-    assert!(!link.transport.tick(399 * MS));
-    assert_eq!(link.transport.check_liveness(399 * MS), PeerLiveness::Known);
-    assert!(!link.transport.tick(400 * MS) && link.is_up(), "its worker is to look");
-    assert_eq!(link.transport.check_liveness(400 * MS), PeerLiveness::Silent);
+    assert!(!link.writer.tick(0), "a new socket was blocked at first");
+    assert!(!link.writer.tick(50 * MS));
+    assert!(link.writer.tick(100 * MS), "it asks");
+    assert!(!link.writer.tick(399 * MS));
+    assert_eq!(link.writer.check_liveness(399 * MS), PeerLiveness::Known);
+    assert!(!link.writer.tick(400 * MS) && link.is_up(), "its worker is to look");
+    assert_eq!(link.writer.check_liveness(400 * MS), PeerLiveness::Silent);
     assert!(!link.is_up() && !link.send(|_| ()));
     let before = ends[0].findings.ups;
     ends[0].append(1);
@@ -402,10 +402,10 @@ fn silent_link_sends_nothing_until_an_answer() {
     between.settle(&runtime, &mut ends);
     assert!(link.is_up(), "the answer came after all");
     assert_eq!((ends[0].findings.ups, &ends[1].findings.numbers[..]), (before + 1, &[1][..]));
-    assert!(link.transport.tick(500 * MS));
-    assert_eq!(link.transport.check_liveness(3499 * MS), PeerLiveness::Silent);
-    assert_eq!(link.transport.check_liveness(3499 * MS), PeerLiveness::Known);
-    assert_eq!(link.transport.check_liveness(3500 * MS), PeerLiveness::Lost);
+    assert!(link.writer.tick(500 * MS));
+    assert_eq!(link.writer.check_liveness(3499 * MS), PeerLiveness::Silent);
+    assert_eq!(link.writer.check_liveness(3499 * MS), PeerLiveness::Known);
+    assert_eq!(link.writer.check_liveness(3500 * MS), PeerLiveness::Lost);
 }
 
 #[test]
@@ -416,15 +416,15 @@ fn answer_that_waits_in_the_socket_counts() {
     let mut between = Between::new(&runtime, 1, &mut ends);
     between.settle(&runtime, &mut ends);
     let link = Arc::clone(&ends[0].link);
-    let _ = link.transport.tick(0);
-    assert!(link.transport.tick(1000 * MS), "an idle link is asked too");
+    let _ = link.writer.tick(0);
+    assert!(link.writer.tick(1000 * MS), "an idle link is asked too");
     link.flush(0);
     between.carry(usize::MAX);
     ends[1].work(&runtime);
     between.carry(usize::MAX);
     // The process was paused for a while; its worker reads first.
     ends[0].now_ns = 9000 * MS;
-    assert!(!link.transport.tick(9000 * MS));
+    assert!(!link.writer.tick(9000 * MS));
     ends[0].work(&runtime);
     assert!(link.is_up());
 }
@@ -490,7 +490,7 @@ fn tls_carries_more_than_its_buffers() {
         }
     }
     assert!(ends[1].findings.numbers.iter().copied().eq(1..=COUNT));
-    let garbage = ends[1].link.transport.decrypt(1, &[9; 100], &mut Vec::new());
+    let garbage = ends[1].link.writer.decrypt(1, &[9; 100], &mut Vec::new());
     assert!(garbage.is_err());
 }
 

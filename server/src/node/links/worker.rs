@@ -118,7 +118,7 @@ impl WorkerLinks {
         let pings = Pings::new(true, links.timing, now_ns);
         let fresh = NewConnection { number, wire: wire.clone(), tls, waker: waker.clone(), pings };
         let mut receiver = link.receiver.lock();
-        if !link.transport.install(&mut receiver, fresh) {
+        if !link.writer.install(&mut receiver, fresh) {
             // A newer connection was installed first.
             drop(receiver);
             wire.close();
@@ -128,7 +128,7 @@ impl WorkerLinks {
         drop(receiver);
         tracing::info!(node = %links.peer, index = link.k, number, "data link up");
         // Sends the first ack; bytes behind the handshake are in `inbound` already.
-        link.transport.flush(now_ns);
+        link.writer.flush(now_ns);
         waker.wake_by_ref();
         let (peer, k) = (links.peer, link.k);
         let (has_ack, reported_ns) = (false, 0);
@@ -145,7 +145,7 @@ impl WorkerLinks {
         });
         if let Some(older) = older {
             let read_link = self.read_links.remove(older);
-            read_link.link.transport.end(read_link.number);
+            read_link.link.writer.end(read_link.number);
             node.data_link_down(&read_link.links, &read_link.link, read_link.number, now_ns);
         }
         node.update_reachability(now_ns, None, |reach| reach.data_link_up(peer, k));
@@ -185,7 +185,7 @@ impl WorkerLinks {
     fn end(&mut self, node: &Node, now_ns: u64, key: usize, why: &ConnectionError) {
         let ReadLink { links, link, number, .. } = self.read_links.remove(key);
         tracing::info!(node = %links.peer, index = link.k, number, %why, "data link down");
-        link.transport.end(number);
+        link.writer.end(number);
         node.data_link_down(&links, &link, number, now_ns);
     }
 
@@ -193,8 +193,8 @@ impl WorkerLinks {
     pub(crate) fn close(&mut self, node: &Node, now_ns: u64) {
         node.has_closed_links.store(true, Ordering::Release);
         for read_link in self.read_links.drain() {
-            read_link.link.transport.flush(now_ns);
-            read_link.link.transport.end(read_link.number);
+            read_link.link.writer.flush(now_ns);
+            read_link.link.writer.end(read_link.number);
         }
     }
 }
@@ -211,7 +211,7 @@ impl ReadLink {
         handler: &mut impl LinkHandler<L>,
     ) -> Result<(), ConnectionError> {
         let link = Arc::clone(&self.link);
-        if let Some(kind) = link.transport.failure(self.number) {
+        if let Some(kind) = link.writer.failure(self.number) {
             return Err(io::Error::from(kind).into());
         }
         let mut receiver = link.receiver.lock();
@@ -239,8 +239,8 @@ impl ReadLink {
         if is_report_due {
             handler.streams_done(&mut memory.done);
         }
-        let transport = &link.transport;
-        if transport.settle(now_ns, &mut memory.pings, stream, &memory.done, is_report_due)
+        let writer = &link.writer;
+        if writer.settle(now_ns, &mut memory.pings, stream, &memory.done, is_report_due)
             && is_report_due
         {
             self.reported_ns = now_ns;
@@ -255,7 +255,7 @@ impl ReadLink {
             self.waker.wake_by_ref();
             return Ok(());
         }
-        match transport.check_liveness(now_ns) {
+        match writer.check_liveness(now_ns) {
             PeerLiveness::Known => {}
             PeerLiveness::Silent => findings.is_silent = true,
             PeerLiveness::Lost => return Err(io::Error::from(io::ErrorKind::TimedOut).into()),
@@ -271,10 +271,10 @@ impl ReadLink {
         plain: &mut Vec<u8>,
         inbound: &mut ReceiveBuffer,
     ) -> io::Result<usize> {
-        let transport = &self.link.transport;
+        let writer = &self.link.writer;
         let mut context = Context::from_waker(&self.waker);
-        if transport.poll_unblocked(&mut context) {
-            transport.flush(now_ns);
+        if writer.poll_unblocked(&mut context) {
+            writer.flush(now_ns);
         }
         let max = scratch.len().min(READ_BYTES_MAX);
         let count = match self.wire.poll_recv(&mut context, &mut scratch[..max])? {
@@ -288,7 +288,7 @@ impl ReadLink {
             return Ok(count);
         }
         plain.clear();
-        let decrypted = transport.decrypt(self.number, read, plain);
+        let decrypted = writer.decrypt(self.number, read, plain);
         inbound.push(plain);
         decrypted.map(|()| count)
     }
@@ -324,7 +324,7 @@ impl Reading<'_> {
                 FrameKind::Ack => self.ack(&StreamAck::decode(body)?, ctx, handler)?,
                 FrameKind::Ping => self.pings.push(Ping::decode(body)?.0),
                 FrameKind::Pong => {
-                    self.findings.was_silent |= self.link.transport.answered(Ping::decode(body)?.0);
+                    self.findings.was_silent |= self.link.writer.answered(Ping::decode(body)?.0);
                 }
                 FrameKind::KeepAlive => {
                     stream.record_time(KeepAlive::decode(body)?.time_ns);
@@ -357,13 +357,13 @@ impl Reading<'_> {
         ctx: &mut L,
         handler: &mut impl LinkHandler<L>,
     ) -> Result<(), FrameError> {
-        let transport = &self.link.transport;
+        let writer = &self.link.writer;
         let pings = Pings::new(true, self.links.timing, self.now_ns);
-        self.findings.is_first_ack |= transport.on_ack(ack, pings)?;
+        self.findings.is_first_ack |= writer.on_ack(ack, pings)?;
         *self.has_ack = true;
         self.progress();
         handler.ack(ctx, self.link, ack);
-        transport.lock().sender.stream.acknowledge(ack.held, self.now_ns)?;
+        writer.lock().sender.stream.acknowledge(ack.held, self.now_ns)?;
         handler.acknowledged(ctx, self.link);
         Ok(())
     }

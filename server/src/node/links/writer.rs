@@ -251,7 +251,8 @@ impl LinkWriter {
     }
 
     /// Writes the frames that are due after a read: answers to pings, the ack, and a keep-alive if
-    /// `is_report_due` is set and there is no ack. Returns false if there is no connection to take them.
+    /// `is_report_due` is set and there is no ack. Returns false if there is no connection to take
+    /// them.
     pub(super) fn settle(
         &self,
         now_ns: u64,
