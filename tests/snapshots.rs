@@ -287,7 +287,9 @@ fn a_snapshot_on_request_is_what_a_kill_leaves() {
 fn a_signal_without_a_snapshot_file_ends_nothing() {
     let mut server = Server::start(&[]);
     server.signal(Signal::SIGUSR2);
-    server.until("it is told", |server| server.log().contains("there is no snapshot file"));
+    server.until("it is told", |server| {
+        server.log().contains("SIGUSR2 ignored: set a snapshot file")
+    });
     server.connect().ask("mn\r\n", "MN\r\n");
 }
 

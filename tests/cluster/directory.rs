@@ -93,7 +93,7 @@ fn a_seed_of_another_cluster_is_warned_of() {
     let seed = format!("{}:21211", other.host(0));
     cluster.restart_with(0, &["--seeds", &seed]);
     let start = Instant::now();
-    let wanted = format!("{seed} is ignored: it is in ");
+    let wanted = format!("{seed} is ignored: it belongs to cluster ");
     while !cluster.log(0).contains(&wanted) {
         assert!(start.elapsed() < LONG, "{}", cluster.log(0));
         thread::sleep(Duration::from_millis(20));
