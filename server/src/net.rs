@@ -37,7 +37,7 @@ pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
 pub(crate) struct ListenerInfo {
     /// File descriptor.
     pub(crate) fd: i32,
-    /// Its address, as [`ClientStream::local`] is written.
+    /// The address, in the format of [`DetachedStream::local`].
     pub(crate) address: String,
 }
 
