@@ -87,13 +87,13 @@ impl Chance {
     }
 }
 
-/// Two processes that compute until they are dropped.
-struct Busy(Vec<process::Child>);
+/// Processes that compute until they are dropped.
+pub(super) struct Busy(Vec<process::Child>);
 
 impl Busy {
-    fn start() -> Self {
+    pub(super) fn start(count: usize) -> Self {
         let spin = || process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
-        Self((0..2).map(|_| spin().expect("there is a shell")).collect())
+        Self((0..count).map(|_| spin().expect("there is a shell")).collect())
     }
 }
 
@@ -140,7 +140,7 @@ fn begin(cluster: &Cluster, node: u8, trouble: Trouble, busy: &mut Vec<Busy>) {
             }
         }
         Trouble::Disk(kind) => cluster.set_trouble(node, Some(kind)),
-        Trouble::Busy => busy.push(Busy::start()),
+        Trouble::Busy => busy.push(Busy::start(2)),
     }
 }
 

@@ -8,18 +8,18 @@ use std::process::{self, Command};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cluster::placement::ketama::{Circle, ring_name};
 use cluster::placement::{Placement, Scheme};
 use nix::sys::signal::Signal;
 
+use super::mixed::Busy;
 use super::nodes::{Cluster, Line};
-use super::work::Work;
+use super::work::{Work, circle};
 
 /// The time limit for a reply that needs no other node, on a busy machine too.
 const AT_ONCE: Duration = Duration::from_millis(200);
 /// The time in which the values arrive at the node; shorter than the silence that a peer tolerates.
 const ARRIVAL: Duration = Duration::from_millis(150);
-/// Bytes of one value. Twenty-one of them exceed the 4 MiB of a transport link, and of a stream.
+/// Bytes of one value. Twenty-one of them exceed the 4 MiB of an op stream, and of a send stream.
 const VALUE_BYTES: usize = 200_000;
 /// Clients that count in batches, and requests of a batch: 460 KB of records.
 const CLIENTS: usize = 10;
@@ -27,10 +27,7 @@ const BATCH: usize = 1000;
 
 /// `count` keys with the prefix `front` that `node` owns in a cluster of 256 partitions.
 pub(super) fn owned(cluster: &Cluster, node: u8, front: &str, count: usize) -> Vec<String> {
-    let addresses = cluster.addresses();
-    let names: Vec<String> =
-        addresses.iter().map(|at| ring_name(&at.ip().to_string(), at.port())).collect();
-    let circle = Circle::new(names.iter().map(|name| (name.as_str(), 1)));
+    let circle = circle(&cluster.addresses());
     let placement = Placement::new(Scheme::Ketama, 8).expect("few bits");
     let middle = |key: &String| placement.middle(placement.partition(key.as_bytes()));
     let is_owned = |key: &String| circle.owner(middle(key)) == Some(node.into());
@@ -82,25 +79,6 @@ fn a_backup_that_stands_still_fills_no_memory() {
     }
 }
 
-/// Processes that compute until they are dropped.
-struct Spinners(Vec<process::Child>);
-
-impl Spinners {
-    fn start(count: usize) -> Self {
-        let spin = || Command::new("sh").args(["-c", "while :; do :; done"]).spawn();
-        Self((0..count).map(|_| spin().expect("there is a shell")).collect())
-    }
-}
-
-impl Drop for Spinners {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
 /// Gives all threads of a node this nice value.
 fn renice(cluster: &Cluster, node: u8, nice: i32) {
     let tasks = fs::read_dir(format!("/proc/{}/task", cluster.process(node)));
@@ -120,7 +98,7 @@ fn starved_nodes_answer_late_but_answer() {
     work.until_answered(1000);
     (0..2).for_each(|node| renice(&cluster, node, 10));
     let cores = thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let spinners = Spinners::start(2 * cores);
+    let spinners = Busy::start(2 * cores);
     thread::sleep(Duration::from_secs(6));
     work.until_answered(100);
     drop(spinners);

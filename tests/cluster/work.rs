@@ -362,7 +362,7 @@ fn kept(cluster: &Cluster, node: u8, key: &str) -> u64 {
 }
 
 /// The continuum that a ketama client computes from its list.
-fn circle(places: &[SocketAddr]) -> Circle {
+pub(super) fn circle(places: &[SocketAddr]) -> Circle {
     let names: Vec<String> =
         places.iter().map(|place| ring_name(&place.ip().to_string(), place.port())).collect();
     Circle::new(names.iter().map(|name| (name.as_str(), 1)))
