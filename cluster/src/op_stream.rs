@@ -53,6 +53,15 @@ pub struct NewOp {
     pub for_ns: u64,
 }
 
+/// What a worker knows of an owner, for [`OpStreams::tick`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct OwnerContact {
+    /// When the worker's link to the owner last made progress: an ack or answers.
+    pub progress_ns: u64,
+    /// If the owner does not answer, a path through another node or another owner is found soon.
+    pub is_replaced_soon: bool,
+}
+
 /// All op streams of a worker.
 #[derive(Debug)]
 pub struct OpStreams {
@@ -513,15 +522,15 @@ impl OpStreams {
         }
     }
 
-    /// Ends operations that take too long. `progress_ns` returns when the worker's link to a node
-    /// last made progress: an ack or answers. Called every few tens of milliseconds.
+    /// Ends operations that take too long. `contact` describes the worker's link to a node. Called
+    /// every few tens of milliseconds.
     pub fn tick(
         &mut self,
         now: NodeTime,
-        progress_ns: impl Fn(NodeId) -> u64,
+        contact: impl Fn(NodeId) -> OwnerContact,
         mut each: impl FnMut(OpEnd<'_>),
     ) {
-        let OpOptions { deadline_ns, patience_ns, .. } = self.options;
+        let OpOptions { deadline_ns, removal_ns, patience_ns, .. } = self.options;
         for stream in 0..self.streams.len() {
             let (first, next) = (self.streams[stream].first, self.streams[stream].next());
             for number in first..next {
@@ -539,14 +548,17 @@ impl OpStreams {
                     continue;
                 }
                 let is_refused = pending.refused == pending.sendings;
-                let progress_ns =
-                    if pending.node == NodeId(0) { 0 } else { progress_ns(pending.node) };
+                let OwnerContact { progress_ns, is_replaced_soon } = match pending.node {
+                    NodeId(0) => OwnerContact::default(),
+                    node => contact(node),
+                };
                 let stands_ns = now.mono_ns.saturating_sub(progress_ns.max(pending.since_ns));
+                let stands_ns_max = if is_replaced_soon { removal_ns } else { deadline_ns };
                 let age_ns = now.mono_ns.saturating_sub(pending.since_ns);
                 if age_ns < pending.for_ns {
                     continue;
                 }
-                if is_refused || stands_ns >= deadline_ns || age_ns >= patience_ns {
+                if is_refused || stands_ns >= stands_ns_max || age_ns >= patience_ns {
                     let outcome = if is_refused {
                         OpOutcome::NotApplied(Refusal::Unreachable)
                     } else {

@@ -174,7 +174,7 @@ fn unknown_outcome_is_never_reported_as_refused() {
     let refused = ExceptionKind::Refused(Refusal::Busy);
     assert_eq!(receive_answers(&mut streams, 21, sending, 0, &[Err(refused)]), []);
     let mut seen = Vec::new();
-    streams.tick(now(2000), |_| 0, note(&mut seen));
+    streams.tick(now(2000), |_| OwnerContact::default(), note(&mut seen));
     assert_eq!(seen, [Seen::Unknown(1, 0)]);
 }
 
@@ -184,9 +184,12 @@ fn nothing_is_given_up_while_its_link_makes_progress() {
     submit(&mut streams, stream, 1, 0);
     send_new(&mut streams, stream);
     let mut seen = Vec::new();
-    streams.tick(now(5000), |_| 4500 * MS, note(&mut seen));
+    let contact =
+        |is_replaced_soon| move |_| OwnerContact { progress_ns: 4500 * MS, is_replaced_soon };
+    streams.tick(now(5000), contact(false), note(&mut seen));
+    streams.tick(now(7400), contact(true), note(&mut seen));
     assert_eq!(seen, []);
-    streams.tick(now(5600), |_| 4500 * MS, note(&mut seen));
+    streams.tick(now(5600), contact(false), note(&mut seen));
     assert_eq!(seen, [Seen::Unknown(1, 0)]);
     assert_eq!(streams.done(stream), 2);
 }

@@ -11,7 +11,7 @@ use cluster::frames::{
 use cluster::link::{LinkReceiver, LinkSender, connect};
 use cluster::map::PartitionEntry;
 use cluster::map::command::MapChange;
-use cluster::op_stream::OpStreams;
+use cluster::op_stream::{OpStreams, OwnerContact};
 use cluster::parked_reply::ParkedReplies;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::receive_stream::ReceiveStream;
@@ -737,10 +737,13 @@ impl Node {
         let shared = &self.shared;
         for (at, worker) in self.workers.iter_mut().enumerate() {
             let mut ended = Vec::new();
-            let progress_ns = |node| {
-                shared.lane_link(node, at).map_or(0, |link| shared.link(link).receiver.progress_ns)
+            let contact = |node| OwnerContact {
+                progress_ns: shared
+                    .lane_link(node, at)
+                    .map_or(0, |link| shared.link(link).receiver.progress_ns),
+                is_replaced_soon: (now.mono_ns / 1_000_000_000).is_multiple_of(2),
             };
-            worker.streams.tick(now, progress_ns, |one| {
+            worker.streams.tick(now, contact, |one| {
                 ended.push((one.token as u32, Ended::of(&one.outcome)));
             });
             for (call, ending) in ended {

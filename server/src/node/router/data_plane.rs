@@ -11,7 +11,9 @@ use arrayvec::ArrayVec;
 use bytes::Bytes;
 use cluster::frames::{Answers, AnswersWriter, ExceptionKind, cut, op_flags};
 use cluster::id::{NodeId, Partition};
-use cluster::op_stream::{NewOp, OpEnd, OpOptions, OpOutcome as PlaneEnding, OpStreams};
+use cluster::op_stream::{
+    NewOp, OpEnd, OpOptions, OpOutcome as PlaneEnding, OpStreams, OwnerContact,
+};
 use cluster::parked_reply::{ParkedBatch, ParkedReplies, Released};
 use cluster::replica::{Opening, Refusal, Route};
 use cluster::{LinkIndex, Rules};
@@ -282,14 +284,19 @@ impl Router {
     pub(super) fn tick_operations(&mut self, ctx: &mut RouterContext<'_>) {
         let (node, core) = (Arc::clone(&self.node), self.core);
         let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
-        let progress = |owner: NodeId| {
+        let contact = |owner: NodeId| {
+            let is_cut_off = node.paths.is_cut_off();
             if owner == node.me().0 {
                 // This node itself makes progress, but the copies it waits for may be out of reach.
-                return if node.paths.is_cut_off() { 0 } else { ctx.now.mono_ns };
+                let progress_ns = if is_cut_off { 0 } else { ctx.now.mono_ns };
+                return OwnerContact { progress_ns, is_replaced_soon: false };
             }
-            node.links().of_worker(owner, core).map_or(0, |link| link.progress_ns())
+            let link = node.links().of_worker(owner, core);
+            let progress_ns = link.map_or(0, |link| link.progress_ns());
+            let is_replaced_soon = !is_cut_off && !node.paths.is_away(owner);
+            OwnerContact { progress_ns, is_replaced_soon }
         };
-        plane.ops.tick(ctx.now, progress, |ended| note_ended(pending_ops, ended_ops, texts, ended));
+        plane.ops.tick(ctx.now, contact, |ended| note_ended(pending_ops, ended_ops, texts, ended));
         self.expire_replies(ctx);
         self.end_operations();
     }
