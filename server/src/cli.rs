@@ -2,7 +2,7 @@
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`snapshot`), refusals of unknown words (`word`).
+//! sub-commands (`snapshot`), refusals of unknown words (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.
@@ -13,7 +13,6 @@ mod limits;
 mod login;
 mod show;
 mod snapshot;
-mod word;
 
 use std::env;
 use std::ffi::OsString;
@@ -27,18 +26,10 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use crate::cluster_stats::{self, SETTINGS};
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
+use crate::config::sub_commands::{CLUSTER, SNAPSHOT};
 use crate::limits::LimitsError;
 use client::{ServerClient, StatPairs};
-pub(crate) use login::PASSWORD_VARIABLE;
 pub use snapshot::SnapshotRequest;
-pub(crate) use word::refusal;
-
-/// The first word of this program's command lines.
-pub(crate) const CLUSTER: &str = "cluster";
-/// The first word of a command line that requests a snapshot.
-pub(crate) const SNAPSHOT: &str = "snapshot";
-/// The first word of a command line that only checks a limits file.
-pub(crate) const CHECK_LIMITS: &str = "check-limits";
 
 /// The forms of the command line.
 const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
@@ -130,7 +121,7 @@ enum Verb {
 
 /// The request of a command line.
 #[derive(Debug)]
-pub(crate) enum Parsed {
+pub enum Parsed {
     /// Print this text.
     Help(String),
     /// Run a `tollgate cluster` command.
@@ -207,7 +198,8 @@ pub enum CliError {
 
 /// Parses `args` (the program's name first). `None` if they do not begin with a sub-command that is
 /// parsed here.
-pub(crate) fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
+#[must_use]
+pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
     let (first, rest) = match args {
         // The server accepts its name as the first word too.
         [_, name, first, rest @ ..] if name == "tollgate" => (first, rest),

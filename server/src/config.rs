@@ -10,13 +10,12 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::cli;
-
 pub use self::cluster::{Ack, ClusterConfig, HostPort, PeerFiles, Seed};
 pub use self::error::ConfigError;
 pub use self::listen::ListenAddr;
 pub use self::name::ProgramName;
 pub use self::raw::RawConfig;
+use self::sub_commands::CHECK_LIMITS;
 
 mod cluster;
 mod error;
@@ -27,11 +26,16 @@ mod print;
 mod raw;
 mod resolve;
 mod source;
+pub(crate) mod sub_commands;
 mod value;
 
 /// Maximum length of a line of the authentication file without its line end, in bytes
 /// (memcached: 256 with the terminator).
 pub(crate) const LINE_BYTES_MAX: usize = 254;
+
+/// The environment variable with the password of `tollgate cluster`, read if `--password-file` is
+/// missing.
+pub(crate) const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
 
 /// Validated configuration; fixed at startup.
 #[derive(Debug, Clone, PartialEq)]
@@ -188,7 +192,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// The request of a command line.
+/// The request of a command line that begins with no sub-command of `cli`.
 #[derive(Debug)]
 pub enum Startup {
     /// Print this text and exit: help, version, licence.
@@ -197,43 +201,22 @@ pub enum Startup {
     Check(Box<Config>),
     /// Check this limits file, list its limits and exit.
     CheckLimits(PathBuf),
-    /// Run a `tollgate cluster` command against a running node.
-    Cluster(cli::CliRequest),
-    /// Have a running server write its snapshot.
-    Snapshot(cli::SnapshotRequest),
     /// Run the server.
     Serve(Box<Config>),
 }
 
 impl Config {
-    /// Reads the process's arguments and environment, and the files they name.
+    /// Reads the process's arguments (the program's name first) and environment, and the files
+    /// they name.
     ///
     /// # Errors
     ///
     /// Any setting that is refused, with its origin. The process exits with
     /// [`ConfigError::EXIT_CODE`].
-    pub fn from_env_args() -> Result<Startup, ConfigError> {
-        Self::from_sources(std::env::args_os(), std::env::vars_os())
-    }
-
-    /// Like [`Config::from_env_args`], with the given arguments (the program's name first) and
-    /// environment variables.
-    ///
-    /// # Errors
-    ///
-    /// The errors of [`Config::from_env_args`].
     pub fn from_sources(
         args: impl IntoIterator<Item = OsString>,
         variables: impl IntoIterator<Item = (OsString, OsString)>,
     ) -> Result<Startup, ConfigError> {
-        let args: Vec<OsString> = args.into_iter().collect();
-        if let Some(parsed) = cli::sub_command(&args) {
-            return Ok(match parsed? {
-                cli::Parsed::Help(text) => Startup::Print(text),
-                cli::Parsed::Request(request) => Startup::Cluster(request),
-                cli::Parsed::Snapshot(request) => Startup::Snapshot(request),
-            });
-        }
         let (name, flags) = source::command_line(args)?;
         if flags.help {
             return Ok(Startup::Print(raw::help(&name.version_line())));
@@ -245,16 +228,16 @@ impl Config {
             return Ok(Startup::Print(name.licence()));
         }
         if let [verb, words @ ..] = flags.words.as_slice()
-            && verb == cli::CHECK_LIMITS
+            && verb == CHECK_LIMITS
         {
             return match words {
                 [file] => Ok(Startup::CheckLimits(PathBuf::from(file))),
-                _ => Err(ConfigError::Usage(format!("write {} FILE", cli::CHECK_LIMITS))),
+                _ => Err(ConfigError::Usage(format!("write {CHECK_LIMITS} FILE"))),
             };
         }
         // memcached ignores words, and scripts that call the server by its name rely on it.
         if let (ProgramName::Tollgate, Some(word)) = (name, flags.words.first()) {
-            return Err(ConfigError::Usage(cli::refusal(word)));
+            return Err(ConfigError::Usage(sub_commands::refusal(word)));
         }
         let check = flags.check_config;
 

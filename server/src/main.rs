@@ -2,11 +2,13 @@
 //!
 //! Here: the order of the steps. Not here: the steps (the library).
 
+use std::env::{args_os, vars_os};
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
-use tollgate::cli::CliError;
+use tollgate::cli::{self, CliError, Parsed};
 use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
 use tollgate::limits::map_text::LimitText;
 use tollgate::limits::{self, Limits};
@@ -24,7 +26,19 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 const EX_OSERR: u8 = 71;
 
 fn main() -> ExitCode {
-    match Config::from_env_args() {
+    let args: Vec<OsString> = args_os().collect();
+    match cli::sub_command(&args) {
+        None => start(args),
+        Some(Ok(Parsed::Help(text))) => print(&text),
+        Some(Ok(Parsed::Request(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Snapshot(request))) => ended(request.run(&mut stdout())),
+        Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
+    }
+}
+
+/// Runs a command line without a sub-command of `cli`: serves, unless a flag asks for less.
+fn start(args: Vec<OsString>) -> ExitCode {
+    match Config::from_sources(args, vars_os()) {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
         Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
@@ -36,8 +50,6 @@ fn main() -> ExitCode {
             }
             Err(error) => fail(&error, ConfigError::EXIT_CODE),
         },
-        Ok(Startup::Cluster(request)) => ended(request.run(&mut stdout())),
-        Ok(Startup::Snapshot(request)) => ended(request.run(&mut stdout())),
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }

@@ -9,9 +9,8 @@ use std::io::{self, Read as _};
 use std::path::PathBuf;
 
 use super::CliError;
+use crate::config::PASSWORD_VARIABLE;
 
-/// The environment variable with the password, read if `--password-file` is missing.
-pub(crate) const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
 /// Maximum length of `user password`, the bound of a line in the server's auth file.
 const BYTES_MAX: usize = crate::config::LINE_BYTES_MAX;
 

@@ -12,8 +12,7 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
-use super::{ConfigError, ProgramName};
-use crate::cli;
+use super::{ConfigError, PASSWORD_VARIABLE, ProgramName};
 use crate::files;
 
 /// Maximum size of a file of settings.
@@ -94,7 +93,7 @@ pub(super) fn environment(
         let linked = ["TOLLGATE_SERVICE_", "TOLLGATE_PORT_"];
         let is_linked = linked.iter().any(|prefix| variable.starts_with(prefix));
         // The password of `tollgate cluster`, which may share an environment with the server.
-        if is_linked || variable == cli::PASSWORD_VARIABLE {
+        if is_linked || variable == PASSWORD_VARIABLE {
             continue;
         }
         if variable == "TOLLGATE_PORT" && text.contains("://") {

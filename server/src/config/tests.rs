@@ -13,8 +13,6 @@ fn start(args: &[&str], variables: &[(&str, &str)]) -> Result<Config, String> {
         Ok(Startup::Serve(config) | Startup::Check(config)) => Ok(*config),
         Ok(Startup::Print(text)) => Err(format!("printed {text}")),
         Ok(Startup::CheckLimits(path)) => Err(format!("checks {}", path.display())),
-        Ok(Startup::Cluster(request)) => Err(format!("asks {request:?}")),
-        Ok(Startup::Snapshot(request)) => Err(format!("signals {request:?}")),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -1,9 +1,14 @@
-//! Refusals of unknown words on the command line.
+//! The names of the sub-commands, and refusals of other words on the command line.
 //!
 //! Here: the text of a refusal, with the nearest command. Not here: when a word is refused
-//! (`config`).
+//! (`config`), the sub-commands (`cli`).
 
-use super::{CHECK_LIMITS, CLUSTER, SNAPSHOT};
+/// The first word of the command lines of `tollgate cluster`.
+pub(crate) const CLUSTER: &str = "cluster";
+/// The first word of a command line that requests a snapshot.
+pub(crate) const SNAPSHOT: &str = "snapshot";
+/// The first word of a command line that only checks a limits file.
+pub(super) const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
 const MEANT: [(&str, &str); 9] = [
@@ -22,7 +27,7 @@ const MEANT: [(&str, &str); 9] = [
 const DISTANCE_MAX: usize = 3;
 
 /// The text that refuses `word`.
-pub(crate) fn refusal(word: &str) -> String {
+pub(super) fn refusal(word: &str) -> String {
     let near = MEANT.iter().map(|(known, meant)| (distance(word, known), known, meant));
     let near = near.min_by_key(|(distance, ..)| *distance);
     // Also require that less than half of the letters differ, or every short word would be near.
