@@ -10,7 +10,7 @@ use tollgate::commands::scratch::Scratch;
 use tollgate::config::Config;
 use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
-use tollgate::session::{ExecContext, Pause, Session};
+use tollgate::session::{Pause, Session, SessionContext};
 
 /// The memory cap of the stores under test.
 const MEMORY_BYTES: u64 = 8 << 20;
@@ -56,7 +56,7 @@ impl CoreClient {
         let in_force = core.service.limits().load();
         loop {
             let service = &core.service;
-            let mut round = ExecContext::new(
+            let mut round = SessionContext::new(
                 service,
                 service.counters(0),
                 core.now,

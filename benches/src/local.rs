@@ -9,7 +9,7 @@ use engine::Now;
 use tollgate::commands::scratch::Scratch;
 use tollgate::limits::ActiveLimits;
 use tollgate::runtime::service::Service;
-use tollgate::session::{ExecContext, Pause, Session};
+use tollgate::session::{Pause, Session, SessionContext};
 
 /// The private state of a server's worker, and one client of it.
 pub struct Local {
@@ -38,7 +38,7 @@ impl Local {
     ) -> (usize, Pause) {
         let Self { worker, in_force, session, scratch } = self;
         let mut round =
-            ExecContext::new(service, service.counters(*worker), now, in_force, scratch);
+            SessionContext::new(service, service.counters(*worker), now, in_force, scratch);
         session.run(&mut round, wire, out)
     }
 }

@@ -3,9 +3,11 @@
 //! Not here: bytes of clients (`session`), owners of keys (`node`).
 
 pub(crate) mod admin;
+pub mod context;
 pub(crate) mod fast;
 pub(crate) mod items;
 pub(crate) mod limited_keys;
+pub(crate) mod lookup;
 pub(crate) mod multi_key;
 pub(crate) mod native;
 pub(crate) mod policy_cache;

@@ -25,7 +25,7 @@
 pub(crate) mod batch;
 mod clocks;
 mod degraded;
-mod dispatch;
+pub(crate) mod dispatch;
 pub(crate) mod environment;
 mod events;
 pub(crate) mod hand_over;

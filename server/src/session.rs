@@ -5,36 +5,35 @@
 //! (`retrieve`), the fast path (`fast`).
 
 mod cluster_batch;
+mod context;
+mod dispatch;
 mod fast_batch;
 mod login;
-mod lookup;
 mod refuse;
 mod retrieve;
 
 use std::hint::cold_path;
 
 use arrayvec::ArrayVec;
-use engine::{Engine, Now};
+use engine::Engine;
 use protocol::{
-    Admin, Bounds, CONFIGURED_POLICY, DecodeError, Decoded, FastRequest, Keys, Operation,
-    ProtocolError, Request, decode, decode_fast,
+    Admin, Bounds, DecodeError, Decoded, FastRequest, Operation, ProtocolError, Request, decode,
+    decode_fast,
 };
 
-use crate::commands::fast::may_run_locked;
+use crate::commands::context::RequestOutcome;
+use crate::commands::fast::is_fast;
 use crate::commands::items::needs_own_lock;
-use crate::commands::scratch::Scratch;
-use crate::counters::Counters;
-use crate::limits::ActiveLimits;
+use crate::commands::lookup::{KeyLookup, look_up};
+use crate::commands::multi_key::TakeMany;
 use crate::node::reply_queue::ReplyQueue;
-use crate::node::router::Router;
 use crate::node::serving::Serving;
-use crate::runtime::connections::ConnectionInfo;
-use crate::runtime::service::Service;
 use crate::shards::{BATCH_SHARDS_MAX, ShardBatch};
 
 use self::cluster_batch::answer_served;
-pub(crate) use self::lookup::{KeyLookup, counted_key, look_up, look_up_in};
-pub(crate) use self::retrieve::Retrieval;
+pub(crate) use self::context::ClusterContext;
+pub use self::context::SessionContext;
+use self::retrieve::Retrieval;
 
 /// With this many bytes of replies waiting, they are written before more is decoded.
 pub const REPLY_BYTES_HIGH: usize = 64 << 10;
@@ -83,96 +82,18 @@ pub struct Session {
     pub(crate) replies: ReplyQueue,
 }
 
-/// The context of a run.
-pub struct ExecContext<'a> {
-    /// The state all clients share.
-    pub service: &'a Service,
-    /// This worker's counters.
-    pub counters: &'a Counters,
-    /// The time of the batch.
-    pub now: Now,
-    /// Requests that this client may still make in its turn.
-    pub requests: usize,
-    /// This worker's index.
-    pub worker: usize,
-    /// The limits of this round.
-    pub active_limits: &'a ActiveLimits,
-    /// The worker's scratch memory.
-    pub scratch: &'a mut Scratch,
-    /// The client, if it has a connection.
-    pub(crate) client: Option<&'a ConnectionInfo>,
-    /// Bytes of large values that may still be answered in this round.
-    pub(crate) large_left: usize,
-    /// Charge only the key itself, not the parents of its limit.
-    pub(crate) alone: bool,
-    /// The router to other nodes, in a cluster.
-    pub(crate) router: Option<&'a mut Router>,
-}
-
-impl<'a> ExecContext<'a> {
-    /// Creates a context of worker 0, outside a cluster, with no bound on requests.
-    #[must_use]
-    pub fn new(
-        service: &'a Service,
-        counters: &'a Counters,
-        now: Now,
-        active_limits: &'a ActiveLimits,
-        scratch: &'a mut Scratch,
-    ) -> Self {
-        let (requests, worker) = (usize::MAX, 0);
-        let (client, large_left) = (None, usize::MAX);
-        let (alone, router) = (false, None);
-        Self {
-            service,
-            counters,
-            now,
-            requests,
-            worker,
-            active_limits,
-            scratch,
-            client,
-            large_left,
-            alone,
-            router,
-        }
-    }
-
-    /// Creates a context for one key in a cluster; owners of the other keys charge those.
-    pub(crate) fn of_key(
-        service: &'a Service,
-        counters: &'a Counters,
-        now: Now,
-        active_limits: &'a ActiveLimits,
-        scratch: &'a mut Scratch,
-        worker: usize,
-    ) -> Self {
-        Self { worker, alone: true, ..Self::new(service, counters, now, active_limits, scratch) }
-    }
-
-    /// Returns whether the value of a key must wait for the next round: it is large, and this
-    /// round's share of large values is used up. The caller must hold no shard.
-    pub(crate) fn must_wait(&self, hash: u64, key: &[u8]) -> bool {
-        self.large_left == 0 && is_large(self.service.shards().value_len(hash, key))
-    }
-
-    /// Prefetches the memory that the keys of these hashes need.
-    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        self.service.shards().prefetch(hashes);
-    }
-}
-
 impl Session {
     /// Executes the requests in `input` and writes the replies to `out`. Returns the number of
     /// bytes consumed, at most `input.len()`, and the reason for the pause.
     pub fn run(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Pause) {
         if !self.started && !input.is_empty() {
             self.started = true;
-            self.authenticated |= !ctx.service.asks_password();
+            self.authenticated |= !ctx.exec.service.asks_password();
             // The first byte of the binary protocol, which is not supported: close, as memcached
             // does in its text-only mode.
             if input[0] == 0x80 {
@@ -202,34 +123,34 @@ impl Session {
     /// returned number of bytes may exceed `input`.
     fn run_batch(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
-        let ran = match ctx.router {
+        let ran = match ctx.cluster {
             None => self.run_fast_batch(ctx, input, out),
             Some(_) => self.run_cluster_batch(ctx, input, out),
         };
         if let Some(ran) = ran {
             return ran;
         }
-        let mut keys = std::mem::take(&mut ctx.scratch.keys);
+        let mut keys = std::mem::take(&mut ctx.exec.scratch.keys);
         keys.resize_with(BATCH_REQUESTS, Vec::new);
         let ran = self.run_batch_with(ctx, &mut keys, input, out);
-        ctx.scratch.keys = keys;
+        ctx.exec.scratch.keys = keys;
         ran
     }
 
     /// [`Session::run_batch`] on the general path, with `keys` as room for the counted keys.
     fn run_batch_with(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         keys: &mut [Vec<u8>],
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
         let mut batch: ArrayVec<BatchRequest<'_>, BATCH_REQUESTS> = ArrayVec::new();
-        let bounds = ctx.service.shards().bounds();
+        let bounds = ctx.exec.service.shards().bounds();
         let mut ahead = 0;
         let mut end = None;
         while ahead < input.len() && !batch.is_full() {
@@ -258,7 +179,7 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut locked = None;
         let mut entries = batch.iter().zip(&keys);
-        let serving = if ctx.router.is_some() && self.replies.is_empty() {
+        let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
             cold_path();
             self.serving(ctx)
         } else {
@@ -268,9 +189,9 @@ impl Session {
             |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
         let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
         if may_be_quick && entries.any(|(entry, key)| entry.request.is_fast(key)) {
-            locked = Some(ctx.service.shards().lock_batch(&hashes));
+            locked = Some(ctx.exec.service.shards().lock_batch(&hashes));
         } else if batch.len() > 1 {
-            ctx.prefetch(hashes.iter().copied());
+            ctx.exec.prefetch(hashes.iter().copied());
         }
         let mut done = 0;
         for (position, (BatchRequest { request: decoded, consumed }, key)) in
@@ -300,7 +221,7 @@ impl Session {
                 answer
             };
             if !matches!(answer, RequestOutcome::Given) {
-                return answer.ends_at(done, done + consumed);
+                return end_after(answer, done, done + consumed);
             }
             ctx.requests -= 1;
             self.scanned = 0;
@@ -336,14 +257,14 @@ impl Session {
     }
 
     /// Returns whether requests may use the fast path (`fast`).
-    fn may_use_fast(&self, ctx: &ExecContext<'_>) -> bool {
-        self.authenticated && ctx.router.is_none() && !ctx.service.notes_prefixes()
+    fn may_use_fast(&self, ctx: &SessionContext<'_>) -> bool {
+        self.authenticated && ctx.cluster.is_none() && !ctx.exec.service.notes_prefixes()
     }
 
     /// Executes any request; `raw` holds its bytes, as far as they have arrived.
     fn answer(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         request: &Request<'_>,
         raw: &[u8],
         key: &KeyLookup<'_>,
@@ -355,15 +276,15 @@ impl Session {
         {
             return RequestOutcome::Later;
         }
-        if ctx.router.is_some() {
-            return self.dispatch(ctx, request, raw, key, out);
+        if ctx.cluster.is_some() {
+            return self.answer_in_cluster(ctx, request, raw, key, out);
         }
         if !self.authenticated {
-            return self.authenticate(ctx, request, out);
+            return self.authenticate(&ctx.exec, request, out);
         }
         match request {
             Request::Command { command, form } => {
-                ctx.one_key(command, form, key, out);
+                ctx.exec.one_key(command, form, key, out);
                 RequestOutcome::Given
             }
             Request::Retrieve { keys, with_cas, touch } => {
@@ -372,11 +293,11 @@ impl Session {
             }
             Request::TakeMany { cost, keys, peek, id, quiet } => {
                 let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
-                ctx.take_many(many, *quiet, out);
+                ctx.exec.take_many(many, *quiet, out);
                 RequestOutcome::Given
             }
             Request::Admin { admin: Admin::Quit, .. } => RequestOutcome::Close,
-            Request::Admin { admin, quiet } => ctx.admin(*admin, *quiet, out),
+            Request::Admin { admin, quiet } => ctx.exec.admin(*admin, *quiet, out),
         }
     }
 }
@@ -437,17 +358,6 @@ impl AnyRequest<'_> {
     }
 }
 
-/// Returns whether a request may use the fast path while the shard of its key is locked.
-#[inline]
-pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
-    let knows_limits = matches!(
-        fast,
-        FastRequest::Count { decrement: false, .. }
-            | FastRequest::Take { policy: CONFIGURED_POLICY, .. }
-    );
-    (knows_limits && key.has_limit_alone()) || (key.has_no_limit() && may_run_locked(fast))
-}
-
 /// [`decode_fast`], not inlined: `fast_batch` alone has it inlined.
 #[inline(never)]
 fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
@@ -457,17 +367,17 @@ fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>
 /// Looks up the first key of each request; `counted` has room for each key that a limit derives.
 #[inline]
 fn look_up_all<'a>(
-    ctx: &ExecContext<'a>,
+    ctx: &SessionContext<'a>,
     batch: &'a [BatchRequest<'_>],
     counted: &'a mut [Vec<u8>],
 ) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    if ctx.router.is_some() && ctx.active_limits.limits().is_empty() {
+    if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
         return hash_all(ctx, batch);
     }
     let mut hash = 0;
     let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {
         Some(key) => {
-            let lookup = look_up(ctx, key, counted);
+            let lookup = look_up(&ctx.exec, key, counted);
             hash = lookup.hash;
             lookup
         }
@@ -479,10 +389,10 @@ fn look_up_all<'a>(
 
 /// [`look_up_all`] without limits: in a cluster, hashing all keys at once is cheaper.
 fn hash_all<'a>(
-    ctx: &ExecContext<'a>,
+    ctx: &SessionContext<'a>,
     batch: &'a [BatchRequest<'_>],
 ) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    let shards = ctx.service.shards();
+    let shards = ctx.exec.service.shards();
     let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
         batch.iter().map(|entry| entry.request.first_key().unwrap_or_default()).collect();
     let mut hashes = [0; BATCH_REQUESTS];
@@ -490,15 +400,6 @@ fn hash_all<'a>(
     let hashes = hashes.into_iter().take(keys.len());
     let lookup_of = |hash| KeyLookup { hash, key_limit: Ok(None) };
     hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
-}
-
-/// A `takem` request.
-#[derive(Clone, Copy)]
-pub(crate) struct TakeMany<'a> {
-    pub(crate) cost: u64,
-    pub(crate) keys: Keys<'a>,
-    pub(crate) peek: bool,
-    pub(crate) id: Option<&'a [u8]>,
 }
 
 /// The reason why a batch ends before it is full.
@@ -511,7 +412,7 @@ enum BatchEnd {
 /// general path is needed.
 #[inline]
 fn answer_locked(
-    ctx: &mut ExecContext<'_>,
+    ctx: &mut SessionContext<'_>,
     serving: Option<&Serving<'_>>,
     (locked, position): (&mut ShardBatch<'_>, usize),
     decoded: &AnyRequest<'_>,
@@ -536,60 +437,44 @@ fn answer_locked(
 /// needed.
 #[inline]
 fn answer_with(
-    ctx: &mut ExecContext<'_>,
+    ctx: &mut SessionContext<'_>,
     engine: &mut Engine,
     decoded: &AnyRequest<'_>,
     key: &KeyLookup<'_>,
     out: &mut Vec<u8>,
 ) -> bool {
     match decoded {
-        AnyRequest::Fast(fast) => ctx.answer_fast(engine, fast, key, out),
+        AnyRequest::Fast(fast) => ctx.exec.answer_fast(engine, fast, key, out),
         AnyRequest::General(Request::Command { command, form }) => {
             let is_put_off = ctx.large_left == 0
                 && matches!(command.operation, Operation::Get(_))
                 && is_large(engine.value_len(key.hash, command.key.as_bytes()));
-            !is_put_off && ctx.command_at(engine, command, form, key.hash, out)
+            !is_put_off && ctx.exec.command_at(engine, command, form, key.hash, out)
         }
         AnyRequest::General(_) => false,
     }
 }
 
-fn pause_before(ctx: &ExecContext<'_>, out: &[u8]) -> Option<Pause> {
+fn pause_before(ctx: &SessionContext<'_>, out: &[u8]) -> Option<Pause> {
     if out.len() >= REPLY_BYTES_HIGH {
         return Some(Pause::Replies);
     }
     if ctx.requests == 0 {
-        ctx.counters.conn_yields.add(1);
+        ctx.exec.counters.conn_yields.add(1);
         return Some(Pause::Turn);
     }
     None
 }
 
-/// The outcome of one request.
-pub(crate) enum RequestOutcome {
-    Given,
-    /// Partly answered: run the same request again once the replies are written.
-    Partly,
-    /// Run the same request again once outstanding replies are delivered.
-    NotYet,
-    /// Run the same request again after the other clients' turns.
-    Later,
-    /// Run the same request again at this time.
-    Delayed(u64),
-    Close,
-}
-
-impl RequestOutcome {
-    /// Returns the end of a batch that stops after this outcome of the request at `start..end`, and
-    /// the pause.
-    fn ends_at(self, start: usize, end: usize) -> (usize, Option<Pause>) {
-        match self {
-            Self::Given => (end, None),
-            Self::Partly => (start, Some(Pause::Replies)),
-            Self::NotYet => (start, Some(Pause::Peers)),
-            Self::Later => (start, Some(Pause::Turn)),
-            Self::Delayed(at_ms) => (start, Some(Pause::Delay(at_ms))),
-            Self::Close => (end, Some(Pause::Close)),
-        }
+/// Returns the end of a batch that stops after this outcome of the request at `start..end`, and
+/// the pause.
+fn end_after(outcome: RequestOutcome, start: usize, end: usize) -> (usize, Option<Pause>) {
+    match outcome {
+        RequestOutcome::Given => (end, None),
+        RequestOutcome::Partly => (start, Some(Pause::Replies)),
+        RequestOutcome::NotYet => (start, Some(Pause::Peers)),
+        RequestOutcome::Later => (start, Some(Pause::Turn)),
+        RequestOutcome::Delayed(at_ms) => (start, Some(Pause::Delay(at_ms))),
+        RequestOutcome::Close => (end, Some(Pause::Close)),
     }
 }

@@ -15,7 +15,7 @@ use tollgate::commands::scratch::Scratch;
 use tollgate::config::{Config, ListenAddr};
 use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
-use tollgate::session::{ExecContext, Pause, Session};
+use tollgate::session::{Pause, Session, SessionContext};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -169,8 +169,13 @@ fn in_a_session(
             // The time per request is the same at every pipeline, so that states age alike.
             asked += pipeline as u64;
             let now = Now::at_ms(1000 + asked / 16);
-            let mut ctx =
-                ExecContext::new(&service, service.counters(0), now, &active_limits, &mut scratch);
+            let mut ctx = SessionContext::new(
+                &service,
+                service.counters(0),
+                now,
+                &active_limits,
+                &mut scratch,
+            );
             out.clear();
             let end = session.run(&mut ctx, wire, &mut out);
             assert_eq!(end, (wire.len(), Pause::Input(1)), "{request}");

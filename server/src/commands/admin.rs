@@ -5,8 +5,8 @@
 
 use protocol::Admin;
 
+use crate::commands::context::{ExecContext, RequestOutcome};
 use crate::commands::items::line;
-use crate::session::{ExecContext, RequestOutcome};
 
 /// From this value on `cache_memlimit` refuses the number, which must be one of bytes: memcached's
 /// bound.

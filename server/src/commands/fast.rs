@@ -12,9 +12,10 @@ use protocol::{
     Outcome, Set, SetMode, Value, encode_hit, encode_number,
 };
 
+use crate::commands::context::ExecContext;
+use crate::commands::lookup::KeyLookup;
 use crate::commands::native::encode_decision;
 use crate::limits::LimitMatch;
-use crate::session::{ExecContext, KeyLookup};
 
 /// A longer value is stored, and read by `get`, under the lock of its own shard alone.
 pub(crate) const LOCKED_VALUE_BYTES_MAX: usize = 4096;
@@ -28,6 +29,17 @@ pub(crate) fn may_run_locked(fast: &FastRequest<'_>) -> bool {
         FastRequest::Take { policy, .. } => *policy != CONFIGURED_POLICY,
         FastRequest::Get { .. } | FastRequest::Count { .. } => true,
     }
+}
+
+/// Returns whether a request may be executed while the shard of its key is locked.
+#[inline]
+pub(crate) fn is_fast(fast: &FastRequest<'_>, key: &KeyLookup<'_>) -> bool {
+    let knows_limits = matches!(
+        fast,
+        FastRequest::Count { decrement: false, .. }
+            | FastRequest::Take { policy: CONFIGURED_POLICY, .. }
+    );
+    (knows_limits && key.has_limit_alone()) || (key.has_no_limit() && may_run_locked(fast))
 }
 
 impl ExecContext<'_> {

@@ -6,10 +6,11 @@
 use engine::Engine;
 use protocol::{Command, Form, Operation, Outcome, SetMode, encode, encode_hit, encode_inspection};
 
+use crate::commands::context::ExecContext;
 use crate::commands::fast::LOCKED_VALUE_BYTES_MAX;
 use crate::commands::limited_keys::{inline_policy, write_error};
+use crate::commands::lookup::KeyLookup;
 use crate::limits::LimitMatch;
-use crate::session::{ExecContext, KeyLookup};
 
 impl ExecContext<'_> {
     /// Writes the reply to a retrieval of one key, without `END`.

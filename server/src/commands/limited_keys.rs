@@ -10,10 +10,10 @@ use engine::{
 };
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
+use crate::commands::context::ExecContext;
 use crate::commands::items::{encode_outcome, line};
 use crate::commands::multi_key::{Adjustment, ChargeContext, ChargeResult};
 use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
-use crate::session::ExecContext;
 
 /// The limit match of a key; `None` for a plain one.
 pub(crate) type KeyLimit<'a> = Result<Option<LimitMatch<'a>>, LimitedKeyError>;

@@ -16,13 +16,14 @@ use protocol::{
     encode_verdict,
 };
 
+use crate::commands::context::ExecContext;
 use crate::commands::items::line;
 use crate::commands::limited_keys::{milliseconds, write_error};
+use crate::commands::multi_key::TakeMany;
 use crate::commands::multi_key::{Adjustment, ChargeResult};
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::scratch::Scratch;
 use crate::limits::{LimitMatch, LimitedKeyError};
-use crate::session::{ExecContext, TakeMany};
 use crate::shards::{KeyId, NoRoom, Shards};
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";

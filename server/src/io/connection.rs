@@ -15,16 +15,16 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead as _, ReadBuf};
 
+use crate::commands::context::ExecContext;
 use crate::commands::scratch::Scratch;
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::net::Stream;
 use crate::node::pending::{Completion, ReplyRun};
-use crate::node::router::Router;
 use crate::runtime::buffers::{Buffer, PROGRESS_BYTES};
 use crate::runtime::connections::{Activity, ConnectionInfo, HangUp, Registration};
 use crate::runtime::service::Service;
-use crate::session::{ExecContext, LARGE_BYTES, Pause, Session};
+use crate::session::{ClusterContext, LARGE_BYTES, Pause, Session, SessionContext};
 
 /// Least and most bytes read at once into the connection's own buffer.
 const READ_BYTES: usize = 16 << 10;
@@ -71,30 +71,33 @@ pub(crate) struct ConnContext<'a> {
     pub(crate) scratch: &'a mut Scratch,
     /// Bytes of large values that this round may still transfer.
     pub(crate) large_left: &'a mut usize,
-    /// The router to other nodes, in a cluster.
-    pub(crate) router: Option<&'a mut Router>,
+    /// The way to other nodes, in a cluster.
+    pub(crate) cluster: Option<ClusterContext<'a>>,
     /// Collects the replies, which are written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
 
 impl ConnContext<'_> {
     /// Returns the session's context, and the buffer for the replies.
-    fn exec_context<'t>(
+    fn session_context<'t>(
         &'t mut self,
         client: &'t ConnectionInfo,
-    ) -> (ExecContext<'t>, &'t mut Vec<u8>) {
-        let ctx = ExecContext {
+    ) -> (SessionContext<'t>, &'t mut Vec<u8>) {
+        let exec = ExecContext {
             service: self.service,
             counters: self.counters,
             now: self.now,
-            requests: self.service.config().requests_per_event,
             worker: self.worker,
             active_limits: self.active_limits,
             scratch: &mut *self.scratch,
             client: Some(client),
-            large_left: *self.large_left,
             alone: false,
-            router: self.router.as_deref_mut(),
+        };
+        let ctx = SessionContext {
+            exec,
+            requests: self.service.config().requests_per_event,
+            large_left: *self.large_left,
+            cluster: self.cluster.as_mut().map(ClusterContext::reborrow),
         };
         (ctx, &mut *self.output)
     }
@@ -398,7 +401,7 @@ impl Connection {
         if self.closing || (input.len() < self.needed && !input.is_empty()) {
             return 0;
         }
-        let (mut ctx, output) = conn_ctx.exec_context(&self.registration.info);
+        let (mut ctx, output) = conn_ctx.session_context(&self.registration.info);
         let (mut done, pause) = self.session.run(&mut ctx, input, output);
         self.needed = 1;
         self.unfinished = false;
@@ -414,14 +417,14 @@ impl Connection {
             Pause::Replies | Pause::Turn => self.unfinished = done < input.len(),
             Pause::Delay(at_ms) => {
                 (self.unfinished, self.delayed_until_ms) = (true, at_ms);
-                ctx.service.delays().add(at_ms, Arc::clone(&self.registration.info));
+                ctx.exec.service.delays().add(at_ms, Arc::clone(&self.registration.info));
             }
             Pause::Close => {
                 self.closing = true;
                 done = input.len();
             }
         }
-        if let Some(router) = &mut ctx.router {
+        if let Some(ClusterContext { router, .. }) = &mut ctx.cluster {
             router.deliver_to(router.client, &mut self.session.replies);
             self.session.replies.collect(output);
         }
@@ -434,7 +437,7 @@ impl Connection {
 
     /// Refuses the request that begins with `front`: there is no memory to read the rest.
     fn refuse_value(&mut self, conn_ctx: &mut ConnContext<'_>, front: &[u8]) {
-        let (mut ctx, output) = conn_ctx.exec_context(&self.registration.info);
+        let (mut ctx, output) = conn_ctx.session_context(&self.registration.info);
         self.closing = !self.session.refuse_value(&mut ctx, front, self.needed, output);
         self.needed = 1;
     }

@@ -25,6 +25,7 @@ use crate::commands::scratch::Scratch;
 use crate::io::connection::{ConnContext, Connection, ReadResult, TurnEnd};
 use crate::limits::ActiveLimits;
 use crate::net::DetachedStream;
+use crate::node::Node;
 use crate::node::links::WorkerLinks;
 use crate::node::pending::Client;
 use crate::node::router::{Router, RouterContext, node_now};
@@ -32,7 +33,7 @@ use crate::runtime::buffers::INPUT_BYTES;
 use crate::runtime::connections::Registration;
 use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::runtime::service::Service;
-use crate::session::REPLY_BYTES_HIGH;
+use crate::session::{ClusterContext, REPLY_BYTES_HIGH};
 
 /// Connections per round: enough to overlap cache misses, few enough to answer each soon.
 const ROUND_CONNECTIONS: usize = 64;
@@ -126,6 +127,7 @@ fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
         limits_generation: service.limits().generation(),
         active_limits: service.limits().load(),
         scratch: Scratch::default(),
+        node: service.node().cloned(),
         router: service.node().map(|node| Router::new(Arc::clone(node), index as u16)),
         links: WorkerLinks::default(),
         next_client: 0,
@@ -159,6 +161,8 @@ struct Worker {
     limits_generation: u64,
     active_limits: Arc<ActiveLimits>,
     scratch: Scratch,
+    /// This process's node, in a cluster.
+    node: Option<Arc<Node>>,
     /// The router to other nodes, in a cluster.
     router: Option<Router>,
     /// The connections to other nodes that this worker reads.
@@ -405,7 +409,11 @@ impl Worker {
                 router.is_operator = slot.connection.is_operator();
             }
             let mut conn_ctx = ConnContext {
-                router: self.router.as_mut(),
+                cluster: self
+                    .node
+                    .as_deref()
+                    .zip(self.router.as_mut())
+                    .map(|(node, router)| ClusterContext { node, router }),
                 service: &service,
                 counters,
                 now,

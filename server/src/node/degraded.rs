@@ -33,13 +33,15 @@ use super::router::operation;
 use super::router::{Router, RouterContext};
 use super::state_machine::{OpKind, partition_of};
 use super::sub_request::{SubOp, SubPolicy, SubRequest};
+use crate::commands::context::ExecContext;
 use crate::commands::limited_keys::inline_policy;
+use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::ChargeResult;
+use crate::commands::multi_key::TakeMany;
 use crate::commands::native::{
     NEVER_WAITS, outcome_of_many, units_of, verdict, waits_in_vain, write_many_reply,
 };
 use crate::limits::{LimitMatch, OnUnavailable};
-use crate::session::{ExecContext, KeyLookup, TakeMany, look_up};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;

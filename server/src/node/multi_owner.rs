@@ -22,11 +22,12 @@ use super::router::RouterContext;
 use super::router::operation;
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
+use crate::commands::context::ExecContext;
 use crate::commands::limited_keys::milliseconds;
+use crate::commands::lookup::look_up;
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
 use crate::commands::native::{settled, units_of, verdict};
 use crate::limits::{Limit, LimitMatch};
-use crate::session::{ExecContext, look_up};
 
 /// The operation that a request applies to each key.
 #[derive(Debug, Clone, Copy)]

@@ -16,14 +16,13 @@ use cluster::map::MapCommand;
 use control::Control;
 use protocol::ClusterVerb;
 
-use super::dispatch::STARTING;
+use super::dispatch::{Dispatch, STARTING};
 use super::pending::ReplyKind;
 use super::{Node, WorkerEvent, limits};
 use crate::cluster_stats::{
     ClusterView, PeerLinkView, Topic, Traffic, command_of, write, write_config,
 };
 use crate::limits::map_text::{self, LimitText, OrderedLimit};
-use crate::session::{ExecContext, Session};
 use crate::transport::PeerAddr;
 
 /// The time to live of an operator's command.
@@ -97,15 +96,10 @@ impl Node {
     }
 }
 
-impl Session {
+impl Dispatch<'_, '_> {
     /// Starts an operator's command: it is proposed to the leader while the client waits.
-    pub(super) fn command_cluster(
-        &mut self,
-        ctx: &mut ExecContext<'_>,
-        verb: ClusterVerb<'_>,
-        out: &mut Vec<u8>,
-    ) {
-        let Some(router) = &mut ctx.router else { return };
+    pub(crate) fn cluster_verb(&mut self, verb: ClusterVerb<'_>, out: &mut Vec<u8>) {
+        let router = &mut *self.router;
         if verb == ClusterVerb::Limits {
             let text = router.node().control().map(|control| limits::as_file(&control.map()));
             let reply = text.map_or_else(

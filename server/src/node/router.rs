@@ -36,12 +36,12 @@ use super::replicas::{ReplicaContext, ReplicaScratch};
 use super::reply_queue::ReplyQueue;
 use super::state_machine::{OpKind, partition_of};
 use super::{Node, WorkerEvent};
+use crate::commands::context::ExecContext;
 use crate::commands::scratch::Scratch;
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::net::clock::Clock;
 use crate::runtime::service::Service;
-use crate::session::ExecContext;
 
 /// An operation is retried for this long while its owner's link makes no progress, and then fails.
 const DEADLINE_NS: u64 = 1_000_000_000;

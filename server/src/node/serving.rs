@@ -12,7 +12,6 @@ use engine::prefetch;
 
 use super::Node;
 use super::state_machine::{items_time, unique};
-use crate::session::ExecContext;
 
 /// The headers of all partitions, for the batches of one round.
 #[derive(Clone, Copy)]
@@ -47,13 +46,6 @@ impl<'a> Serving<'a> {
         let (ack, owner_lag_ns) = (node.options.ack, node.options.replicas.owner_lag_ns);
         let is_cut_off = node.paths.is_cut_off();
         Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
-    }
-
-    /// Does the work of [`Serving::new`] for a client's batch. Returns `None` outside a cluster.
-    pub(crate) fn of(ctx: &ExecContext<'a>) -> Option<Self> {
-        let service = ctx.service;
-        let contact = ctx.router.as_ref()?.contact();
-        Self::new(service.node()?, contact, super::router::node_now(service.clock(), ctx.now))
     }
 
     /// The time of the round.

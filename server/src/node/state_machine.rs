@@ -19,12 +19,13 @@ use protocol::{Command, Decoded, FastRequest, Get, Key, Operation, Request, deco
 use super::Keyspace;
 use super::dispatch::is_silent;
 use super::sub_request::{SubRequest, SubResponse};
+use crate::commands::context::ExecContext;
 use crate::commands::items::line;
+use crate::commands::lookup::{counted_key, look_up_in};
 use crate::commands::scratch::Scratch;
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::runtime::service::Service;
-use crate::session::{ExecContext, counted_key, look_up_in};
 use crate::shards::Shards;
 
 /// 2025-01-01T00:00:00Z in nanoseconds since 1970: the origin of the times in items, on all nodes.

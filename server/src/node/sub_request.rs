@@ -11,8 +11,8 @@ use engine::algorithms::{Decision, Verdict};
 use engine::{Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
 
+use crate::commands::context::ExecContext;
 use crate::commands::multi_key::Adjustment;
-use crate::session::ExecContext;
 
 /// An operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,11 +10,13 @@ use engine::Engine;
 use protocol::{CONFIGURED_POLICY, FastRequest};
 
 use super::fast_batch::{FastBatchEntry, read_batch};
-use super::lookup::look_up_in;
-use super::{AnyRequest, ExecContext, KeyLookup, Pause, Session, answer_with, pause_before};
+use super::{
+    AnyRequest, ClusterContext, Pause, Session, SessionContext, answer_with, pause_before,
+};
 use crate::commands::fast::may_run_locked;
+use crate::commands::lookup::{KeyLookup, look_up_in};
 use crate::node::batch::BatchOutcome;
-use crate::node::router::{FastOp, OwnerRequest, Router, router_context};
+use crate::node::router::{FastOp, OwnerRequest, Router, node_now, router_context};
 use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
 use crate::shards::BATCH_SHARDS_MAX;
@@ -83,7 +85,7 @@ impl Session {
     #[inline(never)]
     pub(super) fn run_cluster_batch(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<(usize, Option<Pause>)> {
@@ -91,12 +93,12 @@ impl Session {
             self.general_batches -= 1;
             return None;
         }
-        if self.must_wait(ctx.router.as_deref()?) {
+        if self.must_wait(ctx.cluster.as_ref()?.router) {
             return None;
         }
         let serving = self.serving(ctx)?;
-        let shards = ctx.service.shards();
-        if !ctx.active_limits.limits().is_empty() {
+        let shards = ctx.exec.service.shards();
+        if !ctx.exec.active_limits.limits().is_empty() {
             return self.run_limited(ctx, &serving, input, out);
         }
         let mut keys: ArrayVec<&[u8], BATCH_SHARDS_MAX> = ArrayVec::new();
@@ -114,14 +116,14 @@ impl Session {
     /// [`Session::run_cluster_batch`] with limits.
     fn run_limited(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         serving: &Serving<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<(usize, Option<Pause>)> {
         let requests = read_batch(ctx, input, may_run_limited, |_| ())?;
-        let (shards, active_limits) = (ctx.service.shards(), ctx.active_limits);
-        let mut counted = std::mem::take(&mut ctx.scratch.keys);
+        let (shards, active_limits) = (ctx.exec.service.shards(), ctx.exec.active_limits);
+        let mut counted = std::mem::take(&mut ctx.exec.scratch.keys);
         counted.resize_with(BATCH_SHARDS_MAX, Vec::new);
         let each = requests.iter().zip(&mut counted);
         let lookups: ArrayVec<KeyLookup<'_>, BATCH_SHARDS_MAX> = each
@@ -134,13 +136,13 @@ impl Session {
         let batch = ClusterBatch { requests: &requests, hashes: &hashes, lookups: &lookups, input };
         let ran = self.run_read(ctx, serving, &batch, out);
         drop(lookups);
-        ctx.scratch.keys = counted;
+        ctx.exec.scratch.keys = counted;
         ran
     }
 
     fn run_read(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         serving: &Serving<'_>,
         batch: &ClusterBatch<'_>,
         out: &mut Vec<u8>,
@@ -148,7 +150,8 @@ impl Session {
         for hash in batch.hashes {
             serving.prefetch(*hash);
         }
-        let router = ctx.router.take()?;
+        let cluster = ctx.cluster.take()?;
+        let router = &mut *cluster.router;
         let (mut count, mut pause) = (0, None);
         // Own and remote requests alternate within one decoded batch, without decoding it again.
         while count < batch.requests.len() && pause.is_none() && !self.replies.is_full() {
@@ -166,7 +169,7 @@ impl Session {
                 break;
             }
         }
-        ctx.router = Some(router);
+        ctx.cluster = Some(cluster);
         if count > 0 {
             self.scanned = 0;
         }
@@ -178,7 +181,7 @@ impl Session {
     fn run_here(
         &mut self,
         router: &mut Router,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         serving: &Serving<'_>,
         (batch, from): (&ClusterBatch<'_>, usize),
         out: &mut Vec<u8>,
@@ -192,9 +195,9 @@ impl Session {
         let max = (from..batch.requests.len()).take_while(may_be_done).count();
         let hashes = &batch.hashes[from..from + max];
         let input_from = batch.start(from);
-        let (now, start) = (ctx.now, out.len());
+        let (now, start) = (ctx.exec.now, out.len());
         let Some(mut direct) = router.begin_batch() else { return BatchProgress::default() };
-        let mut locked = ctx.service.shards().lock_batch(hashes);
+        let mut locked = ctx.exec.service.shards().lock_batch(hashes);
         let (mut done, mut pause) = (0, None);
         for (place, hash) in hashes.iter().enumerate() {
             pause = pause_before(ctx, out);
@@ -209,7 +212,7 @@ impl Session {
             let Some(engine) = locked.engine_beside(place, *hash) else { break };
             let Some(placed) = serving.next(*hash, is_read) else { break };
             let Some(stream) = direct.stream_for(placed.set, is_read) else { break };
-            ctx.now = serving.time(placed.at);
+            ctx.exec.now = serving.time(placed.at);
             let key = fast_op.key();
             let ran = direct.recorder().run(
                 serving,
@@ -217,7 +220,7 @@ impl Session {
                 (key, *hash),
                 (placed, fast_op.touches()),
                 out,
-                |engine, out| fast_op.answer(ctx, engine, out),
+                |engine, out| fast_op.answer(&mut ctx.exec, engine, out),
             );
             let op_flags = op_flags_of(fast_op.fast);
             match ran {
@@ -236,7 +239,7 @@ impl Session {
             done += 1;
             ctx.requests -= 1;
         }
-        ctx.now = now;
+        ctx.exec.now = now;
         direct.append(serving, out);
         drop(locked);
         let input = &batch.input[input_from..];
@@ -250,7 +253,7 @@ impl Session {
     fn forward_to_owners(
         &mut self,
         router: &mut Router,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         serving: &Serving<'_>,
         (batch, from): (&ClusterBatch<'_>, usize),
     ) -> BatchProgress {
@@ -273,16 +276,21 @@ impl Session {
         let count = run.len();
         if count > 0 {
             let place = self.replies.reserve_run(count);
-            router.submit_run(&router_context(ctx), run.into_iter(), place);
+            router.submit_run(&router_context(&mut ctx.exec), run.into_iter(), place);
             ctx.requests -= count;
         }
         BatchProgress { count, pause: None, needs_general: is_apart }
     }
 
     /// Returns the headers to serve requests from; `None` if they may not be used.
-    pub(super) fn serving<'a>(&self, ctx: &ExecContext<'a>) -> Option<Serving<'a>> {
-        let may = self.authenticated && ctx.router.is_some() && !ctx.service.notes_prefixes();
-        if may { Serving::of(ctx) } else { None }
+    pub(super) fn serving<'a>(&self, ctx: &SessionContext<'a>) -> Option<Serving<'a>> {
+        let exec = &ctx.exec;
+        let cluster = ctx.cluster.as_ref().filter(|_| self.authenticated)?;
+        if exec.service.notes_prefixes() {
+            return None;
+        }
+        let now = node_now(exec.service.clock(), exec.now);
+        Serving::new(cluster.node, cluster.router.contact(), now)
     }
 }
 
@@ -291,7 +299,7 @@ impl Session {
 // Not inlined: outside a cluster its stack and code must cost nothing.
 #[inline(never)]
 pub(super) fn answer_served(
-    ctx: &mut ExecContext<'_>,
+    ctx: &mut SessionContext<'_>,
     serving: &Serving<'_>,
     engine: &mut Engine,
     decoded: &AnyRequest<'_>,
@@ -299,20 +307,20 @@ pub(super) fn answer_served(
     out: &mut Vec<u8>,
 ) -> bool {
     let partition = serving.partition(key.hash);
-    if ctx.router.as_ref().is_some_and(|router| router.is_waiting(partition)) {
+    if ctx.cluster.as_ref().is_some_and(|cluster| cluster.router.is_waiting(partition)) {
         return false;
     }
     let Some(placed) = serving.next(key.hash, false).filter(|placed| placed.set.is_empty()) else {
         return false;
     };
-    let now = std::mem::replace(&mut ctx.now, serving.time(placed.at));
+    let now = std::mem::replace(&mut ctx.exec.now, serving.time(placed.at));
     let is_answered =
         engine.with_unique(placed.unique(), |engine| answer_with(ctx, engine, decoded, key, out));
-    ctx.now = now;
+    ctx.exec.now = now;
     if is_answered {
         serving.header(key.hash).take(placed.at);
     }
-    if let Some(router) = &mut ctx.router {
+    if let Some(ClusterContext { router, .. }) = &mut ctx.cluster {
         router.note_served(u64::from(is_answered));
     }
     is_answered

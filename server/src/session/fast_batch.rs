@@ -9,8 +9,10 @@ use std::hint::cold_path;
 use arrayvec::ArrayVec;
 use protocol::{FastRequest, decode_fast};
 
-use super::{ExecContext, KeyLookup, Pause, RequestOutcome, Session, pause_before};
+use super::{Pause, Session, SessionContext, end_after, pause_before};
+use crate::commands::context::RequestOutcome;
 use crate::commands::fast::may_run_locked;
+use crate::commands::lookup::KeyLookup;
 use crate::shards::BATCH_SHARDS_MAX;
 
 /// With fewer fast-path requests before another one, a batch of their own does not pay.
@@ -28,12 +30,12 @@ pub(super) struct FastBatchEntry<'a> {
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as a call it moves the batch")]
 pub(super) fn read_batch<'a>(
-    ctx: &ExecContext<'_>,
+    ctx: &SessionContext<'_>,
     input: &'a [u8],
     may_be_held: impl Fn(&FastRequest<'_>) -> bool,
     mut note: impl FnMut(&'a [u8]),
 ) -> Option<ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX>> {
-    let bounds = ctx.service.shards().bounds();
+    let bounds = ctx.exec.service.shards().bounds();
     let max = ctx.requests.min(BATCH_SHARDS_MAX);
     let mut batch: ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX> = ArrayVec::new();
     let mut end = 0;
@@ -54,14 +56,14 @@ impl Session {
     /// [`Session::run_batch`]. Returns `None` if the general path suits them better.
     pub(super) fn run_fast_batch(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Option<(usize, Option<Pause>)> {
-        if !self.may_use_fast(ctx) || !ctx.active_limits.limits().is_empty() {
+        if !self.may_use_fast(ctx) || !ctx.exec.active_limits.limits().is_empty() {
             return None;
         }
-        let shards = ctx.service.shards();
+        let shards = ctx.exec.service.shards();
         let mut hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = ArrayVec::new();
         let batch = read_batch(ctx, input, may_run_locked, |key| {
             let hash = shards.hash(key);
@@ -78,7 +80,7 @@ impl Session {
                 return Some((done, Some(pause)));
             }
             let engine = locked.engine(position, *hash);
-            let is_answered = ctx.answer_without_limit(engine, fast, *hash, out);
+            let is_answered = ctx.exec.answer_without_limit(engine, fast, *hash, out);
             locked.done(position);
             if !is_answered {
                 cold_path();
@@ -88,7 +90,7 @@ impl Session {
                 let raw_request = &input[done..*end];
                 match self.answer(ctx, &fast.request(), raw_request, &lookup, out) {
                     RequestOutcome::Given => {}
-                    answer => return Some(answer.ends_at(done, *end)),
+                    answer => return Some(end_after(answer, done, *end)),
                 }
             }
             ctx.requests -= 1;

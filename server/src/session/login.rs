@@ -4,7 +4,8 @@
 
 use protocol::{Form, Operation, Request, SetMode};
 
-use super::{ExecContext, RequestOutcome, Session};
+use super::Session;
+use crate::commands::context::{ExecContext, RequestOutcome};
 use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::guesses::FAILURES_MAX;
 

@@ -6,7 +6,7 @@ use protocol::{
     Bounds, Command, DecodeError, Decoded, Key, Operation, ProtocolError, Request, decode,
 };
 
-use super::{ExecContext, Session};
+use super::{Session, SessionContext};
 use crate::commands::admin::SHUTDOWN_NOT_ENABLED;
 use crate::commands::items::line;
 
@@ -16,7 +16,7 @@ impl Session {
     /// line end: the length of the data is then unknown, so the caller must close the connection.
     pub fn refuse_value(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         front: &[u8],
         needed: usize,
         out: &mut Vec<u8>,
@@ -28,7 +28,7 @@ impl Session {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return true;
         }
-        ctx.counters.store_no_memory.add(1);
+        ctx.exec.counters.store_no_memory.add(1);
         let text = front[..end].trim_ascii_end();
         let reply: &'static str = if text.ends_with(b" noreply") {
             ""
@@ -36,29 +36,33 @@ impl Session {
             "SERVER_ERROR out of memory storing object\r\n"
         };
         let replaced = replaced_key(&front[..=end]);
-        if ctx.router.is_some() {
-            let key = replaced.as_ref().map(Key::as_bytes);
-            self.refuse_clustered_value(ctx, key, reply, out);
+        if let Some(mut dispatch) = self.dispatch_in(ctx) {
+            dispatch.refuse_value(replaced.as_ref().map(Key::as_bytes), reply, out);
             return true;
         }
         if let Some(key) = replaced {
-            let hash = ctx.service.shards().hash(key.as_bytes());
+            let hash = ctx.exec.service.shards().hash(key.as_bytes());
             let command = Command { key, operation: Operation::TooLarge { drop: true } };
-            ctx.service.shards().apply(ctx.now, hash, &command, |_| ());
+            ctx.exec.service.shards().apply(ctx.exec.now, hash, &command, |_| ());
         }
         out.extend_from_slice(reply.as_bytes());
         true
     }
 
-    pub(crate) fn refuse(&self, ctx: &ExecContext<'_>, refusal: &DecodeError, out: &mut Vec<u8>) {
+    pub(crate) fn refuse(
+        &self,
+        ctx: &SessionContext<'_>,
+        refusal: &DecodeError,
+        out: &mut Vec<u8>,
+    ) {
         if !self.authenticated {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return;
         }
         if refusal.error == ProtocolError::BadDataChunk {
-            ctx.counters.cmd_set.add(1);
+            ctx.exec.counters.cmd_set.add(1);
         }
-        let allowed = ctx.service.config().shutdown_command;
+        let allowed = ctx.exec.service.config().shutdown_command;
         if refusal.error == ProtocolError::BadShutdownMode && !allowed {
             out.extend_from_slice(SHUTDOWN_NOT_ENABLED);
         } else if !refusal.quiet {

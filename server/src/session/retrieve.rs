@@ -5,9 +5,9 @@
 use arrayvec::ArrayVec;
 use protocol::{Command, Exptime, Get, Key, Keys, Operation};
 
-use super::{
-    BATCH_REQUESTS, ExecContext, KeyLookup, REPLY_BYTES_HIGH, RequestOutcome, Session, look_up,
-};
+use super::{BATCH_REQUESTS, REPLY_BYTES_HIGH, Session, SessionContext};
+use crate::commands::context::RequestOutcome;
+use crate::commands::lookup::{KeyLookup, look_up};
 
 /// A `get` of one key or several.
 #[derive(Clone, Copy)]
@@ -22,7 +22,7 @@ impl Session {
     /// the first key.
     pub(crate) fn retrieve(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         retrieval: Retrieval<'_>,
         first: &KeyLookup<'_>,
         out: &mut Vec<u8>,
@@ -32,10 +32,10 @@ impl Session {
             self.replies.push_end("END\r\n", out);
             return RequestOutcome::Given;
         }
-        let mut counted = std::mem::take(&mut ctx.scratch.more_keys);
+        let mut counted = std::mem::take(&mut ctx.exec.scratch.more_keys);
         counted.resize_with(BATCH_REQUESTS, Vec::new);
         let answer = self.retrieve_with(ctx, &mut counted, retrieval, out);
-        ctx.scratch.more_keys = counted;
+        ctx.exec.scratch.more_keys = counted;
         answer
     }
 
@@ -43,7 +43,7 @@ impl Session {
     #[inline(never)]
     fn retrieve_with(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         counted: &mut [Vec<u8>],
         retrieval: Retrieval<'_>,
         out: &mut Vec<u8>,
@@ -57,7 +57,7 @@ impl Session {
             let lookups: ArrayVec<KeyLookup<'_>, BATCH_REQUESTS> = group
                 .iter()
                 .zip(counted.iter_mut())
-                .map(|((key, _), counted)| look_up(ctx, key.as_bytes(), counted))
+                .map(|((key, _), counted)| look_up(&ctx.exec, key.as_bytes(), counted))
                 .collect();
             let hashes: ArrayVec<u64, BATCH_REQUESTS> =
                 lookups.iter().map(|key| key.hash).collect();
@@ -65,9 +65,9 @@ impl Session {
             let may_be_quick =
                 !retrieval.with_cas && retrieval.touch.is_none() && self.may_use_fast(ctx);
             if may_be_quick && lookups.iter().any(KeyLookup::has_no_limit) {
-                locked = Some(ctx.service.shards().lock_batch(&hashes));
+                locked = Some(ctx.exec.service.shards().lock_batch(&hashes));
             } else if group.len() > 1 {
-                ctx.prefetch(hashes.iter().copied());
+                ctx.exec.prefetch(hashes.iter().copied());
             }
             for (position, ((key, offset), lookup)) in group.iter().zip(&lookups).enumerate() {
                 let is_held_up = self.is_throttled(ctx, out);
@@ -89,7 +89,7 @@ impl Session {
                     && lookup.has_no_limit()
                 {
                     let engine = locked.engine(position, lookup.hash);
-                    if ctx.get_fast(engine, key.as_bytes(), lookup.hash, out) {
+                    if ctx.exec.get_fast(engine, key.as_bytes(), lookup.hash, out) {
                         locked.done(position);
                         continue;
                     }
@@ -111,17 +111,17 @@ impl Session {
 
     fn retrieve_key(
         &mut self,
-        ctx: &mut ExecContext<'_>,
+        ctx: &mut SessionContext<'_>,
         Retrieval { with_cas, touch, .. }: Retrieval<'_>,
         key: Key<'_>,
         lookup: &KeyLookup<'_>,
         out: &mut Vec<u8>,
     ) {
         let command = Command { key, operation: Operation::Get(Get { touch, ..Get::default() }) };
-        if ctx.router.is_some() {
-            self.dispatch_key(ctx, &command, lookup, (with_cas, touch));
+        if let Some(mut dispatch) = self.dispatch_in(ctx) {
+            dispatch.key(&command, lookup, (with_cas, touch));
         } else {
-            ctx.retrieve_one(&command, lookup, with_cas, out);
+            ctx.exec.retrieve_one(&command, lookup, with_cas, out);
         }
     }
 }

@@ -15,14 +15,15 @@ use protocol::{FastRequest, decode_fast};
 use super::data_plane::{DataPlane, ForwardedOps};
 use super::owner::ForwardContext;
 use super::{Router, RouterContext};
-use crate::commands::fast::may_run_locked;
+use crate::commands::context::ExecContext;
+use crate::commands::fast::{is_fast, may_run_locked};
+use crate::commands::lookup::KeyLookup;
 use crate::limits::ActiveLimits;
 use crate::node::Node;
 use crate::node::batch::{BatchOutcome, OpId, Recorder, Touches};
 use crate::node::replicas::Replicas;
 use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
-use crate::session::{ExecContext, KeyLookup, is_fast};
 use crate::shards::{BATCH_SHARDS_MAX, Shards};
 
 /// The needs of the replies of a batch.

@@ -4,7 +4,7 @@
 
 use protocol::Operation;
 
-use super::ExecContext;
+use crate::commands::context::ExecContext;
 use crate::commands::limited_keys::KeyLimit;
 use crate::limits::{ActiveLimits, LimitMatch};
 use crate::shards::Shards;
