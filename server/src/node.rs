@@ -260,12 +260,22 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(options: NodeOptions) -> Self {
+    /// Creates the node of a process with this shared state; `None` without a cluster.
+    pub(crate) fn of(service: &Service) -> Option<Arc<Self>> {
+        let config = service.config();
+        let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+        let options = NodeOptions::of(config.cluster.as_ref()?, config.threads, memory_bytes);
+        let node = Arc::new(Self::new(options, Arc::clone(service.partition_prefix()?)));
+        service.set_node(Arc::clone(&node) as _);
+        Some(node)
+    }
+
+    fn new(options: NodeOptions, partition_prefix: Arc<PartitionPrefix>) -> Self {
         let local = Mutex::new(LocalCounts::new(options.memory_bytes));
         let inboxes = (0..options.workers).map(|_| Inbox::default()).collect();
         Self {
             options,
-            partition_prefix: Arc::default(),
+            partition_prefix,
             me: OnceLock::new(),
             keyspace: OnceLock::new(),
             control: OnceLock::new(),
@@ -290,11 +300,6 @@ impl Node {
             refused: Mutex::default(),
             limits_file: limits::FileTexts::default(),
         }
-    }
-
-    /// The part of the key hasher that maps a hash to its partition.
-    pub(crate) fn partition_prefix(&self) -> Arc<PartitionPrefix> {
-        Arc::clone(&self.partition_prefix)
     }
 
     /// This node's id and incarnation; node 0 before the node has joined a cluster.
@@ -495,8 +500,8 @@ impl Node {
 /// The time by which items may be swept. In a cluster each partition has its own time, by which
 /// expiry is decided; this is the latest of them.
 pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
-    match service.node() {
-        Some(node) => engine::Now { mono: node.partition_prefix.latest_time(), ..now },
+    match service.partition_prefix() {
+        Some(prefix) => engine::Now { mono: prefix.latest_time(), ..now },
         None => now,
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod auth;
 pub(crate) mod buffers;
+pub(crate) mod cluster_node;
 pub(crate) mod connections;
 pub(crate) mod guesses;
 pub(crate) mod limits_file;

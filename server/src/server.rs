@@ -24,10 +24,10 @@ use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
 use crate::net::random;
 use crate::net::{BoundListener, Listener};
-use crate::node;
 use crate::node::hand_over;
 use crate::node::leave::{self, LeaveOutcome};
 use crate::node::lifecycle::{self, NodeError, PeerListeners};
+use crate::node::{self, Node};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
 use crate::runtime::limits_file::LimitsFile;
@@ -128,6 +128,8 @@ impl ServerError {
 /// A server with bound addresses that does not serve yet.
 pub struct Server {
     service: Arc<Service>,
+    /// This process's node, in a cluster.
+    node: Option<Arc<Node>>,
     listeners: Vec<BoundListener>,
     limits_file: LimitsFile,
     peers: Option<PeerListeners>,
@@ -209,11 +211,13 @@ impl Server {
             .map(|cluster| PeerListeners::bind(cluster, port, config.backlog))
             .transpose()?;
         let service = Service::new(config, users, limits, random_seeds()?, Box::new(verbosity));
-        if let Some(node) = service.node() {
+        let node = Node::of(&service);
+        if let Some(node) = &node {
             node.limits_file.change(texts);
         }
         service.port.store(usize::from(port), Ordering::Relaxed);
-        Ok(Self { service: Arc::new(service), listeners, limits_file, peers, runtime, signals })
+        let service = Arc::new(service);
+        Ok(Self { service, node, listeners, limits_file, peers, runtime, signals })
     }
 
     /// Returns the bound TCP addresses.
@@ -234,24 +238,27 @@ impl Server {
     ///
     /// The system refuses threads or signals, or the final snapshot cannot be saved.
     pub fn run(self) -> Result<(), ServerError> {
-        let Self { service, listeners, limits_file, peers, runtime, signals } = self;
+        let Self { service, node, listeners, limits_file, peers, runtime, signals } = self;
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
         let keeper = Keeper::start(&service)?;
         let workers = (0..service.config().threads)
-            .map(|index| worker::start(&service, index))
+            .map(|index| worker::start(&service, node.as_ref(), index))
             .collect::<io::Result<_>>()?;
         let served = runtime.block_on(async {
-            let setup = peers.map(|peers| peers.setup(service.config())).transpose()?;
+            let setup = peers.zip(node.clone());
+            let setup =
+                setup.map(|(peers, node)| peers.setup(service.config(), node)).transpose()?;
             let infos = listeners.iter().map(BoundListener::info).collect();
             service.connections().set_listeners(infos);
             let listeners = listeners.into_iter().map(BoundListener::attach);
             let listeners = listeners.collect::<io::Result<_>>()?;
-            let until = handle_signals(&service, limits_file, signals, keeper.as_ref());
+            let shared = (&*service, node.as_deref());
+            let until = handle_signals(shared, limits_file, signals, keeper.as_ref());
             serve(&service, setup, listeners, workers, until).await
         });
         // A write may block as long as its disk does.
         runtime.shutdown_timeout(SHUTDOWN_MAX);
-        let failure = service.node().and_then(|node| node.limits_file.failure());
+        let failure = node.as_ref().and_then(|node| node.limits_file.failure());
         let served = match failure {
             Some(why) if served.is_ok() => Err(ServerError::NoLimits(why.to_owned())),
             _ => served,
@@ -300,19 +307,19 @@ pub(crate) async fn serve(
     until.await;
     let since = Instant::now();
     sleep(DRAIN_LISTEN).await;
-    if let Some(cluster) = &service.config().cluster {
-        leave::announce(service);
-        hand_over::hand_over(service, cluster.drain_timeout / 2).await;
+    if let (Some(tasks), Some(cluster)) = (&tasks, &service.config().cluster) {
+        leave::announce(tasks.node());
+        hand_over::hand_over(tasks.node(), cluster.drain_timeout / 2).await;
     }
     accepting.abort_all();
     while accepting.join_next().await.is_some() {}
     drain(service).await;
-    hand_over::stop_serving(service);
     let mut ended = Ok(());
     if let (Some(tasks), Some(cluster)) = (&tasks, &service.config().cluster) {
         // At this point, no client of this node waits for other nodes.
+        hand_over::stop_serving(tasks.node());
         let left = cluster.drain_timeout.saturating_sub(since.elapsed());
-        ended = verdict(service, tasks.leave(left).await, cluster.drain_timeout);
+        ended = verdict(tasks.node(), tasks.leave(left).await, cluster.drain_timeout);
     }
     for worker in Arc::into_inner(workers).into_iter().flatten() {
         worker.end();
@@ -326,8 +333,8 @@ pub(crate) async fn serve(
 
 /// Returns an error if the node ended with a fault, or left partitions that no other node has
 /// although it was to wait for that.
-fn verdict(service: &Service, left: LeaveOutcome, wait: Duration) -> Result<(), ServerError> {
-    let control = service.node().and_then(|node| node.control());
+fn verdict(node: &Node, left: LeaveOutcome, wait: Duration) -> Result<(), ServerError> {
+    let control = node.control();
     if let Some(why) = control.and_then(control::Control::ended) {
         return Err(ServerError::Ended(why));
     }
@@ -359,11 +366,11 @@ pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
 
 /// Runs housekeeping until the stop request, for a node without signals and files.
 #[cfg(feature = "simulation")]
-pub(crate) async fn run_housekeeping_until_stopped(service: &Service) {
+pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Option<&Node>) {
     tokio::select! {
         biased;
         () = service.stopped() => {}
-        why = leave::until_removed(service) => tracing::info!(why, "stopping"),
+        why = leave::until_removed(node) => tracing::info!(why, "stopping"),
         never = run_housekeeping(service) => match never {},
     }
 }
@@ -402,7 +409,7 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
 
 /// Runs housekeeping and handles signals until the stop request.
 async fn handle_signals(
-    service: &Arc<Service>,
+    (service, node): (&Service, Option<&Node>),
     mut limits_file: LimitsFile,
     signals: Signals,
     keeper: Option<&Keeper>,
@@ -419,10 +426,12 @@ async fn handle_signals(
             // memcached's warm restart: saves the snapshot and exits.
             _ = save.recv() => "SIGUSR1",
             () = service.stopped() => "shutdown command",
-            why = leave::until_removed(service) => why,
+            why = leave::until_removed(node) => why,
             _ = reload.recv() => {
                 service.reload_users();
-                lifecycle::reload_security(service);
+                if let Some(node) = node {
+                    lifecycle::reload_security(service, node);
+                }
                 limits_file = LimitsFile::now(service.config());
                 service.reload_limits();
                 tracing::info!("SIGHUP: users, peer security and limits file read again");

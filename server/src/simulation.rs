@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -22,6 +23,7 @@ use crate::net::Listener;
 use crate::net::simulated::SimListener as SimulatedListener;
 use crate::net::world;
 pub use crate::net::world::{Skew, break_streams, cut, mend};
+use crate::node::Node;
 use crate::node::lifecycle::Setup;
 pub use crate::node::replicas::ReplicaView;
 use crate::runtime::service::Service;
@@ -29,7 +31,13 @@ use crate::server::{self, ServerError};
 
 thread_local! {
     /// The newest life at each address.
-    static SERVICES: RefCell<BTreeMap<IpAddr, Weak<Service>>> = const { RefCell::new(BTreeMap::new()) };
+    static SERVICES: RefCell<BTreeMap<IpAddr, LifeHandle>> = const { RefCell::new(BTreeMap::new()) };
+}
+
+/// The state of a life while it runs.
+struct LifeHandle {
+    service: Weak<Service>,
+    node: Weak<Node>,
 }
 
 /// Creates a world on this thread. `bug` names a rule that is disabled in it.
@@ -45,7 +53,11 @@ pub fn end() {
 }
 
 fn service(address: IpAddr) -> Option<Arc<Service>> {
-    SERVICES.with_borrow(|services| services.get(&address).and_then(Weak::upgrade))
+    SERVICES.with_borrow(|services| services.get(&address).and_then(|life| life.service.upgrade()))
+}
+
+fn node(address: IpAddr) -> Option<Arc<Node>> {
+    SERVICES.with_borrow(|services| services.get(&address).and_then(|life| life.node.upgrade()))
 }
 
 /// One process of a node.
@@ -77,7 +89,11 @@ impl NodeLife {
         let seeds = server::random_seeds()?;
         let service = Service::new(config, None, limits, seeds, Box::new(|_| ()));
         let service = Arc::new(service);
-        SERVICES.with_borrow_mut(|services| services.insert(address, Arc::downgrade(&service)));
+        let Some(node) = Node::of(&service) else {
+            return Err(io::Error::other("the configuration has no cluster").into());
+        };
+        let life = LifeHandle { service: Arc::downgrade(&service), node: Arc::downgrade(&node) };
+        SERVICES.with_borrow_mut(|services| services.insert(address, life));
         service.port.store(usize::from(ports.0), Ordering::Relaxed);
         let bind = |port| async move {
             let place = SocketAddr::new(address, port);
@@ -86,17 +102,17 @@ impl NodeLife {
         let clients = vec![bind(ports.0).await?];
         let peers = vec![bind(ports.1).await?];
         let store = disk.store().map_err(crate::node::lifecycle::NodeError::from)?;
-        let setup = Setup::new(service.config(), store, peers, ports)?;
-        let workers =
-            (0..service.config().threads).map(|index| worker::task(&service, index)).collect();
-        let until = server::run_housekeeping_until_stopped(&service);
+        let setup = Setup::new(service.config(), Arc::clone(&node), store, peers, ports)?;
+        let threads = 0..service.config().threads;
+        let workers = threads.map(|index| worker::task(&service, Some(&node), index)).collect();
+        let until = server::run_housekeeping_until_stopped(&service, Some(&node));
         match server::serve(&service, Some(setup), clients, workers, until).await {
             // A disk fault or a short drain time is not an error of the node.
             Ok(()) | Err(ServerError::Fault(_) | ServerError::LeftCopies(_)) => {}
             Err(error) => return Err(error),
         }
-        let control = service.node().and_then(|node| node.control());
-        Ok(control
+        Ok(node
+            .control()
             .is_some_and(|control| control.membership_state() == control::MembershipState::Gone))
     }
 }
@@ -115,8 +131,7 @@ pub struct NodeView {
 /// Looks at the newest life at an address; none before it has a control plane.
 #[must_use]
 pub fn view(address: IpAddr) -> Option<NodeView> {
-    let service = service(address)?;
-    let node = service.node()?;
+    let node = node(address)?;
     let control = node.control()?;
     let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
     Some(NodeView { map: control.map(), status: control.status(), replicas: copies })
@@ -126,12 +141,8 @@ pub fn view(address: IpAddr) -> Option<NodeView> {
 #[must_use]
 pub fn items(address: IpAddr, partition: u16, unix_ms: u64) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut items = BTreeMap::new();
-    let Some((service, bits)) = service(address).and_then(|service| {
-        let bits = service.node()?.keyspace()?.bits;
-        Some((service, bits))
-    }) else {
-        return items;
-    };
+    let bits = node(address).and_then(|node| Some(node.keyspace()?.bits));
+    let (Some(service), Some(bits)) = (service(address), bits) else { return items };
     let range = engine::HashRange { prefix: u64::from(partition), bits };
     let mono = crate::node::state_machine::items_time(unix_ms.saturating_mul(1_000_000));
     let now = engine::Now { mono, unix_ms };

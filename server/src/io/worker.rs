@@ -90,9 +90,13 @@ impl WorkerHandle {
 /// # Errors
 ///
 /// The system refuses a thread or its runtime.
-pub(crate) fn start(service: &Arc<Service>, index: usize) -> io::Result<WorkerHandle> {
+pub(crate) fn start(
+    service: &Arc<Service>,
+    node: Option<&Arc<Node>>,
+    index: usize,
+) -> io::Result<WorkerHandle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut handle, mut worker) = make(service, index);
+    let (mut handle, mut worker) = make(service, node, index);
     let thread = std::thread::Builder::new()
         .name(format!("worker-{index}"))
         // tokio's task budget is sized for one client: a round of many would use it up, and ready
@@ -106,13 +110,13 @@ pub(crate) fn start(service: &Arc<Service>, index: usize) -> io::Result<WorkerHa
 
 /// Starts worker number `index` as a task of the current runtime.
 #[cfg(feature = "simulation")]
-pub(crate) fn task(service: &Arc<Service>, index: usize) -> WorkerHandle {
-    let (handle, mut worker) = make(service, index);
+pub(crate) fn task(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usize) -> WorkerHandle {
+    let (handle, mut worker) = make(service, node, index);
     tokio::spawn(unconstrained(poll_fn(move |context| worker.poll(context))));
     handle
 }
 
-fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
+fn make(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usize) -> (WorkerHandle, Worker) {
     let (arrivals, receiver) = unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let worker = Worker {
@@ -127,8 +131,8 @@ fn make(service: &Arc<Service>, index: usize) -> (WorkerHandle, Worker) {
         limits_generation: service.limits().generation(),
         active_limits: service.limits().load(),
         scratch: Scratch::default(),
-        node: service.node().cloned(),
-        router: service.node().map(|node| Router::new(Arc::clone(node), index as u16)),
+        node: node.cloned(),
+        router: node.map(|node| Router::new(Arc::clone(node), index as u16)),
         links: WorkerLinks::default(),
         next_client: 0,
     };

@@ -15,7 +15,6 @@ use control::MembershipState;
 use tokio::time::{sleep, timeout};
 
 use super::Node;
-use crate::runtime::service::Service;
 
 /// The time to live of this node's commands.
 const COMMAND_TTL: Duration = Duration::from_secs(2);
@@ -26,17 +25,13 @@ const ALONE: Duration = Duration::from_secs(2);
 
 /// Hands over the partitions that this node leads. Returns when it leads none, when no node can
 /// take them, or after `longest`.
-pub(crate) async fn hand_over(service: &Service, longest: Duration) {
-    if let Some(node) = service.node() {
-        let _ = timeout(longest, until_nothing_is_led(node)).await;
-    }
+pub(crate) async fn hand_over(node: &Node, longest: Duration) {
+    let _ = timeout(longest, until_nothing_is_led(node)).await;
 }
 
 /// Records that clients are no longer served; the next heartbeats report it.
-pub(crate) fn stop_serving(service: &Service) {
-    if let Some(node) = service.node() {
-        node.has_stopped.store(true, Ordering::Relaxed);
-    }
+pub(crate) fn stop_serving(node: &Node) {
+    node.has_stopped.store(true, Ordering::Relaxed);
 }
 
 async fn until_nothing_is_led(node: &Node) {

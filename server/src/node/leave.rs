@@ -15,7 +15,6 @@ use tokio::time::sleep;
 use super::Node;
 use super::lifecycle::{COMMAND_TTL, POLL};
 use crate::LIFE;
-use crate::runtime::service::Service;
 
 /// Time between two log lines about the conditions that the node waits for.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
@@ -37,12 +36,13 @@ pub(crate) enum LeaveOutcome {
 
 /// Waits until this node has lost its place in the cluster or is asked to leave it, and returns the
 /// reason. Never returns without a cluster.
-pub(crate) async fn until_removed(service: &Service) -> &'static str {
+pub(crate) async fn until_removed(node: Option<&Node>) -> &'static str {
+    let Some(node) = node else { return std::future::pending().await };
     loop {
-        if service.node().is_some_and(|node| node.limits_file.failure().is_some()) {
+        if node.limits_file.failure().is_some() {
             return "no limits can be put in force";
         }
-        if let Some(control) = service.node().and_then(|node| node.control()) {
+        if let Some(control) = node.control() {
             match control.membership_state() {
                 MembershipState::Gone => return "the cluster let this node go",
                 MembershipState::Member(NodeState::Draining) => return "this node is drained",
@@ -55,8 +55,7 @@ pub(crate) async fn until_removed(service: &Service) -> &'static str {
 }
 
 /// Logs the conditions that a leaving node waits for, if there are any.
-pub(crate) fn announce(service: &Service) {
-    let Some(node) = service.node() else { return };
+pub(crate) fn announce(node: &Node) {
     let Some(control) = node.control() else { return };
     let (id, _) = node.me();
     if id != NodeId::default() && !members_but(&control.map(), id).is_empty() {

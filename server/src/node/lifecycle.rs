@@ -100,7 +100,7 @@ impl PeerListeners {
     /// # Errors
     ///
     /// [`NodeError`].
-    pub(crate) fn setup(self, config: &Config) -> Result<Setup, NodeError> {
+    pub(crate) fn setup(self, config: &Config, node: Arc<Node>) -> Result<Setup, NodeError> {
         let Some(cluster) = &config.cluster else {
             return Err(io::Error::other("the configuration has no cluster").into());
         };
@@ -112,7 +112,7 @@ impl PeerListeners {
             Some(directory) => ControlStore::open(directory)?,
             None => ControlStore::in_memory()?,
         };
-        Setup::new(config, store, listeners, (self.client_port, port))
+        Setup::new(config, node, store, listeners, (self.client_port, port))
     }
 }
 
@@ -124,6 +124,7 @@ impl Setup {
     /// [`NodeError`].
     pub(crate) fn new(
         config: &Config,
+        node: Arc<Node>,
         store: ControlStore,
         listeners: Vec<Listener>,
         ports: (u16, u16),
@@ -152,7 +153,7 @@ impl Setup {
             begin: cluster.begin,
             seeds: resolve(&cluster.seeds),
         };
-        Ok(Self { store, control, transport, listeners })
+        Ok(Self { node, store, control, transport, listeners })
     }
 }
 
@@ -175,6 +176,7 @@ fn resolve(seeds: &[Seed]) -> Vec<String> {
 
 /// The prerequisites of a node's start.
 pub(crate) struct Setup {
+    pub(crate) node: Arc<Node>,
     pub(crate) store: ControlStore,
     pub(crate) control: ControlOptions,
     /// [`start`] fills in its identity.
@@ -194,9 +196,7 @@ pub(crate) struct NodeTasks {
 ///
 /// [`NodeError`].
 pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTasks, NodeError> {
-    let Some(node) = service.node().cloned() else {
-        return Err(io::Error::other("the configuration has no cluster").into());
-    };
+    let node = setup.node;
     let _ = node.runtime.set(tokio::runtime::Handle::current());
     let reception = Arc::new(PeerHandler::new(Arc::clone(service), Arc::clone(&node)));
     let transport =
@@ -207,9 +207,18 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
     let _ = node.control.set(control.clone());
     let mut tasks = JoinSet::new();
     let (have_limits, has_limits) = oneshot::channel();
-    tasks.spawn(limits::follow(Arc::clone(service), control.clone(), have_limits));
-    let of_service = Arc::clone(service);
-    tasks.spawn(follow(of_service, control.clone(), Arc::clone(&reception), has_limits));
+    tasks.spawn(limits::follow(
+        Arc::clone(service),
+        Arc::clone(&node),
+        control.clone(),
+        have_limits,
+    ));
+    tasks.spawn(follow(
+        (Arc::clone(service), Arc::clone(&node)),
+        control.clone(),
+        Arc::clone(&reception),
+        has_limits,
+    ));
     tasks.spawn(tick(Arc::clone(&node), control.clone(), Arc::clone(&reception)));
     if let Some(cluster) = &service.config().cluster {
         tasks.spawn(look_up(control.clone(), cluster.seeds.clone()));
@@ -226,6 +235,10 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
 }
 
 impl NodeTasks {
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
     /// Hands over everything that other nodes need, and leaves the cluster.
     pub(crate) async fn leave(&self, deadline: Duration) -> LeaveOutcome {
         leave::leave(&self.node, deadline).await
@@ -243,8 +256,8 @@ impl NodeTasks {
 }
 
 /// Reads the peer key or certificates again; existing links stay as they are.
-pub(crate) fn reload_security(service: &Service) {
-    let (Some(node), Some(cluster)) = (service.node(), &service.config().cluster) else { return };
+pub(crate) fn reload_security(service: &Service, node: &Node) {
+    let Some(cluster) = &service.config().cluster else { return };
     let Some(transport) = node.transport() else { return };
     if let Err(error) = cluster.security().and_then(|security| transport.secure(security)) {
         tracing::error!(
@@ -288,12 +301,11 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
 
 /// Applies every change of the map.
 async fn follow(
-    service: Arc<Service>,
+    (service, node): (Arc<Service>, Arc<Node>),
     control: Control,
     reception: Arc<PeerHandler>,
     has_limits: oneshot::Receiver<()>,
 ) {
-    let Some(node) = service.node().cloned() else { return };
     let me = control.registered().await;
     // Without its limits, a limited key would be counted as a plain one.
     let _ = has_limits.await;

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -65,8 +66,18 @@ impl FileTexts {
         let _ = self.failed.set(error.to_string());
     }
 
-    pub(crate) fn has_any(&self) -> bool {
-        !self.texts.lock().is_empty()
+    /// Reads the file again.
+    ///
+    /// # Errors
+    ///
+    /// The file is faulty, or has lost all of its limits.
+    pub(super) fn reload(&self, path: &Path) -> Result<(), LimitsError> {
+        let file = LimitText::load(path)?;
+        if file.limits.is_empty() && !file.allow_empty && !self.texts.lock().is_empty() {
+            return Err(LimitsError::Emptied { path: path.to_owned() });
+        }
+        self.change(file.limits);
+        Ok(())
     }
 
     pub(super) fn get(&self) -> Arc<Vec<LimitText>> {
@@ -139,7 +150,12 @@ pub(super) struct TaskFailed;
 /// Puts the limits of the map in force whenever they change. Limits that do not agree leave the
 /// previous ones in force; at start, where there are none, those that do agree are put in force.
 /// Sends on `first` once limits are in force.
-pub(super) async fn follow(service: Arc<Service>, control: Control, first: oneshot::Sender<()>) {
+pub(super) async fn follow(
+    service: Arc<Service>,
+    node: Arc<Node>,
+    control: Control,
+    first: oneshot::Sender<()>,
+) {
     control.registered().await;
     let mut first = Some(first);
     let mut watch = control.watch();
@@ -165,9 +181,7 @@ pub(super) async fn follow(service: Arc<Service>, control: Control, first: onesh
             if let Some(first) = first.take() {
                 let made = spawn_blocking(move || map_text::limits_that_agree(entries)).await;
                 if let Ok((limits, refused)) = made {
-                    if let (true, Some(error), Some(node)) =
-                        (limits.is_empty(), &refused, service.node())
-                    {
+                    if let (true, Some(error)) = (limits.is_empty(), &refused) {
                         node.limits_file.fail(error);
                         // `first` is not sent: no key may be served without its limit.
                         return std::future::pending().await;

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Display;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -22,7 +23,9 @@ use super::{Node, WorkerEvent, limits};
 use crate::cluster_stats::{
     ClusterView, PeerLinkView, Topic, Traffic, command_of, write, write_config,
 };
+use crate::limits::LimitsError;
 use crate::limits::map_text::{self, LimitText, OrderedLimit};
+use crate::runtime::cluster_node::ClusterNode;
 use crate::transport::PeerAddr;
 
 /// The time to live of an operator's command.
@@ -80,9 +83,10 @@ impl Node {
         view.refusal = self.refusal();
         Some(work(&view))
     }
+}
 
-    /// Answers `stats cluster` and its variants. Returns false for any other topic.
-    pub(crate) fn write_stats(&self, now: engine::Now, topic: &[u8], out: &mut Vec<u8>) -> bool {
+impl ClusterNode for Node {
+    fn write_stats(&self, now: engine::Now, topic: &[u8], out: &mut Vec<u8>) -> bool {
         let Some(topic) = Topic::of(topic) else { return false };
         if self.with_view(now, |view| write(view, topic, out)).is_none() {
             out.extend_from_slice(STARTING.as_bytes());
@@ -90,9 +94,12 @@ impl Node {
         true
     }
 
-    /// Answers `config get cluster`.
-    pub(crate) fn write_config(&self, now: engine::Now, out: &mut Vec<u8>) -> bool {
+    fn write_config(&self, now: engine::Now, out: &mut Vec<u8>) -> bool {
         self.with_view(now, |view| write_config(view, out)).is_some()
+    }
+
+    fn reload_limits(&self, path: &Path) -> Result<(), LimitsError> {
+        self.limits_file.reload(path)
     }
 }
 

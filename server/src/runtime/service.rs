@@ -2,22 +2,22 @@
 //!
 //! Not here: one client's requests (`session`), threads (`worker`).
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 
 use crossbeam::utils::CachePadded;
+use engine::PartitionPrefix;
 use parking_lot::RwLock;
 use protocol::Command;
 use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
-use crate::limits::map_text::LimitText;
-use crate::limits::{Limits, LimitsError, LimitsHandle};
+use crate::limits::{Limits, LimitsHandle};
 use crate::net::clock::Clock;
-use crate::node::{Node, NodeOptions};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::buffers::{Buffer, BufferBudget};
+use crate::runtime::cluster_node::ClusterNode;
 use crate::runtime::connections::{ConnectionInfo, Connections, Delays};
 use crate::runtime::guesses::Guesses;
 use crate::runtime::prefixes::Prefixes;
@@ -37,7 +37,9 @@ pub struct Service {
     connections: Connections,
     prefixes: Prefixes,
     limits: LimitsHandle,
-    node: Option<Arc<Node>>,
+    node: OnceLock<Arc<dyn ClusterNode>>,
+    /// The part of the key hasher that a cluster sets.
+    partition_prefix: Option<Arc<PartitionPrefix>>,
     users: RwLock<Option<AuthFile>>,
     verbosity: Box<dyn Fn(u32) + Send + Sync>,
     reading: BufferBudget,
@@ -66,8 +68,8 @@ impl Service {
         verbosity: Box<dyn Fn(u32) + Send + Sync>,
     ) -> Self {
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let options = |cluster| NodeOptions::of(cluster, config.threads, memory_bytes);
-        let node = config.cluster.as_ref().map(|cluster| Arc::new(Node::new(options(cluster))));
+        let partition_prefix: Option<Arc<PartitionPrefix>> =
+            config.cluster.is_some().then(Arc::default);
         let shards = Shards::new(ShardsOptions {
             memory_bytes,
             may_evict: config.evict,
@@ -75,7 +77,7 @@ impl Service {
             bounds: protocol::Bounds { item_bytes_max: config.item_bytes_max },
             workers: config.threads,
             seeds,
-            partition_prefix: node.as_ref().map(|node| node.partition_prefix()),
+            partition_prefix: partition_prefix.clone(),
         });
         // One more than workers: requests of other nodes are counted separately.
         let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
@@ -87,7 +89,8 @@ impl Service {
             connections: Connections::default(),
             prefixes,
             limits: LimitsHandle::new(limits, config.threads + 1),
-            node,
+            node: OnceLock::new(),
+            partition_prefix,
             users: RwLock::new(users),
             verbosity,
             reading: BufferBudget::default(),
@@ -111,8 +114,18 @@ impl Service {
     }
 
     /// Returns this process's node, in a cluster.
-    pub(crate) fn node(&self) -> Option<&Arc<Node>> {
-        self.node.as_ref()
+    pub(crate) fn node(&self) -> Option<&dyn ClusterNode> {
+        self.node.get().map(AsRef::as_ref)
+    }
+
+    /// Sets the node, once, before the server starts.
+    pub(crate) fn set_node(&self, node: Arc<dyn ClusterNode>) {
+        let _ = self.node.set(node);
+    }
+
+    /// Returns the part of the key hasher that maps a hash to its partition, in a cluster.
+    pub(crate) fn partition_prefix(&self) -> Option<&Arc<PartitionPrefix>> {
+        self.partition_prefix.as_ref()
     }
 
     /// Returns the clock.
@@ -218,18 +231,9 @@ impl Service {
     /// cluster, its changes are proposed to all nodes.
     pub fn reload_limits(&self) {
         let Some(path) = &self.config.limits_file else { return };
-        if let Some(node) = &self.node {
-            let loaded = LimitText::load(path).and_then(|file| {
-                if file.limits.is_empty() && !file.allow_empty && node.limits_file.has_any() {
-                    return Err(LimitsError::Emptied { path: path.clone() });
-                }
-                Ok(file.limits)
-            });
-            match loaded {
-                Ok(texts) => {
-                    self.limits.clear_fault();
-                    node.limits_file.change(texts);
-                }
+        if let Some(node) = self.node() {
+            match node.reload_limits(path) {
+                Ok(()) => self.limits.clear_fault(),
                 Err(error) => {
                     self.limits.refuse(&error);
                     tracing::error!(

@@ -103,8 +103,10 @@ struct End {
 impl End {
     fn new() -> Self {
         let (ack, copies) = (AckMode::Replica, ReplicaOptions::default());
-        let node =
-            Node::new(NodeOptions { ack, replicas: copies, workers: 1, memory_bytes: 1 << 20 });
+        let node = Node::new(
+            NodeOptions { ack, replicas: copies, workers: 1, memory_bytes: 1 << 20 },
+            Arc::default(),
+        );
         let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));
         let link = node.links().links_to(PEER, Incarnation(1), 1, 0).expect("it is new");
         let (worker, findings) = (WorkerLinks::default(), Heard::default());

@@ -17,7 +17,7 @@ use engine::Partitioner;
 
 use super::super::operation::{OpRef, OpSource, Performed};
 use super::super::state_machine::{ORIGIN_NS, OpKind};
-use super::super::{Keyspace, WorkerEvent};
+use super::super::{Keyspace, Node, WorkerEvent};
 use super::{ReplicaContext, ReplicaScratch, Replicas};
 use crate::commands::scratch::Scratch;
 use crate::config::{Config, Startup};
@@ -39,6 +39,7 @@ impl Partitioner for FirstByte {
 
 struct TestNode {
     service: Arc<Service>,
+    node: Arc<Node>,
     scratch: Scratch,
     replica_scratch: ReplicaScratch,
     mono_ns: u64,
@@ -91,7 +92,7 @@ impl TestNode {
         let Startup::Serve(config) = startup else { panic!("it runs") };
         let service =
             Arc::new(Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ())));
-        let node = service.node().expect("it has a cluster");
+        let node = Node::of(&service).expect("it has a cluster");
         node.partition_prefix.set(BITS, [1; 4], FirstByte);
         node.me.set((NodeId(id), Incarnation(1))).expect("it is new");
         let are_shared = service.shards().share_partitions(BITS);
@@ -101,6 +102,7 @@ impl TestNode {
         assert!(node.keyspace.set(Keyspace { bits: BITS, replicas: copies }).is_ok());
         Self {
             service,
+            node,
             scratch: Scratch::default(),
             replica_scratch: ReplicaScratch::default(),
             mono_ns: SECOND,
@@ -108,7 +110,7 @@ impl TestNode {
     }
 
     fn on<T>(&mut self, work: impl FnOnce(&Replicas, &mut ReplicaContext<'_>) -> T) -> T {
-        let node = self.service.node().expect("it has a cluster");
+        let node = &self.node;
         let active_limits = self.service.limits().load();
         let mut replica_ctx = ReplicaContext {
             service: &self.service,
@@ -149,7 +151,7 @@ impl TestNode {
     }
 
     fn inbox(&self) -> Vec<WorkerEvent> {
-        let inbox = self.service.node().and_then(|node| node.inbox(0)).expect("there is a worker");
+        let inbox = self.node.inbox(0).expect("there is a worker");
         std::iter::from_fn(|| inbox.pop()).collect()
     }
 
