@@ -31,13 +31,14 @@ use self::bucket::Bucket;
 pub(crate) use self::bucket::PlainBucket;
 pub(crate) use self::concurrency::{Concurrency, holders_of, state_of};
 pub(crate) use self::count::instant;
-pub(crate) use self::fast::{FastPath, StateBytes};
+pub(crate) use self::fast::FastPath;
 use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
 use self::log::Log;
 use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;
+use crate::store::state_bytes::StateBytes;
 use crate::time::Now;
 
 /// An attempt of a caller.

@@ -15,15 +15,15 @@ use protocol::{
     lenient_u64,
 };
 
-use crate::arena::Slot;
+use crate::commands::take::LimitParts;
 use crate::flushed::Flushed;
 use crate::hasher::KeyHasher;
-use crate::item::{Content, Item, ItemFlag, ItemHeader};
-use crate::memory_cap::{EvictionScope, MemoryCap};
 use crate::prefetch::CACHE_LINE_BYTES;
 use crate::snapshot::ItemRecord;
+use crate::store::arena::Slot;
+use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
+use crate::store::memory_cap::{EvictionScope, MemoryCap};
 use crate::store::{EvictionStats, Store};
-use crate::take::LimitParts;
 use crate::time::{Deadline, Now};
 
 pub use self::fast::FastResult;

@@ -22,7 +22,6 @@ use std::sync::{Arc, OnceLock};
 
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
-use crate::idempotency::IdHash;
 use crate::time::{Nanos, Now};
 
 /// Most bits of a partition's number: the lines and their tags need the others.
@@ -326,6 +325,23 @@ impl PrefixedHash {
     fn line_bits(&self, bits: u32) -> Option<u32> {
         let layout = self.partition_prefix.0.get()?;
         (layout.bits == bits).then(|| bits.saturating_sub(self.shard_bits))
+    }
+}
+
+/// The hash of a key and an id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IdHash(pub u128);
+
+impl IdHash {
+    /// The half that chooses a line of the index.
+    pub(crate) fn low(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The first bits of the other half, which may choose one of several caches ([`IdempotencyCache`](crate::IdempotencyCache)).
+    #[must_use]
+    pub fn front(self, bits: u32) -> usize {
+        (self.0 >> (u128::BITS - bits)) as usize
     }
 }
 

@@ -22,7 +22,8 @@ use std::collections::VecDeque;
 
 pub use self::cached_reply::CachedReply;
 pub use self::copy::{IdCopy, KeyChange};
-use crate::index::Index;
+use crate::hasher::IdHash;
+use crate::store::index::Index;
 use crate::time::Now;
 
 /// Milliseconds for which a reply is kept (`docs/reference/verbs-native.md`, `id=`).
@@ -39,23 +40,6 @@ const SPILLED: u8 = 0xFF;
 const SPILLED_BYTES: usize = 32;
 /// Seconds after its newest record from which a chunk contains only expired replies.
 const FORGOTTEN_AFTER_SECONDS: u32 = 62;
-
-/// The hash of a key and an id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct IdHash(pub u128);
-
-impl IdHash {
-    /// The half that chooses a line of the index.
-    fn low(self) -> u64 {
-        self.0 as u64
-    }
-
-    /// The first bits of the other half, which may choose one of several [`IdempotencyCache`].
-    #[must_use]
-    pub fn front(self, bits: u32) -> usize {
-        (self.0 >> (u128::BITS - bits)) as usize
-    }
-}
 
 /// The partition of the key of a request with an id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -4,7 +4,7 @@
 //! Here: whether an item was changed, encoding a copy, storing a copy, reading all items of a
 //! partition, and the numbers that only one node of a cluster assigns. Not here: when and to which
 //! node a copy is sent (`cluster`), the content that outlives a process (`snapshot`,
-//! `take/snapshot`).
+//! `commands/take/snapshot`).
 //!
 //! ```text
 //! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
@@ -25,15 +25,15 @@ use std::num::NonZeroU64;
 use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::apply::Engine;
+use crate::commands::lease::Leases;
+use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
 use crate::hasher::{HashRange, spread_of};
-use crate::holders::Holders;
-use crate::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, LimitState};
-use crate::lease::Leases;
-use crate::policy_table::{INLINE, inline};
+use crate::policy_table::{INLINE, LimitState, inline};
 use crate::snapshot::{ItemRecord, SnapshotRecord};
+use crate::store::holders::Holders;
+use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout};
 use crate::store::sums::SumKey as HoldKey;
 use crate::store::{HAS_SET, HoldSetId};
-use crate::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
 use crate::time::{Deadline, Now};
 
 /// Length in bytes of the part before the value.

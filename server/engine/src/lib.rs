@@ -20,44 +20,36 @@
 
 pub mod algorithms;
 mod apply;
-mod arena;
+mod commands;
 pub mod fair_share;
 mod flushed;
 mod hasher;
-mod holders;
 mod idempotency;
-mod incrx;
-mod index;
-mod item;
 mod item_codec;
-mod lease;
-mod limited_keys;
-mod memory_cap;
 mod policy_table;
 mod prefetch;
 mod rollback;
 mod snapshot;
 mod store;
-mod take;
 mod time;
 
 pub use apply::{Engine, EngineOptions, FastResult};
-pub use hasher::{HashRange, KeyHasher, PartitionPrefix, Partitioner};
-pub use idempotency::{
-    CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdHash, IdPartition, IdempotencyCache, KeyChange,
-};
-pub use item_codec::{ItemMark, PartitionCursor, PutError};
-pub use lease::{
+pub use commands::lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseParams, LeaseResult, is_leasable,
 };
-pub use limited_keys::{added, adding, counted, taking, undecided};
-pub use memory_cap::{EvictionScope, MemoryCap};
+pub use commands::limited_keys::{added, adding, counted, taking, undecided};
+pub use commands::take::{
+    ForeignHold, HOLDS_MAX, Judgement, LimitRecord, SetUsage, TakeInfo, TakeParams, TakeResult,
+};
+pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};
+pub use idempotency::{
+    CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
+};
+pub use item_codec::{ItemMark, PartitionCursor, PutError};
 pub use policy_table::PolicyRef;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use rollback::SavedState;
 pub use snapshot::{ItemRecord, SnapshotRecord};
+pub use store::memory_cap::{EvictionScope, MemoryCap};
 pub use store::{EVICTIONS_MAX, EvictionStats};
-pub use take::{
-    ForeignHold, HOLDS_MAX, Judgement, LimitRecord, SetUsage, TakeInfo, TakeParams, TakeResult,
-};
 pub use time::{Nanos, Now};

@@ -1,6 +1,6 @@
 //! The policies of a shard's limit states, each stored once and identified by a policy id.
 //!
-//! Here: the table. An entry is a policy and the limit that it belongs to. A state names its entry
+//! Here: the table, and a state's reference to it. An entry is a policy and the limit that it belongs to. A state names its entry
 //! in four bytes. The store counts the states of each id, so an unused policy is found without
 //! visiting states, and the number of states of a limit is known. If clients use more inline
 //! policies than there is room for, a state contains its policy itself, before its own bytes:
@@ -15,12 +15,11 @@
 mod twin;
 
 use std::cell::OnceCell;
+use std::hint::cold_path;
 use std::io::Write as _;
 
 use hashbrown::HashMap;
 use protocol::Policy;
-
-use crate::item::LimitState;
 
 /// Policies that a shard may store whatever its share of memory.
 const POLICIES_MIN: usize = 64;
@@ -52,6 +51,27 @@ impl<'a> From<&'a Policy> for PolicyRef<'a> {
 pub(crate) struct OwnedPolicy {
     pub(crate) policy: Policy,
     pub(crate) limit: u32,
+}
+
+/// A limit state as stored in an item.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LimitState<'a> {
+    /// The id of the policy under which the state was written, or [`INLINE`].
+    pub(crate) policy_id: u32,
+    /// Holds, leases and the algorithm's own bytes (`take`), preceded by the policy if it is
+    /// inline; fewer than 2^24 bytes.
+    pub(crate) body: &'a [u8],
+}
+
+impl<'a> LimitState<'a> {
+    /// The body without an inline policy.
+    pub(crate) fn own(self) -> &'a [u8] {
+        if self.policy_id == INLINE {
+            cold_path();
+            return inline(self.body).map_or(&[], |(_, own)| own);
+        }
+        self.body
+    }
 }
 
 /// A policy that has an id.

@@ -5,11 +5,11 @@
 //! (`server/src/commands/multi_key.rs`).
 
 use crate::apply::Engine;
-use crate::arena::Slot;
-use crate::holders::Holders;
-use crate::item::{Content, ItemHeader, LimitState};
-use crate::policy_table::OwnedPolicy;
+use crate::policy_table::{LimitState, OwnedPolicy};
 use crate::store::HoldSetId;
+use crate::store::arena::Slot;
+use crate::store::holders::Holders;
+use crate::store::item::{Content, ItemHeader};
 use crate::store::sums::SumKey as HoldKey;
 use crate::time::Now;
 

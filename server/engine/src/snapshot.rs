@@ -4,8 +4,8 @@
 
 use protocol::Value;
 
-use crate::item::{Item, ItemFlag, ItemHeader};
-use crate::take::LimitRecord;
+use crate::commands::take::LimitRecord;
+use crate::store::item::{Item, ItemFlag, ItemHeader};
 use crate::time::{Deadline, Now};
 
 /// A saved item. Times are relative, because instants are meaningless to another process.

@@ -3,11 +3,17 @@
 //! Here: `index` and `arena` combined, memory accounting, eviction, the sweep for items past their
 //! deadline. Not here: the effect of commands on items (`apply`).
 
+pub(crate) mod arena;
+pub(crate) mod holders;
+pub(crate) mod index;
+pub(crate) mod item;
 mod lookup_cache;
+pub(crate) mod memory_cap;
 mod past;
 mod prefetch;
 mod scan;
 mod sets;
+pub(crate) mod state_bytes;
 pub(crate) mod sums;
 mod sweep;
 
@@ -16,12 +22,12 @@ use std::hint::cold_path;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::arena::{Arena, FIRST, Slot};
+use self::arena::{Arena, FIRST, Slot};
+use self::index::Index;
+use self::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, ItemMut};
+use self::memory_cap::{EvictionScope, MemoryCap, MemoryUsage};
 use crate::hasher::KeyHasher;
-use crate::index::Index;
-use crate::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, ItemMut, LimitState};
-use crate::memory_cap::{EvictionScope, MemoryCap, MemoryUsage};
-use crate::policy_table::{INLINE, UnusedPolicies};
+use crate::policy_table::{INLINE, LimitState, UnusedPolicies};
 use crate::time::{Deadline, Now};
 
 use self::lookup_cache::LookupCache;

@@ -18,7 +18,7 @@
 
 use super::count::{CountDecision, StateReader, between, instant, put_count, put_instant, shifted};
 use super::{Attempt, Decision};
-use crate::holders::HOLDERS_MAX;
+use crate::store::holders::HOLDERS_MAX;
 use crate::time::Now;
 
 mod many;

@@ -1,12 +1,12 @@
 //! The fast path of an algorithm: decides on a state of a few bytes without a buffer in between.
 //!
-//! Here: the traits of a fast path and of its states, and the writing of their bytes. Not here: the
-//! meaning of the bytes (each algorithm), and all uncommon cases
-//! ([`take_general`](super::take_general)).
+//! Here: the trait of a fast path, and states of up to sixteen bytes. Not here: the meaning of the
+//! bytes (each algorithm), and all uncommon cases ([`take_general`](super::take_general)).
 
 use protocol::Policy;
 
 use super::{Attempt, Decision};
+use crate::store::state_bytes::StateBytes;
 use crate::time::Now;
 
 /// An algorithm restricted to the parameters that most policies have.
@@ -20,44 +20,6 @@ pub(crate) trait FastPath: Copy {
     /// Returns the decision of [`take_general`](super::take_general) and the state after it, which
     /// differs only if the decision is `changed`. Returns `None` if the general path is needed.
     fn take(self, state: &[u8], now: Now, attempt: &Attempt) -> Option<(Decision, Self::State)>;
-}
-
-/// The bytes of a state.
-pub(crate) trait StateBytes: Copy {
-    /// The number of bytes.
-    fn len(self) -> usize;
-
-    /// Writes the bytes over the end of `place`, which is at least as long.
-    fn write_at_end(self, place: &mut [u8]);
-}
-
-/// A state of any length.
-impl StateBytes for &[u8] {
-    #[inline]
-    fn len(self) -> usize {
-        <[u8]>::len(self)
-    }
-
-    #[inline]
-    fn write_at_end(self, place: &mut [u8]) {
-        let start = place.len() - self.len();
-        place[start..].copy_from_slice(self);
-    }
-}
-
-/// A state of eight bytes.
-impl StateBytes for u64 {
-    #[inline]
-    fn len(self) -> usize {
-        size_of::<u64>()
-    }
-
-    #[inline]
-    fn write_at_end(self, place: &mut [u8]) {
-        if let Some(end) = place.last_chunk_mut() {
-            *end = self.to_le_bytes();
-        }
-    }
 }
 
 /// A state of eight to sixteen bytes.

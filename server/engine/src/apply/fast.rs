@@ -8,9 +8,9 @@ use std::hint::cold_path;
 use protocol::Value;
 
 use super::{Engine, Uniques};
-use crate::arena::Slot;
-use crate::item::{ItemFlag, ItemMut};
 use crate::store::ItemChange;
+use crate::store::arena::Slot;
+use crate::store::item::{ItemFlag, ItemMut};
 use crate::time::Now;
 
 /// The result of the fast path.

@@ -7,8 +7,8 @@
 use protocol::{Delete, Outcome, Set, SetMode, Value, canonical_u64};
 
 use super::{Engine, Located};
-use crate::arena::Slot;
-use crate::item::{ItemFlag, ItemHeader};
+use crate::store::arena::Slot;
+use crate::store::item::{ItemFlag, ItemHeader};
 use crate::time::Deadline;
 
 /// The result of comparing a store with the existing item.

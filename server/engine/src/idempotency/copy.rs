@@ -10,7 +10,8 @@
 //! A record of a partition names one key. The id of the request that caused the record is part of
 //! the record's information on that key, so no copy has the one without the other.
 
-use super::{CachedReply, IdHash};
+use super::CachedReply;
+use crate::hasher::IdHash;
 use crate::time::Now;
 
 /// First byte of a key's copy with an id; no copy of an item begins with it.

@@ -6,9 +6,9 @@ use protocol::Value;
 
 use super::PutError;
 use crate::apply::Engine;
-use crate::arena::Slot;
-use crate::item::{Content, Item, ItemFlag, ItemHeader, ItemMut};
 use crate::store::ItemChange;
+use crate::store::arena::Slot;
+use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemMut};
 use crate::time::{Deadline, Now};
 
 impl Engine {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use protocol::{Command, Delete, Exptime, Key, Operation, Policy};
 
 use super::{INLINE, PolicyRef};
-use crate::item::Item;
+use crate::store::item::Item;
 use crate::{Engine, EngineOptions, KeyHasher, MemoryCap, Now, TakeParams, TakeResult};
 
 const KEYS: u8 = 90;

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use crate::arena::{FIRST, Slot};
+use super::arena::{FIRST, Slot};
 
 /// About as many as a batch has keys of one shard.
 const HINTS: usize = 4;

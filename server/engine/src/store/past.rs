@@ -1,6 +1,6 @@
 //! When an item that no command reads may be removed.
 
-use crate::item::Item;
+use super::item::Item;
 use crate::time::{Nanos, Now};
 
 /// Nanoseconds after its deadline for which an item of a cluster is kept, unless a command reads

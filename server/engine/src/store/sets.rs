@@ -8,11 +8,11 @@
 //! 0x4000 u16 | number u32
 //! ```
 
+use super::arena::Slot;
+use super::holders::Holders;
 use super::sums::GROWTH_MAX;
 use super::{EVICTIONS_MAX, Full, Store};
-use crate::arena::Slot;
-use crate::holders::Holders;
-use crate::item::LimitState;
+use crate::policy_table::LimitState;
 use crate::time::Now;
 
 /// In the first two bytes of a state: the holds lie beside the item.

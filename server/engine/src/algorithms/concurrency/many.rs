@@ -5,7 +5,7 @@
 use super::{Concurrency, ConcurrencyHolds, LARGE_BYTES};
 use crate::algorithms::count::{CountDecision, between, instant};
 use crate::algorithms::{Attempt, Decision, Verdict};
-use crate::holders::{HOLDERS_MAX, Holders};
+use crate::store::holders::{HOLDERS_MAX, Holders};
 use crate::store::sums::Sum;
 use crate::time::Now;
 
@@ -171,7 +171,7 @@ mod tests {
                 // The changes encoded for another node lead to the same holds there.
                 let mut changes = Vec::new();
                 holders.encode_changes(&mut changes);
-                prop_assert!(crate::holders::read_chunk(&changes).is_some());
+                prop_assert!(crate::store::holders::read_chunk(&changes).is_some());
                 backup.absorb(&changes, 0);
                 let (mut one, mut other) = (Vec::new(), Vec::new());
                 holders.encode_chunk(None, usize::MAX, &mut one);

@@ -15,7 +15,7 @@
 //! changes made before a chunk of a copy may be applied after it: the last change that names a hold
 //! determines it.
 
-use crate::store::sums::{Sum, SumEntry, SumKey, SumTree};
+use super::sums::{Sum, SumEntry, SumKey, SumTree};
 
 /// Most holds of one key.
 pub(crate) const HOLDERS_MAX: usize = 1 << 20;

@@ -10,13 +10,12 @@ use std::hint::cold_path;
 use protocol::Policy;
 
 use super::{TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches, release_large};
-use crate::algorithms::{
-    self, Attempt, Decision, FastPath, PlainBucket, StateBytes, TwoWindows, Verdict,
-};
+use crate::algorithms::{self, Attempt, Decision, FastPath, PlainBucket, TwoWindows, Verdict};
 use crate::apply::{Engine, Uniques};
-use crate::arena::Slot;
-use crate::item::{Content, ItemFlag, ItemHeader, ItemMut, LimitState};
-use crate::policy_table::{PolicyRef, PolicyTable};
+use crate::policy_table::{LimitState, PolicyRef, PolicyTable};
+use crate::store::arena::Slot;
+use crate::store::item::{Content, ItemFlag, ItemHeader, ItemMut};
+use crate::store::state_bytes::StateBytes;
 use crate::store::{Full, ItemChange};
 use crate::time::{Deadline, Nanos, Now};
 

@@ -32,8 +32,8 @@ pub(crate) use self::records::{LeaseRecord, Leases};
 use self::size::{GrantInputs, rate};
 use crate::algorithms::{self, Attempt, Decision};
 use crate::apply::{Engine, Located};
+use crate::commands::take::{LoadedState, TakeResult};
 use crate::policy_table::PolicyRef;
-use crate::take::{LoadedState, TakeResult};
 use crate::time::{Nanos, Now};
 
 /// Most clients with leases of one key at a time; one more gets the time until the first lease

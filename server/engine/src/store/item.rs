@@ -11,12 +11,10 @@
 //! state has its policy id in place of `access`, because its last use does not determine when it
 //! may be evicted. Not here: the storage of items (`arena`), finding them (`index`).
 
-use std::hint::cold_path;
-
 use protocol::Value;
 
-use crate::algorithms::StateBytes;
-use crate::policy_table::{INLINE, inline};
+use super::state_bytes::StateBytes;
+use crate::policy_table::LimitState;
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -57,27 +55,6 @@ pub(crate) enum Content<'a> {
     Value(Value<'a>),
     /// A limit state.
     State(LimitState<'a>),
-}
-
-/// A limit state as stored in an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct LimitState<'a> {
-    /// The id of the policy under which the state was written, or [`INLINE`].
-    pub(crate) policy_id: u32,
-    /// Holds, leases and the algorithm's own bytes (`take`), preceded by the policy if it is
-    /// inline; fewer than 2^24 bytes.
-    pub(crate) body: &'a [u8],
-}
-
-impl<'a> LimitState<'a> {
-    /// The body without an inline policy.
-    pub(crate) fn own(self) -> &'a [u8] {
-        if self.policy_id == INLINE {
-            cold_path();
-            return inline(self.body).map_or(&[], |(_, own)| own);
-        }
-        self.body
-    }
 }
 
 impl ItemLayout {

@@ -7,10 +7,10 @@ use protocol::Policy;
 use super::{HAS_LEASES, HOLD_BYTES, read_u64};
 use crate::algorithms;
 use crate::apply::Engine;
-use crate::item::{Content, Item, ItemHeader, LimitState};
-use crate::lease::Leases;
-use crate::policy_table::OwnedPolicy;
+use crate::commands::lease::Leases;
+use crate::policy_table::{LimitState, OwnedPolicy};
 use crate::store::HAS_SET;
+use crate::store::item::{Content, Item, ItemHeader};
 use crate::time::{Deadline, Now};
 
 /// A saved limit state.

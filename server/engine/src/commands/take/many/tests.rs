@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use protocol::Policy;
 
 use super::*;
+use crate::commands::take::{HOLDS_MAX, TakeInfo, TakeParams, TakeResult};
 use crate::store::sums::tests::STEPS;
-use crate::take::{HOLDS_MAX, TakeInfo, TakeParams, TakeResult};
 use crate::{
     EngineOptions, HashRange, KeyHasher, MemoryCap, PartitionCursor, PolicyRef, SetUsage,
     SnapshotRecord,

@@ -10,8 +10,8 @@ use protocol::{
 
 use crate::algorithms::Decision;
 use crate::apply::Engine;
+use crate::commands::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
 use crate::policy_table::PolicyRef;
-use crate::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
 use crate::time::Now;
 
 /// A limited key and its policy: that of the limit that matches the key, or `None` for the policy

@@ -25,10 +25,12 @@ use protocol::Policy;
 use self::many::without_hold;
 use crate::algorithms::{self, Attempt, Decision, Verdict};
 use crate::apply::{Engine, Located};
-use crate::arena::Slot;
-use crate::item::{Content, ItemFlag, ItemHeader, LimitState};
-use crate::lease::{Leases, cover_leases, end_leases, kept_until};
-use crate::policy_table::{INLINE, OwnedPolicy, POLICY_BYTES, PolicyRef, PolicyTable, put_inline};
+use crate::commands::lease::{Leases, cover_leases, end_leases, kept_until};
+use crate::policy_table::{
+    INLINE, LimitState, OwnedPolicy, POLICY_BYTES, PolicyRef, PolicyTable, put_inline,
+};
+use crate::store::arena::Slot;
+use crate::store::item::{Content, ItemFlag, ItemHeader};
 use crate::store::{Full, HAS_SET, HoldSetId};
 use crate::time::{Deadline, Nanos, Now};
 

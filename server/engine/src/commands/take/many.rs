@@ -7,9 +7,10 @@ use super::{ForeignHold, LoadedState};
 use crate::PutError;
 use crate::algorithms::{self, Attempt, Decision, Verdict};
 use crate::apply::{Engine, Located};
-use crate::arena::Slot;
-use crate::holders::{HOLDERS_MAX, Holders, read_chunk};
-use crate::item::{Content, ItemHeader, LimitState};
+use crate::policy_table::LimitState;
+use crate::store::arena::Slot;
+use crate::store::holders::{HOLDERS_MAX, Holders, read_chunk};
+use crate::store::item::{Content, ItemHeader};
 use crate::store::{Full, HoldSetId};
 use crate::time::Now;
 

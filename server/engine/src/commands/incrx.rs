@@ -6,7 +6,7 @@
 use protocol::{COUNT_MAX, CasCondition, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
 
 use crate::apply::Engine;
-use crate::item::{Content, Item, ItemHeader};
+use crate::store::item::{Content, Item, ItemHeader};
 use crate::time::{Deadline, Now};
 
 const MOST: i64 = COUNT_MAX.cast_signed();
@@ -21,7 +21,7 @@ impl Engine {
         incrx: &IncrX<'_>,
     ) -> Outcome<'static> {
         let at = self.at(now, hash, key);
-        if at.slot.is_some_and(crate::arena::Slot::is_limit_state) {
+        if at.slot.is_some_and(crate::store::arena::Slot::is_limit_state) {
             return Outcome::NotAllowed;
         }
         let item = at.slot.map(|slot| self.store.item(slot));
