@@ -2,7 +2,7 @@
 //!
 //! Here: the hashes. memcached leaves flushed items in place and counts each when a command finds
 //! it. Here they are removed at once, so each shard remembers some of their hashes. Not here: the
-//! flush itself (`apply`).
+//! flush itself (`engine`).
 
 /// Most hashes that a shard remembers. Those beyond are not counted.
 const HASHES_MAX: usize = 256;

@@ -3,8 +3,7 @@
 //!
 //! Here: whether an item was changed, encoding a copy, storing a copy, reading all items of a
 //! partition, and the numbers that only one node of a cluster assigns. Not here: when and to which
-//! node a copy is sent (`cluster`), the content that outlives a process (`snapshot`,
-//! `commands/take/snapshot`).
+//! node a copy is sent (`cluster`), the content that outlives a process (`snapshot`).
 //!
 //! ```text
 //! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
@@ -17,6 +16,7 @@
 //! limit is known again at the next take of the key.
 
 mod count;
+mod holders;
 #[cfg(test)]
 mod tests;
 
@@ -24,12 +24,12 @@ use std::num::NonZeroU64;
 
 use protocol::{KEY_BYTES_MAX, Value};
 
-use crate::apply::Engine;
 use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, LimitRecord};
+use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
+use crate::engine::Engine;
 use crate::hasher::{HashRange, spread_of};
 use crate::policy_table::{INLINE, LimitState, inline};
-use crate::snapshot::{ItemRecord, SnapshotRecord};
+use crate::snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
 use crate::store::holders::Holders;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout};
 use crate::store::sums::SumKey as HoldKey;

@@ -19,8 +19,8 @@
 //! ```
 
 pub mod algorithms;
-mod apply;
 mod commands;
+mod engine;
 pub mod fair_share;
 mod flushed;
 mod hasher;
@@ -33,14 +33,15 @@ mod snapshot;
 mod store;
 mod time;
 
-pub use apply::{Engine, EngineOptions, FastResult};
+pub use commands::fast::FastResult;
 pub use commands::lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseParams, LeaseResult, is_leasable,
 };
 pub use commands::limited_keys::{added, adding, counted, taking, undecided};
 pub use commands::take::{
-    ForeignHold, HOLDS_MAX, Judgement, LimitRecord, SetUsage, TakeInfo, TakeParams, TakeResult,
+    ForeignHold, HOLDS_MAX, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
 };
+pub use engine::{Engine, EngineOptions};
 pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};
 pub use idempotency::{
     CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
@@ -49,7 +50,7 @@ pub use item_codec::{ItemMark, PartitionCursor, PutError};
 pub use policy_table::PolicyRef;
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use rollback::SavedState;
-pub use snapshot::{ItemRecord, SnapshotRecord};
+pub use snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
 pub use store::memory_cap::{EvictionScope, MemoryCap};
 pub use store::{EVICTIONS_MAX, EvictionStats};
 pub use time::{Nanos, Now};

@@ -4,7 +4,7 @@
 //! Here: saving and restoring one key. Not here: charging several keys together
 //! (`server/src/commands/multi_key.rs`).
 
-use crate::apply::Engine;
+use crate::engine::Engine;
 use crate::policy_table::{LimitState, OwnedPolicy};
 use crate::store::HoldSetId;
 use crate::store::arena::Slot;

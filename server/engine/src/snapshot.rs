@@ -1,11 +1,17 @@
-//! The part of an item that outlives the process: the content of a snapshot, without its encoding.
+//! The part of a shard that outlives the process: the content of a snapshot, without its encoding.
 //!
-//! Here: the records. Not here: the file (`server/src/runtime/snapshot.rs`).
+//! Here: the records of items and of limit states, reading and restoring them. Not here: the file
+//! (`server/src/runtime/snapshot.rs`).
 
-use protocol::Value;
+use protocol::{Policy, Value};
 
-use crate::commands::take::LimitRecord;
-use crate::store::item::{Item, ItemFlag, ItemHeader};
+use crate::algorithms;
+use crate::commands::lease::Leases;
+use crate::commands::take::{HAS_LEASES, HOLD_BYTES, read_u64};
+use crate::engine::Engine;
+use crate::policy_table::{LimitState, OwnedPolicy};
+use crate::store::HAS_SET;
+use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
 use crate::time::{Deadline, Now};
 
 /// A saved item. Times are relative, because instants are meaningless to another process.
@@ -27,6 +33,23 @@ pub struct ItemRecord<'a> {
     pub won: bool,
     /// Whether the key arrived in base64.
     pub base64: bool,
+}
+
+/// A saved limit state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitRecord<'a> {
+    /// The key, 1 to 250 bytes.
+    pub key: &'a [u8],
+    /// The client's 32 bits.
+    pub client_flags: u32,
+    /// The cas unique.
+    pub cas: u64,
+    /// Milliseconds until the state is idle.
+    pub left_ms: u64,
+    /// The policy under which the state was written.
+    pub policy: Policy,
+    /// Holds, leases and the algorithm's own state; its instants are of the process that wrote it.
+    pub body: &'a [u8],
 }
 
 /// One entry of a snapshot.
@@ -59,5 +82,117 @@ impl<'a> ItemRecord<'a> {
             .mark(ItemFlag::STALE, self.stale)
             .mark(ItemFlag::WON, self.won)
             .mark(ItemFlag::BASE64, self.base64)
+    }
+}
+
+impl Engine {
+    /// Each live plain item, with all fields that must outlive the process.
+    pub fn records(&self, now: Now) -> impl Iterator<Item = ItemRecord<'_>> {
+        self.store
+            .items()
+            .filter(move |item| !item.deadline().is_past(now) && item.state().is_none())
+            .map(move |item| ItemRecord::of(item, now))
+    }
+
+    /// Restores a record; false if there is no room. An item of the same key is overwritten.
+    pub fn restore(&mut self, now: Now, hash: u64, record: &ItemRecord<'_>) -> bool {
+        let old = self.store.find(hash, record.key);
+        self.uniques.raise(record.cas);
+        let header = record.header(now);
+        let content = Content::Value(record.value);
+        self.store.write(now, hash, record.key, old, header, content).is_ok()
+    }
+
+    /// Each live limit state with all fields that must outlive the process, except the holds of a
+    /// key that has many ([`Engine::save_slice`]).
+    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
+        let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
+        live.filter_map(move |item| self.limit_record(item, now))
+    }
+
+    /// A limit state with all fields that must outlive the process; `None` for any other item.
+    pub(crate) fn limit_record<'s>(&'s self, item: Item<'s>, now: Now) -> Option<LimitRecord<'s>> {
+        let (rule, body) = self.limits.policies.policy_of(item.state()?)?;
+        Some(LimitRecord {
+            key: item.key(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            left_ms: item.deadline().left_ms(now).unwrap_or(0),
+            policy: rule.policy,
+            body,
+        })
+    }
+
+    /// Restores a state; `shift` is the number of nanoseconds by which its instants are later on
+    /// this process's clock. Returns false if there is no room, or if the body is invalid.
+    pub fn restore_limit(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
+            return false;
+        };
+        if marked & HAS_SET != 0 {
+            return self.restore_holders(now, hash, record, shift);
+        }
+        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
+        let (Some(holds), Some(mut state)) =
+            (record.body.get(2..holds_end), record.body.get(holds_end..))
+        else {
+            return false;
+        };
+        let mut leases = None;
+        if marked & HAS_LEASES != 0 {
+            let Some((read, rest)) = Leases::decode(state) else { return false };
+            leases = read.shifted(shift);
+            if leases.is_none() {
+                return false;
+            }
+            state = rest;
+        }
+        self.uniques.raise(record.cas);
+        let at = self.at(now, hash, record.key);
+        let owned = OwnedPolicy { policy: record.policy, limit: 0 };
+        let mut body = Vec::new();
+        let policy_id = self.policy_id(&owned, &mut body);
+        body.extend_from_slice(&marked.to_le_bytes());
+        for hold in holds.chunks_exact(HOLD_BYTES) {
+            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
+            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
+            body.extend_from_slice(&hold[..16]);
+            body.extend_from_slice(&end.to_le_bytes());
+        }
+        if let Some(leases) = leases {
+            leases.encode(&mut body);
+        }
+        let mut state = state.to_vec();
+        algorithms::shift(&record.policy, &mut state, shift);
+        body.extend_from_slice(&state);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let header = ItemHeader::new(record.cas, record.client_flags, deadline);
+        let content = Content::State(LimitState { policy_id, body: &body });
+        self.store.write(now, hash, record.key, at.slot, header, content).is_ok()
+    }
+
+    /// Restores a chunk of the holds of a key that has many.
+    fn restore_holders(
+        &mut self,
+        now: Now,
+        hash: u64,
+        record: &LimitRecord<'_>,
+        shift: i128,
+    ) -> bool {
+        self.uniques.raise(record.cas);
+        let deadline = Deadline::after_ms(now, record.left_ms);
+        let header = ItemHeader::new(record.cas, record.client_flags, deadline);
+        let owned = OwnedPolicy { policy: record.policy, limit: 0 };
+        let mut front = Vec::new();
+        let policy_id = self.policy_id(&owned, &mut front);
+        let chunk = record.body.get(2..).unwrap_or_default();
+        self.absorb_holders((now, hash, record.key), header, (policy_id, &front), chunk, shift)
+            .is_ok()
     }
 }

@@ -1,7 +1,7 @@
 //! One shard's items: found by key, kept within the memory cap, evicted when it is reached.
 //!
 //! Here: `index` and `arena` combined, memory accounting, eviction, the sweep for items past their
-//! deadline. Not here: the effect of commands on items (`apply`).
+//! deadline. Not here: the effect of commands on items (`commands`).
 
 pub(crate) mod arena;
 pub(crate) mod holders;

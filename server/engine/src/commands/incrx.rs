@@ -5,7 +5,7 @@
 
 use protocol::{COUNT_MAX, CasCondition, CountLine, IncrX, Outcome, Ttl, TtlMode, Value};
 
-use crate::apply::Engine;
+use crate::engine::Engine;
 use crate::store::item::{Content, Item, ItemHeader};
 use crate::time::{Deadline, Now};
 

@@ -31,8 +31,8 @@ use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 pub(crate) use self::records::{LeaseRecord, Leases};
 use self::size::{GrantInputs, rate};
 use crate::algorithms::{self, Attempt, Decision};
-use crate::apply::{Engine, Located};
 use crate::commands::take::{LoadedState, TakeResult};
+use crate::engine::{Engine, Located};
 use crate::policy_table::PolicyRef;
 use crate::time::{Nanos, Now};
 

@@ -9,8 +9,8 @@ use protocol::{
 };
 
 use crate::algorithms::Decision;
-use crate::apply::Engine;
 use crate::commands::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
+use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::time::Now;
 

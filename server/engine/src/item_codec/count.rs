@@ -5,7 +5,7 @@
 use protocol::Value;
 
 use super::PutError;
-use crate::apply::Engine;
+use crate::engine::Engine;
 use crate::store::ItemChange;
 use crate::store::arena::Slot;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemMut};

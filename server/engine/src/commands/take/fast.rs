@@ -9,9 +9,10 @@ use std::hint::cold_path;
 
 use protocol::Policy;
 
-use super::{TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches, release_large};
+use super::loaded_state::release_large;
+use super::{TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches};
 use crate::algorithms::{self, Attempt, Decision, FastPath, PlainBucket, TwoWindows, Verdict};
-use crate::apply::{Engine, Uniques};
+use crate::engine::{Engine, Uniques};
 use crate::policy_table::{LimitState, PolicyRef, PolicyTable};
 use crate::store::arena::Slot;
 use crate::store::item::{Content, ItemFlag, ItemHeader, ItemMut};

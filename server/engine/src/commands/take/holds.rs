@@ -5,7 +5,7 @@
 
 use super::{HOLDS_MAX, Hold, TakeResult, is_state};
 use crate::algorithms::Attempt;
-use crate::apply::Engine;
+use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::store::Full;
 use crate::time::Now;

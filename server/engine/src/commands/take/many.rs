@@ -4,18 +4,12 @@
 //! `algorithms/concurrency/many`), the storage of holds (`store`).
 
 use super::{ForeignHold, LoadedState};
-use crate::PutError;
 use crate::algorithms::{self, Attempt, Decision, Verdict};
-use crate::apply::{Engine, Located};
-use crate::policy_table::LimitState;
+use crate::engine::{Engine, Located};
 use crate::store::arena::Slot;
-use crate::store::holders::{HOLDERS_MAX, Holders, read_chunk};
-use crate::store::item::{Content, ItemHeader};
+use crate::store::holders::{HOLDERS_MAX, Holders};
 use crate::store::{Full, HoldSetId};
 use crate::time::Now;
-
-/// Bytes of a hold in memory, in nodes that are three quarters full.
-const HOLD_BYTES_HERE: usize = 64;
 
 impl Engine {
     /// Decides, and stores the decision unless it is a peek.
@@ -130,7 +124,7 @@ impl Engine {
     }
 
     /// Removes a set that no item names.
-    pub(super) fn drop_unnamed(&mut self, at: Located<'_>, set: HoldSetId) {
+    pub(crate) fn drop_unnamed(&mut self, at: Located<'_>, set: HoldSetId) {
         let found = self.store.find(at.hash, at.key);
         let named = found.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));
         if named != Some(set) {
@@ -158,38 +152,6 @@ impl Engine {
         {
             loaded.set = None;
         }
-    }
-
-    /// Applies a chunk of the holds of another node or process, or changes of them, to those of a
-    /// key. `front` is the inline policy that precedes a state's own bytes, if `policy_id` is
-    /// [`INLINE`](crate::policy_table::INLINE).
-    pub(crate) fn absorb_holders(
-        &mut self,
-        (now, hash, key): (Now, u64, &[u8]),
-        header: ItemHeader,
-        (policy_id, front): (u32, &[u8]),
-        chunk: &[u8],
-        shift: i128,
-    ) -> Result<(), PutError> {
-        let (is_anew, puts) = read_chunk(chunk).ok_or(PutError::NotACopy)?;
-        let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, key);
-        room.map_err(|Full| PutError::NoRoom)?;
-        let at = self.found(now, hash, key);
-        let known = at.slot.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));
-        let set = match known.filter(|_| !is_anew) {
-            Some(set) => set,
-            None => self.store.add_holders(Holders::default()),
-        };
-        self.store.change_holders(set, |holders| holders.absorb(chunk, shift));
-        let mut body = Vec::with_capacity(front.len() + set.body().len());
-        body.extend_from_slice(front);
-        body.extend_from_slice(&set.body());
-        let content = Content::State(LimitState { policy_id, body: &body });
-        let written = self.store.write(now, hash, key, at.slot, header, content);
-        if written.is_err() {
-            self.drop_unnamed(at, set);
-        }
-        written.map(|_| ()).map_err(|Full| PutError::NoRoom)
     }
 }
 

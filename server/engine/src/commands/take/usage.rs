@@ -4,7 +4,7 @@
 
 use super::{TakeResult, is_state};
 use crate::algorithms::{self, Attempt};
-use crate::apply::Engine;
+use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::time::Now;
 

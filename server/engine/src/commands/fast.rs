@@ -1,13 +1,13 @@
 //! The fast path of a plain `get`, `incr` and `decr`: an existing item is read or changed in place.
 //!
-//! Here: the common cases. Not here: all other cases, which take the general path (`apply`) with
+//! Here: the common cases. Not here: all other cases, which take the general path (`items`, `counters`) with
 //! the same result; the property test of the engine compares both with one naive twin.
 
 use std::hint::cold_path;
 
 use protocol::Value;
 
-use super::{Engine, Uniques};
+use crate::engine::{Engine, Uniques};
 use crate::store::ItemChange;
 use crate::store::arena::Slot;
 use crate::store::item::{ItemFlag, ItemMut};

@@ -1,15 +1,16 @@
-//! Storing and deleting: the effect of `set` and its kin, `delete`, `ms` and `md` on an item.
+//! Plain items: the effect of `get`, `set` and its kin, `delete`, `touch` and their meta forms.
 //!
-//! Here: memcached's rules. Not here: an item that is too large or left over from a failed store
-//! (`apply`), the same commands on a limited key (`limited_keys`). Source: memcached's
+//! Here: memcached's rules, and those for items that a reader should recache. Not here: counting
+//! (`counters`), an item that is too large or left over from a failed store (`commands`), the same
+//! commands on a limited key (`limited_keys`), the fast path (`fast`). Source: memcached's
 //! `do_store_item` and `process_mdelete_cmd`, as measured.
 
-use protocol::{Delete, Outcome, Set, SetMode, Value, canonical_u64};
+use protocol::{Delete, Exptime, Get, ItemView, Outcome, Set, SetMode, Value, canonical_u64};
 
-use super::{Engine, Located};
+use crate::engine::{Engine, Located};
 use crate::store::arena::Slot;
-use crate::store::item::{ItemFlag, ItemHeader};
-use crate::time::Deadline;
+use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
+use crate::time::{Deadline, Now};
 
 /// The result of comparing a store with the existing item.
 enum StoreCondition {
@@ -21,6 +22,78 @@ enum StoreCondition {
 }
 
 impl Engine {
+    pub(super) fn get(&mut self, at: Located<'_>, get: &Get) -> Outcome<'_> {
+        let Some(slot) = at.slot else { return self.vivify(at, get) };
+        let mut item = self.store.item_mut(slot);
+        let former = item.as_item();
+        let former_ttl_seconds = former.deadline().left_seconds(at.now);
+        let recache = get.recache.is_some_and(|seconds| {
+            former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
+        });
+        let already_won = former.has(ItemFlag::WON);
+        // A classic reply cannot report the right to recache, so the right stays for a client that
+        // can receive it.
+        let won = get.may_win && !already_won && (former.has(ItemFlag::STALE) || recache);
+        let (idle_seconds, fetched) = (former.idle_seconds(at.now), former.has(ItemFlag::FETCHED));
+        if won {
+            item.set_mark(ItemFlag::WON);
+        }
+        let mut ttl_seconds = former_ttl_seconds;
+        if let Some(exptime) = get.touch {
+            let deadline = Deadline::resolve(at.now, exptime);
+            item.set_deadline(deadline);
+            ttl_seconds = deadline.left_seconds(at.now);
+        }
+        if !get.no_bump {
+            item.set_mark(ItemFlag::FETCHED);
+            item.touch(at.now);
+        }
+        let item = item.into_item();
+        Outcome::Hit(ItemView {
+            value: item.value(),
+            client_flags: item.client_flags(),
+            cas: item.cas(),
+            ttl_seconds,
+            former_ttl_seconds,
+            idle_seconds,
+            fetched,
+            stale: item.has(ItemFlag::STALE),
+            won,
+            already_won,
+            base64: item.has(ItemFlag::BASE64),
+            is_new: false,
+            value_unwanted: get.unless_cas == Some(item.cas()),
+        })
+    }
+
+    /// Handles a miss; with `N` it leaves an empty item, which this client should fill.
+    fn vivify(&mut self, at: Located<'_>, get: &Get) -> Outcome<'_> {
+        let Some(exptime) = get.vivify else { return Outcome::Miss };
+        let cas = self.uniques.next(get.new_cas);
+        let header = ItemHeader::new(cas, 0, Deadline::resolve(at.now, exptime))
+            .mark(ItemFlag::WON, true)
+            .mark(ItemFlag::BASE64, get.base64);
+        match self.write(at, None, header, Value::Bytes(b"")) {
+            Outcome::Stored(item) => {
+                Outcome::Vivified(ItemView { won: true, is_new: true, ..item })
+            }
+            refused => refused,
+        }
+    }
+
+    pub(super) fn write(
+        &mut self,
+        at: Located<'_>,
+        old: Option<Slot>,
+        header: ItemHeader,
+        value: Value<'_>,
+    ) -> Outcome<'_> {
+        match self.store.write(at.now, at.hash, at.key, old, header, Content::Value(value)) {
+            Ok(slot) => Outcome::Stored(view(self.store.item(slot), at.now)),
+            Err(_) => Outcome::OutOfMemory,
+        }
+    }
+
     pub(super) fn set(&mut self, at: Located<'_>, set: &Set<'_>) -> Outcome<'_> {
         let old = at.slot;
         let stale = match self.condition(at, set) {
@@ -89,7 +162,7 @@ impl Engine {
         let mut header = item.header();
         let old = item.value();
         let bytes = old.len() + set.value.len();
-        if !self.options.bounds.fits(at.key.len(), bytes) {
+        if !self.fits(at.key.len(), bytes) {
             return Outcome::NotStored;
         }
         let mut value = Vec::with_capacity(bytes);
@@ -140,5 +213,36 @@ impl Engine {
             Outcome::Stored(_) => Outcome::Deleted,
             refused => refused,
         }
+    }
+
+    pub(super) fn touch(&mut self, at: Located<'_>, exptime: Exptime) -> Outcome<'_> {
+        let Some(slot) = at.slot else { return Outcome::NotFound };
+        let mut item = self.store.item_mut(slot);
+        item.set_deadline(Deadline::resolve(at.now, exptime));
+        item.touch(at.now);
+        Outcome::Touched
+    }
+}
+
+pub(super) fn view(item: Item<'_>, now: Now) -> ItemView<'_> {
+    ItemView { value: item.value(), ..view_without_value(item, now) }
+}
+
+pub(super) fn view_without_value(item: Item<'_>, now: Now) -> ItemView<'static> {
+    let ttl_seconds = item.deadline().left_seconds(now);
+    ItemView {
+        value: Value::Bytes(b""),
+        client_flags: item.client_flags(),
+        cas: item.cas(),
+        ttl_seconds,
+        former_ttl_seconds: ttl_seconds,
+        idle_seconds: item.idle_seconds(now),
+        fetched: item.has(ItemFlag::FETCHED),
+        stale: item.has(ItemFlag::STALE),
+        won: false,
+        already_won: false,
+        base64: item.has(ItemFlag::BASE64),
+        is_new: false,
+        value_unwanted: false,
     }
 }

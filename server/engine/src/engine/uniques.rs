@@ -1,0 +1,45 @@
+//! The cas uniques of a shard.
+//!
+//! Here: the next unique. Not here: uniques that another node assigns (`item_codec`).
+
+use std::num::NonZeroU64;
+
+/// A greater cas unique was chosen by a client (`E` of a meta command): the engine's own never
+/// reach it.
+const OWN_CAS_MAX: u64 = u64::MAX / 2;
+
+/// The cas uniques of a shard.
+pub(crate) struct Uniques {
+    pub(super) last: u64,
+    /// The cas unique and lease of the current command, if the caller sets it.
+    pub(crate) given: Option<NonZeroU64>,
+    /// The distance from one unique to the next.
+    pub(super) step: u32,
+    /// Whether uniques are in use; otherwise all are 0.
+    pub(super) are_kept: bool,
+    /// Whether [`Engine::flushed`](super::Engine) has keys. The flag is here because every command reads this
+    /// line.
+    pub(super) is_flushed: bool,
+}
+
+impl Uniques {
+    /// The next unique, or the `explicit` one of the client.
+    pub(crate) fn next(&mut self, explicit: Option<u64>) -> u64 {
+        if !self.are_kept {
+            return 0;
+        }
+        explicit.or(self.given.map(NonZeroU64::get)).unwrap_or_else(|| {
+            self.last += u64::from(self.step);
+            self.last
+        })
+    }
+
+    /// Raises the counter past a unique of another process, which with another number of shards may
+    /// be any shard's.
+    pub(crate) fn raise(&mut self, cas: u64) {
+        if self.last < cas && cas <= OWN_CAS_MAX {
+            let step = u64::from(self.step);
+            self.last += (cas - self.last).div_ceil(step) * step;
+        }
+    }
+}
