@@ -1,37 +1,40 @@
 //! One shard's items: found by key, kept within the memory cap, evicted when it is reached.
 //!
-//! Here: `index` and `arena` combined, memory accounting, eviction, the sweep for items past their
-//! deadline. Not here: the effect of commands on items (`commands`).
+//! Here: `index` and `arena` combined, memory accounting, finding, removing. Not here: writing an
+//! item (`write`), eviction (`eviction`), the sweep for items past their deadline (`sweep`), the
+//! effect of commands on items (`commands`).
 
 pub(crate) mod arena;
+mod eviction;
 pub(crate) mod holders;
 pub(crate) mod index;
 pub(crate) mod item;
 mod lookup_cache;
 pub(crate) mod memory_cap;
 mod past;
+mod policy_counts;
 mod prefetch;
 mod scan;
 mod sets;
 pub(crate) mod state_bytes;
 pub(crate) mod sums;
 mod sweep;
+mod write;
 
-use std::cmp::Reverse;
 use std::hint::cold_path;
 use std::ops::Range;
 use std::sync::Arc;
 
 use self::arena::{Arena, FIRST, Slot};
 use self::index::Index;
-use self::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout, ItemMut};
-use self::memory_cap::{EvictionScope, MemoryCap, MemoryUsage};
+use self::item::{Item, ItemFlag, ItemHeader, ItemMut};
+use self::memory_cap::{MemoryCap, MemoryUsage};
 use crate::hasher::KeyHasher;
-use crate::policy_table::{INLINE, LimitState, UnusedPolicies};
-use crate::time::{Deadline, Now};
+use crate::policy_table::UnusedPolicies;
+use crate::time::Deadline;
 
+pub use self::eviction::{EVICTIONS_MAX, EvictionStats};
 use self::lookup_cache::LookupCache;
-use self::past::is_past;
 use self::sets::HoldSets;
 pub(crate) use self::sets::{HAS_SET, HoldSetId};
 
@@ -39,65 +42,12 @@ pub(crate) use self::sets::{HAS_SET, HoldSetId};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
 
-/// Counters of items that were removed without a command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct EvictionStats {
-    /// Items evicted before their deadline.
-    pub evicted: u64,
-    /// Evicted items that were never fetched.
-    pub evicted_unfetched: u64,
-    /// Evicted items that were used within the last minute.
-    pub evicted_active: u64,
-    /// Items removed past their deadline.
-    pub expired: u64,
-    /// Expired items that were never fetched.
-    pub expired_unfetched: u64,
-    /// Expired items removed to make room.
-    pub reclaimed: u64,
-    /// Expired items removed by the sweep.
-    pub swept: u64,
-    /// Items that the sweep visited.
-    pub sweep_checked: u64,
-}
-
-impl EvictionStats {
-    /// Counts an item as expired: it is removed, or its slot reused for the same key.
-    pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
-        self.expired += 1;
-        self.expired_unfetched += u64::from(is_unfetched);
-    }
-}
-
 /// A change of an item in place. A trait instead of a closure, because inlining a closure cannot be
 /// forced.
 pub(crate) trait ItemChange {
     type Answer;
 
     fn make(self, slot: Slot, item: ItemMut<'_>) -> Self::Answer;
-}
-
-/// Evicted items idle for less than this count as `evicted_active`, in tenths of a second.
-const ACTIVE_WITHIN: u32 = 600;
-
-/// Most evictions in one shard before another shard must evict: a large value must not empty its
-/// own shard. A chunk of the smallest items is free after some 170 evictions.
-pub const EVICTIONS_MAX: usize = 192;
-
-/// Random items among which the victim is chosen: Redis's approximation of LRU is close to exact
-/// with ten.
-const CANDIDATES: usize = 12;
-/// Random items if only items past their deadline may be evicted.
-const CANDIDATES_FOR_EXPIRY: usize = 64;
-
-/// The rank of an item in eviction: the greatest is evicted first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum EvictionRank {
-    /// A limit state: refused ones last, then by the milliseconds until it is idle, the soonest
-    /// first.
-    State(Reverse<(bool, u64)>),
-    /// A plain item, by the tenths of a second since its last use.
-    Plain(u32),
-    Past,
 }
 
 /// The items of a shard.
@@ -341,43 +291,6 @@ impl Store {
         self.remove(hash, slot);
     }
 
-    /// The number of limit states of each policy, by policy id; ids past the end have none.
-    pub(crate) fn states_by_policy(&self) -> &[u32] {
-        &self.states_by_policy
-    }
-
-    /// Those counts, and the policies whose last state was removed since this was emptied.
-    pub(crate) fn unused_policies(&mut self) -> (&[u32], &mut UnusedPolicies) {
-        (&self.states_by_policy, &mut self.unused)
-    }
-
-    /// Counts a state that is added to its policy.
-    fn count_in(&mut self, state: LimitState<'_>) {
-        if state.policy_id == INLINE {
-            cold_path();
-            return;
-        }
-        let index = state.policy_id as usize;
-        if index >= self.states_by_policy.len() {
-            self.states_by_policy.resize(index + 1, 0);
-        }
-        self.states_by_policy[index] += 1;
-    }
-
-    /// Uncounts the item in `slot`, if it is a limit state, from its policy.
-    fn count_out(&mut self, slot: Slot) {
-        if let Some(LimitState { policy_id, .. }) = self.item(slot).state()
-            && policy_id != INLINE
-        {
-            let count = &mut self.states_by_policy[policy_id as usize];
-            *count -= 1;
-            if *count == 0 {
-                cold_path();
-                self.unused.add(policy_id);
-            }
-        }
-    }
-
     pub(crate) fn remove(&mut self, hash: u64, slot: Slot) {
         self.release_set(slot, None);
         self.count_out(slot);
@@ -385,206 +298,6 @@ impl Store {
         self.index.remove(hash, slot.raw());
         self.free(slot);
         self.account();
-    }
-
-    /// Writes the item of `key`, over the one in `old` if there is one.
-    ///
-    /// # Errors
-    ///
-    /// [`Full`]; the old item is then unchanged.
-    pub(crate) fn write(
-        &mut self,
-        now: Now,
-        hash: u64,
-        key: &[u8],
-        old: Option<Slot>,
-        header: ItemHeader,
-        content: Content<'_>,
-    ) -> Result<Slot, Full> {
-        let bytes = ItemLayout::of(content).item_bytes(key.len(), header.client_flags);
-        let is_state = matches!(content, Content::State(_));
-        let set = match content {
-            Content::State(state) => HoldSetId::of(state),
-            Content::Value(_) => None,
-        };
-        // If there is no room, a smaller item stays in its slot: a refund must not be lost for lack
-        // of memory, nor evict another item.
-        let fits = |slot: Slot| {
-            let arena = self.arena(slot);
-            slot.is_limit_state() == is_state
-                && (arena.same_class(slot, bytes)
-                    || (is_state || !slot.is_large())
-                        && arena.get(slot).len() >= bytes
-                        && self.lacks_room_for(bytes, is_state, None))
-        };
-        if let Some(slot) = old.filter(|slot| fits(*slot)) {
-            self.release_set(slot, set);
-            self.note_cas(self.item(slot).cas(), header.cas);
-            if let Content::State(state) = content
-                && self.item(slot).state().is_none_or(|former| former.policy_id != state.policy_id)
-            {
-                self.count_out(slot);
-                self.count_in(state);
-            }
-            self.item_bytes -= self.item(slot).bytes();
-            self.item_mut(slot).fill(now, header, key, content);
-            self.item_bytes += bytes;
-            return Ok(slot);
-        }
-        let new = old.is_none().then_some(hash);
-        // A counter that outgrows 32 bits may exceed the cap: by at most one chunk for each class
-        // of the shard, and then by four bytes, rounded, for each counter.
-        let widens = ItemLayout::of(content) == ItemLayout::Wide
-            && old.is_some_and(|slot| self.item(slot).layout() == ItemLayout::Narrow);
-        let room = self.make_room(now, bytes, is_state, new, key);
-        if !widens {
-            room?;
-        }
-        let slot = if is_state {
-            self.states.allocate(bytes).ok_or(Full)?.in_limit_arena()
-        } else {
-            self.plain.allocate(bytes).ok_or(Full)?
-        };
-        self.item_mut(slot).fill(now, header, key, content);
-        self.item_bytes += bytes;
-        if let Content::State(state) = content {
-            self.count_in(state);
-        }
-        let mut place = slot;
-        // Making room may have moved the old item, but never evicts it. A hint could name the new
-        // slot.
-        if old.is_some()
-            && let Some((old, _)) = self.find_in_index(hash, key)
-        {
-            // The written item may have the same header as the old one.
-            self.unseen = self.unseen.wrapping_add(1);
-            self.release_set(old, set);
-            self.count_out(old);
-            self.item_bytes -= self.item(old).bytes();
-            self.index.relocate(hash, old.raw(), slot.raw());
-            if self.free(old) == Some(slot) {
-                place = old;
-            }
-        } else {
-            let (plain, states, hasher) = (&self.plain, &self.states, &self.hasher);
-            self.index.insert(hash, slot.raw(), |other| {
-                let other = Slot::from_raw(other);
-                let arena = if other.is_limit_state() { states } else { plain };
-                hasher.hash(Item(arena.get(other)).key())
-            });
-        }
-        self.account();
-        Ok(place)
-    }
-
-    /// Evicts until an item of `bytes` fits the cap; `new` is its hash if it is not in the index
-    /// yet. The item of `keep` is never evicted.
-    fn make_room(
-        &mut self,
-        now: Now,
-        bytes: usize,
-        is_state: bool,
-        new: Option<u64>,
-        keep: &[u8],
-    ) -> Result<(), Full> {
-        if self.memory_cap.refuses(bytes) {
-            return Err(Full);
-        }
-        for _ in 0..EVICTIONS_MAX {
-            if !self.lacks_room_for(bytes, is_state, new) {
-                return Ok(());
-            }
-            self.evict(now, keep, self.reach())?;
-        }
-        Err(Full)
-    }
-
-    fn lacks_room_for(&self, bytes: usize, is_state: bool, new: Option<u64>) -> bool {
-        let growth = if is_state { self.states.growth(bytes) } else { self.plain.growth(bytes) };
-        if !self.memory_cap.exceeds_cap_by(growth + Index::GROWTH_MAX) {
-            return false;
-        }
-        let growth = growth + new.map_or(0, |hash| self.index.growth(hash));
-        growth > 0 && self.memory_cap.exceeds_cap_by(growth)
-    }
-
-    /// The scope in which this store may evict for itself.
-    pub(crate) fn reach(&self) -> EvictionScope {
-        self.memory_cap.reach()
-    }
-
-    /// Whether the cap is exceeded already.
-    pub(crate) fn is_over(&self) -> bool {
-        self.memory_cap.exceeds_cap_by(0)
-    }
-
-    /// Evicts the best victim of a few random candidates: any item past its deadline, else the
-    /// plain item that is longest unused, else, if there are only limit states, the one that is
-    /// idle soonest. Keys that were refused are evicted last: a flood of other keys must not free
-    /// an offender, even if all are idle at the end of the same window.
-    pub(crate) fn evict(
-        &mut self,
-        now: Now,
-        keep: &[u8],
-        reach: EvictionScope,
-    ) -> Result<(), Full> {
-        let mut best: Option<(EvictionRank, Slot)> = None;
-        let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
-        for draw in 0..draws {
-            // Every fourth candidate is a limit state, in case it is idle and not yet swept.
-            let states = self.plain.len() == 0 || (draw % 4 == 3 && self.states.len() > 0);
-            let arena = if states { &self.states } else { &self.plain };
-            if arena.len() == 0 {
-                break;
-            }
-            // xorshift64: any sequence that is independent of the order of insertion suffices.
-            self.draw ^= self.draw << 13;
-            self.draw ^= self.draw >> 7;
-            self.draw ^= self.draw << 17;
-            let index = (self.draw % arena.len() as u64) as usize;
-            let Some(slot) = arena.nth(index) else { break };
-            let item = Item(arena.get(slot));
-            if item.key() == keep {
-                continue;
-            }
-            // The ages of items of several partitions are comparable only if each uses its
-            // partition's time.
-            let own = self.hasher.time_of(item.key(), now);
-            let rank = if is_past(item, now, own) {
-                EvictionRank::Past
-            } else if states {
-                let left_ms = item.deadline().left_ms(own.unwrap_or(now)).unwrap_or(u64::MAX);
-                EvictionRank::State(Reverse((item.has(ItemFlag::REFUSED), left_ms)))
-            } else {
-                EvictionRank::Plain(item.idle(own.unwrap_or(now)))
-            };
-            let slot = if states { slot.in_limit_arena() } else { slot };
-            if best.is_none_or(|(other, _)| rank > other) {
-                best = Some((rank, slot));
-            }
-        }
-        let Some((rank, victim)) = best else { return Err(Full) };
-        let item = self.item(victim);
-        let hash = self.hasher.hash(item.key());
-        if rank == EvictionRank::Past {
-            self.losses.reclaimed += 1;
-            self.expire(hash, victim);
-            return Ok(());
-        }
-        let is_out_of_reach =
-            reach == EvictionScope::Plain && matches!(rank, EvictionRank::State(_));
-        if !self.may_evict || is_out_of_reach {
-            return Err(Full);
-        }
-        let unfetched = !item.has(ItemFlag::FETCHED);
-        // A state that is not past its deadline is still in use.
-        let own = self.hasher.time_of(item.key(), now).unwrap_or(now);
-        let active = item.state().is_some() || item.idle(own) < ACTIVE_WITHIN;
-        self.losses.evicted += 1;
-        self.losses.evicted_unfetched += u64::from(unfetched);
-        self.losses.evicted_active += u64::from(active);
-        self.remove(hash, victim);
-        Ok(())
     }
 
     pub(crate) fn clear(&mut self) {

@@ -1,6 +1,6 @@
 //! The memory cap, which all shards share, and the scope of eviction.
 //!
-//! Here: the shared counters. Not here: the choice of a victim (`store`), eviction in several
+//! Here: the shared counters. Not here: the choice of a victim (`eviction`), eviction in several
 //! shards (the server).
 
 use std::sync::atomic::{AtomicUsize, Ordering};

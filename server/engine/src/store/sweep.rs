@@ -1,7 +1,8 @@
 //! All items of a shard, one after the other: to read them, and to remove those past their
 //! deadline.
 //!
-//! Here: the walk over slots. Not here: the items of a partition (`scan`), making room (`store`).
+//! Here: the walk over slots. Not here: the items of a partition (`scan`), making room
+//! (`eviction`).
 
 use super::past::is_past;
 use super::{FIRST, Item, Slot, Store};
