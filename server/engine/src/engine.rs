@@ -16,9 +16,8 @@ pub(crate) use self::uniques::Uniques;
 use crate::flushed::Flushed;
 use crate::hasher::KeyHasher;
 use crate::prefetch::CACHE_LINE_BYTES;
-use crate::store::arena::Slot;
 use crate::store::memory_cap::{EvictionScope, MemoryCap};
-use crate::store::{EvictionStats, Store};
+use crate::store::{EvictionStats, Located, Store};
 use crate::time::{Deadline, Now};
 
 /// The options of an engine.
@@ -267,14 +266,4 @@ impl Engine {
     pub(crate) fn shard(&self) -> (u64, u64) {
         (self.options.shard, self.options.shards.into())
     }
-}
-
-/// The key of a command with its time and item.
-#[derive(Clone, Copy)]
-pub(crate) struct Located<'a> {
-    pub(crate) now: Now,
-    pub(crate) hash: u64,
-    pub(crate) key: &'a [u8],
-    /// The item of the key, if there is one that is not past its deadline.
-    pub(crate) slot: Option<Slot>,
 }

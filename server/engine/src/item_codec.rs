@@ -219,7 +219,7 @@ impl Engine {
         if kind == HOLDERS {
             return self.put_holders(now, hash, key, header, value);
         }
-        let old = self.found(now, hash, key).slot;
+        let at = self.found(now, hash, key);
         let content = match kind {
             BLOB if self.fits(key.len(), value.len()) => Some(Content::Value(Value::Bytes(value))),
             COUNTER => {
@@ -231,7 +231,7 @@ impl Engine {
         };
         let content = content.ok_or(PutError::NotACopy)?;
         self.uniques.raise(header.cas);
-        let written = self.store.write(now, hash, key, old, header, content);
+        let written = self.store.write(at, header, content);
         written.map(|_| ()).map_err(|_| PutError::NoRoom)
     }
 

@@ -6,11 +6,11 @@
 
 use crate::engine::Engine;
 use crate::policy_table::{LimitState, OwnedPolicy};
-use crate::store::HoldSetId;
 use crate::store::arena::Slot;
 use crate::store::holders::Holders;
 use crate::store::item::{Content, ItemHeader};
 use crate::store::sums::SumKey as HoldKey;
+use crate::store::{HoldSetId, Located};
 use crate::time::Now;
 
 /// The saved state of a key before its charge. The bytes of the state are in the caller's buffer,
@@ -80,7 +80,7 @@ impl Engine {
                     &body
                 };
                 let content = Content::State(LimitState { policy_id, body });
-                let _ = self.store.write(now, hash, key, slot, header, content);
+                let _ = self.store.write(Located { now, hash, key, slot }, header, content);
             }
             (SavedContent::Nothing, Some(slot)) => self.store.remove(hash, slot),
             (SavedContent::Nothing, None) => {}

@@ -10,8 +10,8 @@ use crate::commands::lease::Leases;
 use crate::commands::take::{HAS_LEASES, HOLD_BYTES, read_u64};
 use crate::engine::Engine;
 use crate::policy_table::{LimitState, OwnedPolicy};
-use crate::store::HAS_SET;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
+use crate::store::{HAS_SET, Located};
 use crate::time::{Deadline, Now};
 
 /// A saved item. Times are relative, because instants are meaningless to another process.
@@ -96,11 +96,11 @@ impl Engine {
 
     /// Restores a record; false if there is no room. An item of the same key is overwritten.
     pub fn restore(&mut self, now: Now, hash: u64, record: &ItemRecord<'_>) -> bool {
-        let old = self.store.find(hash, record.key);
+        let slot = self.store.find(hash, record.key);
         self.uniques.raise(record.cas);
         let header = record.header(now);
         let content = Content::Value(record.value);
-        self.store.write(now, hash, record.key, old, header, content).is_ok()
+        self.store.write(Located { now, hash, key: record.key, slot }, header, content).is_ok()
     }
 
     /// Each live limit state with all fields that must outlive the process, except the holds of a
@@ -174,7 +174,7 @@ impl Engine {
         let deadline = Deadline::after_ms(now, record.left_ms);
         let header = ItemHeader::new(record.cas, record.client_flags, deadline);
         let content = Content::State(LimitState { policy_id, body: &body });
-        self.store.write(now, hash, record.key, at.slot, header, content).is_ok()
+        self.store.write(at, header, content).is_ok()
     }
 
     /// Restores a chunk of the holds of a key that has many.

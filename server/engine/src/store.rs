@@ -31,7 +31,7 @@ use self::item::{Item, ItemFlag, ItemHeader, ItemMut};
 use self::memory_cap::{MemoryCap, MemoryUsage};
 use crate::hasher::KeyHasher;
 use crate::policy_table::UnusedPolicies;
-use crate::time::Deadline;
+use crate::time::{Deadline, Now};
 
 pub use self::eviction::{EVICTIONS_MAX, EvictionStats};
 use self::lookup_cache::LookupCache;
@@ -41,6 +41,16 @@ pub(crate) use self::sets::{HAS_SET, HoldSetId};
 /// There is no room, and no item of this shard may be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Full;
+
+/// The key of a command with its time and item.
+#[derive(Clone, Copy)]
+pub(crate) struct Located<'a> {
+    pub(crate) now: Now,
+    pub(crate) hash: u64,
+    pub(crate) key: &'a [u8],
+    /// The item of the key, if there is one that is not past its deadline.
+    pub(crate) slot: Option<Slot>,
+}
 
 /// A change of an item in place. A trait instead of a closure, because inlining a closure cannot be
 /// forced.

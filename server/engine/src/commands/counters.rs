@@ -7,7 +7,8 @@ use protocol::{Arithmetic, ItemView, Outcome, Value, lenient_u64};
 
 use super::fast;
 use super::items::view_without_value;
-use crate::engine::{Engine, Located};
+use crate::engine::Engine;
+use crate::store::Located;
 use crate::store::item::{ItemFlag, ItemHeader};
 use crate::time::Deadline;
 
@@ -18,7 +19,7 @@ impl Engine {
             let cas = self.uniques.next(arithmetic.new_cas);
             let header = ItemHeader::new(cas, 0, Deadline::resolve(at.now, exptime))
                 .mark(ItemFlag::BASE64, arithmetic.base64);
-            let written = self.write(at, None, header, Value::Number(arithmetic.initial));
+            let written = self.write(at, header, Value::Number(arithmetic.initial));
             return counted(written, |item| ItemView { is_new: true, ..item });
         };
         let mut item = self.store.item_mut(slot);
@@ -52,7 +53,7 @@ impl Engine {
         let mut header = item.as_item().header();
         header.cas = cas;
         header.deadline = deadline.unwrap_or(header.deadline);
-        let written = self.write(at, Some(slot), header, Value::Number(number));
+        let written = self.write(at, header, Value::Number(number));
         counted(written, |item| ItemView { former_ttl_seconds, ..item })
     }
 }

@@ -63,7 +63,7 @@ impl Engine {
             Value::Bytes(text.as_bytes())
         };
         let content = Content::Value(value);
-        if self.store.write(now, hash, key, at.slot, header, content).is_err() {
+        if self.store.write(at, header, content).is_err() {
             return Outcome::OutOfMemory;
         }
         Outcome::Counted(CountLine {

@@ -7,7 +7,8 @@
 
 use protocol::{Delete, Exptime, Get, ItemView, Outcome, Set, SetMode, Value, canonical_u64};
 
-use crate::engine::{Engine, Located};
+use crate::engine::Engine;
+use crate::store::Located;
 use crate::store::arena::Slot;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
 use crate::time::{Deadline, Now};
@@ -73,7 +74,7 @@ impl Engine {
         let header = ItemHeader::new(cas, 0, Deadline::resolve(at.now, exptime))
             .mark(ItemFlag::WON, true)
             .mark(ItemFlag::BASE64, get.base64);
-        match self.write(at, None, header, Value::Bytes(b"")) {
+        match self.write(at, header, Value::Bytes(b"")) {
             Outcome::Stored(item) => {
                 Outcome::Vivified(ItemView { won: true, is_new: true, ..item })
             }
@@ -84,18 +85,16 @@ impl Engine {
     pub(super) fn write(
         &mut self,
         at: Located<'_>,
-        old: Option<Slot>,
         header: ItemHeader,
         value: Value<'_>,
     ) -> Outcome<'_> {
-        match self.store.write(at.now, at.hash, at.key, old, header, Content::Value(value)) {
+        match self.store.write(at, header, Content::Value(value)) {
             Ok(slot) => Outcome::Stored(view(self.store.item(slot), at.now)),
             Err(_) => Outcome::OutOfMemory,
         }
     }
 
     pub(super) fn set(&mut self, at: Located<'_>, set: &Set<'_>) -> Outcome<'_> {
-        let old = at.slot;
         let stale = match self.condition(at, set) {
             StoreCondition::Holds => None,
             StoreCondition::HoldsForStale(slot) => {
@@ -105,7 +104,7 @@ impl Engine {
             StoreCondition::Fails(outcome) => return outcome,
         };
         let extends = matches!(set.mode, SetMode::Append | SetMode::Prepend);
-        if let (true, Some(slot)) = (extends, old) {
+        if let (true, Some(slot)) = (extends, at.slot) {
             return self.extend(at, set, slot);
         }
         let exptime = set.vivify.filter(|_| extends).unwrap_or(set.exptime);
@@ -117,7 +116,7 @@ impl Engine {
             .mark(ItemFlag::WON, won)
             .mark(ItemFlag::BASE64, set.base64);
         let value = canonical_u64(set.value).map_or(Value::Bytes(set.value), Value::Number);
-        self.write(at, old, header, value)
+        self.write(at, header, value)
     }
 
     /// Compares the mode and the cas unique of a store with the existing item. `add` ignores a
@@ -176,7 +175,7 @@ impl Engine {
         header.cas = self.uniques.next(set.new_cas);
         header = header.mark(ItemFlag::WON, false).mark(ItemFlag::STALE, false);
         let value = canonical_u64(&value).map_or(Value::Bytes(&value), Value::Number);
-        self.write(at, Some(slot), header, value)
+        self.write(at, header, value)
     }
 
     pub(super) fn delete(&mut self, at: Located<'_>, delete: &Delete) -> Outcome<'_> {
@@ -209,7 +208,7 @@ impl Engine {
             self.store.set_header(slot, header);
             return Outcome::Deleted;
         }
-        match self.write(at, Some(slot), header, Value::Bytes(b"")) {
+        match self.write(at, header, Value::Bytes(b"")) {
             Outcome::Stored(_) => Outcome::Deleted,
             refused => refused,
         }

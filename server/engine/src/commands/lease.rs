@@ -32,8 +32,9 @@ pub(crate) use self::records::{LeaseRecord, Leases};
 use self::size::{GrantInputs, rate};
 use crate::algorithms::{self, Attempt, Decision};
 use crate::commands::take::{LoadedState, TakeResult};
-use crate::engine::{Engine, Located};
+use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
+use crate::store::Located;
 use crate::time::{Nanos, Now};
 
 /// Most clients with leases of one key at a time; one more gets the time until the first lease

@@ -9,20 +9,10 @@ use protocol::{
 };
 
 use crate::algorithms::Decision;
-use crate::commands::take::{Judgement, SetUsage, TakeInfo, TakeParams, TakeResult};
+use crate::commands::take::{Judgement, LimitedKey, SetUsage, TakeInfo, TakeParams, TakeResult};
 use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::time::Now;
-
-/// A limited key and its policy: that of the limit that matches the key, or `None` for the policy
-/// stored in the key's state.
-#[derive(Clone, Copy)]
-struct LimitedKey<'a> {
-    now: Now,
-    hash: u64,
-    key: &'a [u8],
-    policy_ref: Option<PolicyRef<'a>>,
-}
 
 impl Engine {
     /// Applies a plain verb to a limited key; also returns the limit's judgement.

@@ -17,11 +17,11 @@ pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, read_u6
 use self::many::without_hold;
 pub use self::usage::SetUsage;
 use crate::algorithms::{Attempt, Decision, Verdict};
-use crate::engine::{Engine, Hold, Located};
+use crate::engine::{Engine, Hold};
 use crate::policy_table::PolicyRef;
-use crate::store::Full;
 use crate::store::arena::Slot;
 use crate::store::item::ItemFlag;
+use crate::store::{Full, Located};
 use crate::time::Now;
 
 /// Most unsettled holds of one key: a take that asks for one more is refused.
@@ -123,6 +123,16 @@ impl TakeResult {
     }
 }
 
+/// A limited key and its policy: that of the limit that matches the key, or `None` for the policy
+/// stored in the key's state.
+#[derive(Clone, Copy)]
+pub(super) struct LimitedKey<'a> {
+    pub(super) now: Now,
+    pub(super) hash: u64,
+    pub(super) key: &'a [u8],
+    pub(super) policy_ref: Option<PolicyRef<'a>>,
+}
+
 impl Engine {
     /// Takes from a key under `policy_ref`, or under the policy stored in its state.
     pub fn take(
@@ -136,8 +146,8 @@ impl Engine {
         let mut state = std::mem::take(&mut self.limits.encoded);
         let mut limited = TakeResult::Full;
         let mut report = |facts: &TakeInfo| limited = TakeResult::Decided(*facts);
-        let taken =
-            self.take_in_place(now, (hash, key), policy_ref, *take, &mut state, &mut report);
+        let limited_key = LimitedKey { now, hash, key, policy_ref };
+        let taken = self.take_in_place(limited_key, *take, &mut state, &mut report);
         self.limits.encoded = state;
         if taken.is_some() {
             return limited;
@@ -176,16 +186,9 @@ impl Engine {
             lease,
             hash,
         };
-        if let Some(unique) = take.compare_cas {
-            // Without uniques (`-C`) every existing state has 0, but it exists all the same.
-            let is_it = match loaded.slot {
-                None => unique == 0,
-                Some(_) => unique != 0 && unique == loaded.header.cas,
-            };
-            if !is_it {
-                let decision = self.look_at(&mut loaded, now, attempt);
-                return TakeResult::Exists(self.facts(loaded, decision, false));
-            }
+        if take.compare_cas.is_some_and(|unique| !loaded.has_cas(unique)) {
+            let decision = self.look_at(&mut loaded, now, attempt);
+            return TakeResult::Exists(self.facts(loaded, decision, false));
         }
         let wants_hold = may_hold && !holds_by_itself;
         let policy = loaded.policy;

@@ -54,11 +54,11 @@ impl Engine {
         count: u64,
         cas: u64,
     ) -> Result<(), PutError> {
-        let old = self.found(now, hash, key).slot;
+        let at = self.found(now, hash, key);
         self.uniques.raise(cas);
         let header = ItemHeader::new(cas, 0, Deadline::NEVER);
         let content = Content::Value(Value::Number(count));
-        let written = self.store.write(now, hash, key, old, header, content);
+        let written = self.store.write(at, header, content);
         written.map(|_| ()).map_err(|_| PutError::NoRoom)
     }
 }

@@ -39,7 +39,7 @@ impl Engine {
         body.extend_from_slice(front);
         body.extend_from_slice(&set.body());
         let content = Content::State(LimitState { policy_id, body: &body });
-        let written = self.store.write(now, hash, key, at.slot, header, content);
+        let written = self.store.write(at, header, content);
         if written.is_err() {
             self.drop_unnamed(at, set);
         }

@@ -10,14 +10,14 @@ use std::hint::cold_path;
 use protocol::Policy;
 
 use super::loaded_state::release_large;
-use super::{TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches};
+use super::{LimitedKey, TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches};
 use crate::algorithms::{self, Attempt, Decision, FastPath, PlainBucket, TwoWindows, Verdict};
 use crate::engine::{Engine, Uniques};
 use crate::policy_table::{LimitState, PolicyRef, PolicyTable};
 use crate::store::arena::Slot;
 use crate::store::item::{Content, ItemFlag, ItemHeader, ItemMut};
 use crate::store::state_bytes::StateBytes;
-use crate::store::{Full, ItemChange};
+use crate::store::{Full, ItemChange, Located};
 use crate::time::{Deadline, Nanos, Now};
 
 impl Engine {
@@ -35,26 +35,24 @@ impl Engine {
         mut report: impl FnMut(&TakeInfo),
     ) -> bool {
         let take = TakeParams { cost, ..TakeParams::default() };
-        if let Some(taken) =
-            self.take_in_place(now, (hash, key), Some(policy_ref), take, state, &mut report)
-        {
+        let limited_key = LimitedKey { now, hash, key, policy_ref: Some(policy_ref) };
+        if let Some(taken) = self.take_in_place(limited_key, take, state, &mut report) {
             return taken.is_ok();
         }
-        self.take_units_general(now, (hash, key), policy_ref, cost, &mut report)
+        self.take_units_general(limited_key, cost, &mut report)
     }
 
     #[cold]
     fn take_units_general(
         &mut self,
-        now: Now,
-        (hash, key): (u64, &[u8]),
-        policy_ref: PolicyRef<'_>,
+        limited_key: LimitedKey<'_>,
         cost: u64,
         report: &mut dyn FnMut(&TakeInfo),
     ) -> bool {
+        let LimitedKey { now, hash, key, policy_ref } = limited_key;
         let at = self.at(now, hash, key);
         let take = TakeParams { cost, ..TakeParams::default() };
-        let TakeResult::Decided(facts) = self.take_general(at, Some(policy_ref), &take) else {
+        let TakeResult::Decided(facts) = self.take_general(at, policy_ref, &take) else {
             return false;
         };
         report(&facts);
@@ -67,13 +65,12 @@ impl Engine {
     #[expect(clippy::inline_always, reason = "it is a tenth fewer instructions for `take_units`")]
     pub(super) fn take_in_place(
         &mut self,
-        now: Now,
-        (hash, key): (u64, &[u8]),
-        policy_ref: Option<PolicyRef<'_>>,
+        limited_key: LimitedKey<'_>,
         take: TakeParams,
         state: &mut Vec<u8>,
         report: &mut impl FnMut(&TakeInfo),
     ) -> Option<Result<(), Full>> {
+        let LimitedKey { now, hash, key, policy_ref } = limited_key;
         let is_simple =
             take.hold.is_none() && take.compare_cas.is_none() && take.client_flags.is_none();
         if !is_simple {
@@ -109,7 +106,8 @@ impl Engine {
             state.splice(..0, [0, 0]);
             let header = ItemHeader { cas: facts.cas, deadline, ..self.store.item(slot).header() };
             let content = Content::State(LimitState { policy_id, body: state });
-            written = self.store.write(now, hash, key, Some(slot), header, content).map(|_| ());
+            let at = Located { now, hash, key, slot: Some(slot) };
+            written = self.store.write(at, header, content).map(|_| ());
             if written.is_ok() {
                 report(&facts);
             }
@@ -194,13 +192,14 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
         let (over, hash) = (policy.over, self.hash);
         let attempt = Attempt { cost, part, peek, over, wait, hold: None, lease: None, hash };
         let Self { uniques, state, report, .. } = self;
+        let output = TakeOutput { now, peek, uniques, report };
         if let Some((decision, short)) = former.short::<PlainBucket>(own, now, &attempt) {
             let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
-            return Some(former.keep(item, decision, (now, peek), uniques, report, write));
+            return Some(former.keep(item, decision, output, write));
         }
         if let Some((decision, short)) = former.short::<TwoWindows>(own, now, &attempt) {
             let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
-            return Some(former.keep(item, decision, (now, peek), uniques, report, write));
+            return Some(former.keep(item, decision, output, write));
         }
         state.clear();
         state.extend_from_slice(own);
@@ -217,13 +216,21 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
             cold_path();
             let deadline = deadline(now, &decision);
             let facts = former.facts(&mut item, decision, peek);
-            let facts = TakeInfo { cas: uniques.next(None), ..facts };
+            let facts = TakeInfo { cas: output.uniques.next(None), ..facts };
             *self.resized_at = Some(ResizedState { slot, policy_id: number, deadline, facts });
             return Some(TakeEffect { uniques: None, expired: None });
         }
         let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, &state[..]);
-        Some(former.keep(item, decision, (now, peek), uniques, report, write))
+        Some(former.keep(item, decision, output, write))
     }
+}
+
+/// The receivers of a decision: the item's next cas unique, and the caller's report.
+struct TakeOutput<'a, F> {
+    now: Now,
+    peek: bool,
+    uniques: &'a mut Uniques,
+    report: &'a mut F,
 }
 
 /// The state before a take.
@@ -261,11 +268,10 @@ impl StateBefore<'_> {
         &self,
         mut item: ItemMut<'_>,
         decision: Decision,
-        (now, peek): (Now, bool),
-        uniques: &mut Uniques,
-        report: &mut impl FnMut(&TakeInfo),
+        output: TakeOutput<'_, impl FnMut(&TakeInfo)>,
         write: impl FnOnce(&mut ItemMut<'_>),
     ) -> TakeEffect {
+        let TakeOutput { now, peek, uniques, report } = output;
         let deadline = deadline(now, &decision);
         let mut facts = self.facts(&mut item, decision, peek);
         if facts.decision.changed {

@@ -17,12 +17,12 @@ use protocol::Policy;
 use super::{TakeInfo, TakeResult, holds_by_itself};
 use crate::algorithms::{self, Attempt, Decision};
 use crate::commands::lease::{Leases, cover_leases, end_leases, kept_until};
-use crate::engine::{Engine, Hold, Located};
+use crate::engine::{Engine, Hold};
 use crate::policy_table::{INLINE, LimitState, OwnedPolicy, PolicyRef};
 use crate::store::arena::Slot;
 use crate::store::item::{Content, ItemHeader};
-use crate::store::{HAS_SET, HoldSetId};
-use crate::time::{Deadline, Nanos};
+use crate::store::{HAS_SET, HoldSetId, Located};
+use crate::time::{Deadline, Nanos, Now};
 
 /// Greatest capacity in bytes of a buffer that is kept for the next command.
 const SPARE_BYTES_MAX: usize = 16 << 10;
@@ -53,6 +53,17 @@ pub(crate) struct LoadedState {
     pub(super) set: Option<HoldSetId>,
     pub(super) header: ItemHeader,
     pub(super) slot: Option<Slot>,
+}
+
+impl LoadedState {
+    /// Whether the state has this cas unique; 0 means that there is no state.
+    pub(super) fn has_cas(&self, unique: u64) -> bool {
+        // Without uniques (`-C`) every existing state has 0, but it exists all the same.
+        match self.slot {
+            None => unique == 0,
+            Some(_) => unique != 0 && unique == self.header.cas,
+        }
+    }
 }
 
 pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
@@ -89,27 +100,7 @@ impl Engine {
             let owned = self.limits.policies.get(state_of.policy_id).copied();
             (Some(state_of.policy_id), owned, state_of.body)
         };
-        let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
-        let mut set = HoldSetId::of_body(bytes);
-        let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
-        let body = HEAD_BYTES + count * HOLD_BYTES;
-        for index in 0..count {
-            let start = HEAD_BYTES + index * HOLD_BYTES;
-            let end = read_u64(bytes, start + 16);
-            // An expired hold is dropped, and its estimate stays spent.
-            if end > at.now.mono.0 {
-                let lease = read_u64(bytes, start);
-                holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
-            }
-        }
-        let mut own = bytes.get(body..).unwrap_or_default();
-        let mut leases = None;
-        if marked & HAS_LEASES != 0
-            && let Some((read, rest)) = Leases::decode(own)
-        {
-            leases = Some(Box::new(read));
-            own = rest;
-        }
+        let BodyParts { mut leases, mut set, own } = decode(bytes, at.now, &mut holds);
         if set.is_none() {
             state.extend_from_slice(own);
         }
@@ -199,24 +190,11 @@ impl Engine {
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
         let policy_id = loaded.number.unwrap_or_else(|| self.policy_id(&owned, &mut bytes));
-        let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
-        match loaded.set {
+        if loaded.set.is_some() {
             // A key with many holders drops the estimates of a former policy.
-            Some(set) => {
-                bytes.extend_from_slice(&set.body());
-                loaded.holds.clear();
-            }
-            None => bytes.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes()),
+            loaded.holds.clear();
         }
-        for hold in &loaded.holds {
-            for part in [hold.lease, hold.units, hold.end] {
-                bytes.extend_from_slice(&part.to_le_bytes());
-            }
-        }
-        if let Some(leases) = &loaded.leases {
-            leases.encode(&mut bytes);
-        }
-        bytes.extend_from_slice(&loaded.state);
+        encode(&loaded, &mut bytes);
         let now_ns = at.now.mono.0;
         let leases_end = loaded
             .leases
@@ -231,7 +209,7 @@ impl Engine {
         header.cas = self.uniques.next(None);
         header.deadline = Deadline::not_before(Nanos(idle_at));
         let content = Content::State(LimitState { policy_id, body: &bytes });
-        let written = self.store.write(at.now, at.hash, at.key, at.slot, header, content);
+        let written = self.store.write(at, header, content);
         self.limits.encoded = bytes;
         let Ok(slot) = written else {
             if let Some(set) = loaded.set {
@@ -244,6 +222,61 @@ impl Engine {
         loaded.header = header;
         TakeResult::Decided(self.facts(loaded, decision, shadow))
     }
+}
+
+/// A state's body without its holds.
+struct BodyParts<'s> {
+    leases: Option<Box<Leases>>,
+    /// The set of holds that the body names in place of all other parts.
+    set: Option<HoldSetId>,
+    /// The algorithm's own state.
+    own: &'s [u8],
+}
+
+/// Decodes a state's body; appends its holds that have not ended at `now` to `holds`.
+#[inline]
+fn decode<'s>(bytes: &'s [u8], now: Now, holds: &mut Vec<Hold>) -> BodyParts<'s> {
+    let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
+    let set = HoldSetId::of_body(bytes);
+    let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
+    let body = HEAD_BYTES + count * HOLD_BYTES;
+    for index in 0..count {
+        let start = HEAD_BYTES + index * HOLD_BYTES;
+        let end = read_u64(bytes, start + 16);
+        // An expired hold is dropped, and its estimate stays spent.
+        if end > now.mono.0 {
+            let lease = read_u64(bytes, start);
+            holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
+        }
+    }
+    let mut own = bytes.get(body..).unwrap_or_default();
+    let mut leases = None;
+    if marked & HAS_LEASES != 0
+        && let Some((read, rest)) = Leases::decode(own)
+    {
+        leases = Some(Box::new(read));
+        own = rest;
+    }
+    BodyParts { leases, set, own }
+}
+
+/// Appends a state's body.
+#[inline]
+fn encode(loaded: &LoadedState, out: &mut Vec<u8>) {
+    let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
+    match loaded.set {
+        Some(set) => out.extend_from_slice(&set.body()),
+        None => out.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes()),
+    }
+    for hold in &loaded.holds {
+        for part in [hold.lease, hold.units, hold.end] {
+            out.extend_from_slice(&part.to_le_bytes());
+        }
+    }
+    if let Some(leases) = &loaded.leases {
+        leases.encode(out);
+    }
+    out.extend_from_slice(&loaded.state);
 }
 
 /// One large state must not occupy its memory for ever.

@@ -5,10 +5,10 @@
 
 use super::{ForeignHold, LoadedState};
 use crate::algorithms::{self, Attempt, Decision, Verdict};
-use crate::engine::{Engine, Located};
+use crate::engine::Engine;
 use crate::store::arena::Slot;
 use crate::store::holders::{HOLDERS_MAX, Holders};
-use crate::store::{Full, HoldSetId};
+use crate::store::{Full, HoldSetId, Located};
 use crate::time::Now;
 
 impl Engine {
