@@ -1,32 +1,38 @@
 //! The engines behind their locks.
 //!
-//! Here: the choice of a key's shard, and making room across shards. Not here: the contents of a
-//! shard (`engine`), copies of partitions (`partition_io`), the shards of a batch (`batch`),
+//! Here: the choice of a key's shard, one command, the sweep, metrics. Not here: the contents of a
+//! shard (`engine`), making room across shards (`room`), shards locked together (`locked_shards`),
+//! copies of partitions (`partition_io`), the shards of a batch (`batch`), snapshots (`snapshot`),
 //! replies by id (`idempotency`).
 
 mod batch;
 mod idempotency;
 mod lock;
+mod locked_shards;
 mod partition_io;
+mod room;
+mod snapshot;
 mod spread;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 
 use arrayvec::ArrayVec;
 use engine::{
-    EVICTIONS_MAX, Engine, EngineOptions, EvictionScope, EvictionStats, ItemRecord, KeyHasher,
-    LimitRecord, MemoryCap, Now, PartitionCursor, PartitionPrefix, SnapshotRecord,
+    Engine, EngineOptions, EvictionStats, KeyHasher, MemoryCap, Now, PartitionPrefix,
     prefetch_for_write,
 };
 use hashbrown::HashMap;
 use parking_lot::Mutex;
-use protocol::{Bounds, Command, Exptime, Operation, Outcome};
+use protocol::{Bounds, Command, Exptime, Outcome};
 
 pub(crate) use self::batch::{BATCH_SHARDS_MAX, ShardBatch};
 use self::idempotency::IdempotencyTable;
 pub(crate) use self::idempotency::KeyId;
-use self::lock::{ShardGuard, ShardLock};
+use self::lock::ShardLock;
+pub(crate) use self::locked_shards::{KEYS_TOGETHER_MAX, LockedShards};
+pub(crate) use self::room::NoRoom;
+pub use self::snapshot::SaveCursor;
 use self::spread::Spread;
 
 /// Shards per worker, with several workers. A worker locks up to sixteen shards for a moment, to
@@ -46,13 +52,6 @@ const SWEEP_ITEMS_MAX: usize = 4096;
 const SWEEP_ITEMS: usize = 2048;
 /// Most calls of [`Shards::sweep`] to visit all shards.
 const SWEEPS_MAX: usize = 32;
-/// Eviction makes room for at least this many bytes: a chunk, and the growth of an index.
-const ROOM_BYTES_MIN: usize = 16 << 10;
-
-/// The error of a change that finds no room in its shard.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct NoRoom;
-
 /// The layout of the store.
 #[derive(Debug, Clone)]
 pub struct ShardsOptions {
@@ -233,123 +232,6 @@ impl Shards {
         self.apply_making_room(now, hash, command, reply)
     }
 
-    /// Evicts a few items from each of the other shards, because the command's own shard has none
-    /// to evict.
-    #[cold]
-    fn apply_making_room<R>(
-        &self,
-        now: Now,
-        hash: u64,
-        command: &Command<'_>,
-        reply: impl FnOnce(Outcome<'_>) -> R,
-    ) -> R {
-        let home = self.shard(hash);
-        let bytes = match &command.operation {
-            Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
-            _ => 0,
-        };
-        while self.make_room(now, bytes) {
-            match self.shards[home].lock().apply(now, hash, command) {
-                Outcome::OutOfMemory => {}
-                outcome => return reply(outcome),
-            }
-        }
-        self.shards[home].lock().drop_replaced(hash, command);
-        reply(Outcome::OutOfMemory)
-    }
-
-    /// Runs `change` on the locked shard of `hash`. If it returns `None` for lack of room, other
-    /// shards make room and it runs again. Returns `None` if no more room can be made.
-    pub fn with_room<T>(
-        &self,
-        now: Now,
-        hash: u64,
-        change: impl FnMut(&mut Engine) -> Option<T>,
-    ) -> Option<T> {
-        self.with_room_for(now, hash, 0, change)
-    }
-
-    /// [`Shards::with_room`] for a change that stores about `bytes` bytes.
-    fn with_room_for<T>(
-        &self,
-        now: Now,
-        hash: u64,
-        bytes: usize,
-        mut change: impl FnMut(&mut Engine) -> Option<T>,
-    ) -> Option<T> {
-        let home = self.shard(hash);
-        loop {
-            if let Some(done) = change(&mut self.shards[home].lock()) {
-                return Some(done);
-            }
-            if !self.make_room(now, bytes) {
-                return None;
-            }
-        }
-    }
-
-    /// [`Shards::with_room`] on all shards of `hashes` at once. If `change` finds no room in one of
-    /// them, it must have changed nothing.
-    pub(crate) fn with_locked<T>(
-        &self,
-        now: Now,
-        hashes: &(impl Iterator<Item = u64> + Clone),
-        mut change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
-    ) -> Option<T> {
-        loop {
-            if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {
-                return Some(done);
-            }
-            if !self.make_room(now, 0) {
-                return None;
-            }
-        }
-    }
-
-    /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
-    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
-    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
-        let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
-            hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
-        numbers.sort_unstable();
-        let mut engines = ArrayVec::<(usize, ShardGuard<'_>), KEYS_TOGETHER_MAX>::new();
-        for index in numbers {
-            if engines.last().is_none_or(|(last, _)| *last != index) {
-                engines.push((index, self.shards[index].lock()));
-            }
-        }
-        LockedShards { shards: self, engines }
-    }
-
-    /// Evicts from all shards in turn until `bytes` fit; evicts limit states only when no plain
-    /// item is left. Returns false if nothing may be evicted, or eviction would not help.
-    fn make_room(&self, now: Now, bytes: usize) -> bool {
-        if !self.may_evict || self.memory_cap.is_mostly_free() {
-            return false;
-        }
-        self.evict_by_turns(now, bytes, EvictionScope::Plain)
-            || self.evict_by_turns(now, bytes, EvictionScope::All)
-    }
-
-    fn evict_by_turns(&self, now: Now, bytes: usize, reach: EvictionScope) -> bool {
-        let mut freed = false;
-        // Start at a different shard each time.
-        let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
-        for step in 0..self.shards.len() {
-            let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
-            for _ in 0..EVICTIONS_MAX {
-                if !engine.evict(now, reach) {
-                    break;
-                }
-                freed = true;
-                if !self.memory_cap.exceeds_cap_by(bytes.max(ROOM_BYTES_MIN)) {
-                    return freed;
-                }
-            }
-        }
-        freed
-    }
-
     /// Executes `flush_all`, at once or after `delay`.
     pub fn flush(&self, now: Now, delay: Exptime) {
         for shard in &self.shards {
@@ -418,87 +300,12 @@ impl Shards {
             shard.lock().reset_counters();
         }
     }
-
-    /// Passes every live item to `visit`, shard by shard, until it returns false.
-    pub fn visit(&self, now: Now, mut visit: impl FnMut(&ItemRecord<'_>) -> bool) {
-        for shard in &self.shards {
-            let engine = shard.lock();
-            if !engine.records(now).all(|record| visit(&record)) {
-                return;
-            }
-        }
-    }
-
-    /// Passes the next records of a snapshot to `visit`, about `SAVE_BYTES`, under one lock of one
-    /// shard. Returns the cursor to continue from, `None` at the end. An item that exists from the
-    /// first call to the last is passed once.
-    #[must_use]
-    pub fn save_slice(
-        &self,
-        now: Now,
-        from: SaveCursor,
-        visit: impl FnMut(SnapshotRecord<'_>),
-    ) -> Option<SaveCursor> {
-        let SaveCursor { shard, cursor } = from;
-        let engine = self.shards.get(shard)?.lock();
-        match engine.save_slice(now, cursor, (SAVE_LINES, SAVE_BYTES), visit) {
-            Some(cursor) => Some(SaveCursor { shard, cursor: Some(cursor) }),
-            None if shard + 1 < self.shards.len() => {
-                Some(SaveCursor { shard: shard + 1, cursor: None })
-            }
-            None => None,
-        }
-    }
-
-    /// Restores a saved limit state with its instants `shift` nanoseconds later. Returns false if
-    /// there is no room.
-    #[must_use]
-    pub fn restore_limit(&self, now: Now, record: &LimitRecord<'_>, shift: i128) -> bool {
-        let hash = self.hasher.hash(record.key);
-        self.shards[self.shard(hash)].lock().restore_limit(now, hash, record, shift)
-    }
-
-    /// Restores a saved item. Returns false if there is no room.
-    #[must_use]
-    pub fn restore(&self, now: Now, record: &ItemRecord<'_>) -> bool {
-        let hash = self.hasher.hash(record.key);
-        self.shards[self.shard(hash)].lock().restore(now, hash, record)
-    }
-}
-
-/// Lines of an index read under one lock for a snapshot: some hundred keys, which must be hashed.
-const SAVE_LINES: usize = 64;
-/// Bytes passed under one lock for a snapshot; the last item may exceed them.
-const SAVE_BYTES: usize = 32 << 10;
-
-/// A position in the store while it is saved; the default is the start.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct SaveCursor {
-    shard: usize,
-    cursor: Option<PartitionCursor>,
-}
-
-/// Most keys that one request changes at once: those of a `takem`, each with its parents.
-pub(crate) const KEYS_TOGETHER_MAX: usize =
-    protocol::TAKE_KEYS_MAX * (1 + crate::limits::PARENTS_MAX);
-
-/// Several shards, locked at once.
-pub(crate) struct LockedShards<'a> {
-    shards: &'a Shards,
-    engines: ArrayVec<(usize, ShardGuard<'a>), KEYS_TOGETHER_MAX>,
-}
-
-impl LockedShards<'_> {
-    /// Returns the engine of a key whose shard is locked.
-    pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
-        let index = self.shards.shard(hash);
-        let place = self.engines.binary_search_by_key(&index, |(index, _)| *index);
-        &mut self.engines[place.expect("the shard of every key is locked")].1
-    }
 }
 
 #[cfg(test)]
 mod tests {
+    use engine::ItemRecord;
+
     use super::*;
 
     /// Creates a store of one worker.
@@ -518,7 +325,7 @@ mod tests {
     }
 
     /// Stores `items` items that expire after a second.
-    fn fill(shards: &Shards, now: Now, items: u32) {
+    pub(super) fn fill(shards: &Shards, now: Now, items: u32) {
         for number in 0..items {
             let record = ItemRecord {
                 key: &number.to_be_bytes(),
@@ -532,47 +339,6 @@ mod tests {
             };
             assert!(shards.restore(now, &record));
         }
-    }
-
-    #[test]
-    fn saving_locks_for_few_items_and_meets_each_once() {
-        const KEPT: u32 = 20_000;
-        let shards = shards(64 << 20, None);
-        let now = Now::at_ms(0);
-        fill(&shards, now, KEPT);
-        let mut seen = std::collections::BTreeMap::new();
-        let (mut next, mut slices) = (Some(SaveCursor::default()), 0);
-        while let Some(place) = next {
-            let mut shown = 0;
-            next = shards.save_slice(now, place, |record| {
-                let SnapshotRecord::Item(record) = record else { panic!("no limit is there") };
-                *seen.entry(record.key.to_vec()).or_insert(0) += 1;
-                shown += 1;
-            });
-            assert!(shown <= 2_000, "{shown} under one lock");
-            // Items come and go meanwhile, and the tables grow.
-            slices += 1;
-            for number in 0..50 {
-                let key = format!("new{slices}-{number}");
-                let record = ItemRecord {
-                    key: key.as_bytes(),
-                    value: protocol::Value::Number(1),
-                    client_flags: 0,
-                    cas: 0,
-                    left_ms: None,
-                    stale: false,
-                    won: false,
-                    base64: false,
-                };
-                assert!(shards.restore(now, &record));
-                shards.remove_copy(shards.hash(key.as_bytes()), key.as_bytes());
-            }
-        }
-        assert!(slices >= 64, "{slices}");
-        for number in 0..KEPT {
-            assert_eq!(seen.get(number.to_be_bytes().as_slice()), Some(&1), "{number}");
-        }
-        assert!(seen.values().all(|times| *times == 1));
     }
 
     /// Sweeps in steps and returns the shard that each further step starts with.

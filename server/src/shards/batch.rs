@@ -2,7 +2,7 @@
 //! locked once per batch.
 //!
 //! Not here: the execution (`fast`), the shards of keys that are charged together, which wait for
-//! their locks in order (`shards`).
+//! their locks in order (`locked_shards`).
 
 use arrayvec::ArrayVec;
 use engine::Engine;

@@ -1,0 +1,63 @@
+//! Several shards that are locked at once, for keys that are charged together.
+//!
+//! Not here: the charge (`multi_key`), the shards of a batch, which are locked one by one (`batch`).
+
+use arrayvec::ArrayVec;
+use engine::{Engine, Now};
+
+use super::lock::ShardGuard;
+use super::{NoRoom, Shards};
+
+/// Most keys that one request changes at once: those of a `takem`, each with its parents.
+pub(crate) const KEYS_TOGETHER_MAX: usize =
+    protocol::TAKE_KEYS_MAX * (1 + crate::limits::PARENTS_MAX);
+
+impl Shards {
+    /// [`Shards::with_room`] on all shards of `hashes` at once. If `change` finds no room in one of
+    /// them, it must have changed nothing.
+    pub(crate) fn with_locked<T>(
+        &self,
+        now: Now,
+        hashes: &(impl Iterator<Item = u64> + Clone),
+        mut change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
+    ) -> Option<T> {
+        loop {
+            if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {
+                return Some(done);
+            }
+            if !self.make_room(now, 0) {
+                return None;
+            }
+        }
+    }
+
+    /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
+    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
+    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
+        let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
+            hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
+        numbers.sort_unstable();
+        let mut engines = ArrayVec::<(usize, ShardGuard<'_>), KEYS_TOGETHER_MAX>::new();
+        for index in numbers {
+            if engines.last().is_none_or(|(last, _)| *last != index) {
+                engines.push((index, self.shards[index].lock()));
+            }
+        }
+        LockedShards { shards: self, engines }
+    }
+}
+
+/// Several shards, locked at once.
+pub(crate) struct LockedShards<'a> {
+    shards: &'a Shards,
+    engines: ArrayVec<(usize, ShardGuard<'a>), KEYS_TOGETHER_MAX>,
+}
+
+impl LockedShards<'_> {
+    /// Returns the engine of a key whose shard is locked.
+    pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
+        let index = self.shards.shard(hash);
+        let place = self.engines.binary_search_by_key(&index, |(index, _)| *index);
+        &mut self.engines[place.expect("the shard of every key is locked")].1
+    }
+}

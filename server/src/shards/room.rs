@@ -1,0 +1,103 @@
+//! Making room: a change that finds none in its own shard evicts from the others and runs again.
+//!
+//! Not here: the choice of a victim in a shard (`engine`).
+
+use std::sync::atomic::Ordering;
+
+use engine::{EVICTIONS_MAX, Engine, EvictionScope, Now};
+use protocol::{Command, Operation, Outcome};
+
+use super::Shards;
+
+/// Eviction makes room for at least this many bytes: a chunk, and the growth of an index.
+const ROOM_BYTES_MIN: usize = 16 << 10;
+
+/// The error of a change that finds no room in its shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NoRoom;
+
+impl Shards {
+    /// Evicts a few items from each of the other shards, because the command's own shard has none
+    /// to evict.
+    #[cold]
+    pub(super) fn apply_making_room<R>(
+        &self,
+        now: Now,
+        hash: u64,
+        command: &Command<'_>,
+        reply: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
+        let home = self.shard(hash);
+        let bytes = match &command.operation {
+            Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
+            _ => 0,
+        };
+        while self.make_room(now, bytes) {
+            match self.shards[home].lock().apply(now, hash, command) {
+                Outcome::OutOfMemory => {}
+                outcome => return reply(outcome),
+            }
+        }
+        self.shards[home].lock().drop_replaced(hash, command);
+        reply(Outcome::OutOfMemory)
+    }
+
+    /// Runs `change` on the locked shard of `hash`. If it returns `None` for lack of room, other
+    /// shards make room and it runs again. Returns `None` if no more room can be made.
+    pub fn with_room<T>(
+        &self,
+        now: Now,
+        hash: u64,
+        change: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Option<T> {
+        self.with_room_for(now, hash, 0, change)
+    }
+
+    /// [`Shards::with_room`] for a change that stores about `bytes` bytes.
+    pub(super) fn with_room_for<T>(
+        &self,
+        now: Now,
+        hash: u64,
+        bytes: usize,
+        mut change: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Option<T> {
+        let home = self.shard(hash);
+        loop {
+            if let Some(done) = change(&mut self.shards[home].lock()) {
+                return Some(done);
+            }
+            if !self.make_room(now, bytes) {
+                return None;
+            }
+        }
+    }
+
+    /// Evicts from all shards in turn until `bytes` fit; evicts limit states only when no plain
+    /// item is left. Returns false if nothing may be evicted, or eviction would not help.
+    pub(super) fn make_room(&self, now: Now, bytes: usize) -> bool {
+        if !self.may_evict || self.memory_cap.is_mostly_free() {
+            return false;
+        }
+        self.evict_by_turns(now, bytes, EvictionScope::Plain)
+            || self.evict_by_turns(now, bytes, EvictionScope::All)
+    }
+
+    fn evict_by_turns(&self, now: Now, bytes: usize, reach: EvictionScope) -> bool {
+        let mut freed = false;
+        // Start at a different shard each time.
+        let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
+        for step in 0..self.shards.len() {
+            let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
+            for _ in 0..EVICTIONS_MAX {
+                if !engine.evict(now, reach) {
+                    break;
+                }
+                freed = true;
+                if !self.memory_cap.exceeds_cap_by(bytes.max(ROOM_BYTES_MIN)) {
+                    return freed;
+                }
+            }
+        }
+        freed
+    }
+}
