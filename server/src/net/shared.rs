@@ -10,7 +10,7 @@ use rustix::net::{SendFlags, send};
 use tokio::io::{Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 
-use super::{DetachedStream, Stream, poll_recv};
+use super::stream::{DetachedStream, Stream, poll_recv};
 
 /// A stream on the runtime of the thread that attached it. Only that thread may wait for readiness.
 #[derive(Debug)]
