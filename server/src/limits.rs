@@ -41,6 +41,7 @@ use crate::files;
 mod active;
 mod check;
 mod companion;
+mod counted_keys;
 mod error;
 mod file;
 mod index;
