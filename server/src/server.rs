@@ -1,22 +1,25 @@
 //! Starts a server from a configuration, and stops it.
 //!
-//! Here: binding, starting the workers, housekeeping, signals, the drain. Not here: preparing the
-//! process (`process`, `main`).
+//! Here: binding, starting the workers, the drain. Not here: preparing the process (`process`,
+//! `main`), signals and housekeeping while it serves (`signals`, `housekeeping`).
 
-use std::convert::Infallible;
+mod error;
+mod housekeeping;
+mod signals;
+
 use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
+use tokio::time::{Instant, sleep};
 
-use crate::LIFE;
+pub use self::error::ServerError;
+#[cfg(feature = "simulation")]
+pub(crate) use self::housekeeping::run_housekeeping_until_stopped;
+use self::signals::{Signals, handle_signals};
 use crate::config::Config;
 use crate::files;
 use crate::io::worker::{self, WorkerHandle};
@@ -24,27 +27,18 @@ use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
 use crate::net::random;
 use crate::net::{BoundListener, Listener};
+use crate::node::Node;
 use crate::node::hand_over;
 use crate::node::leave::{self, LeaveOutcome};
-use crate::node::lifecycle::{self, NodeError, PeerListeners};
-use crate::node::{self, Node};
+use crate::node::lifecycle::{self, PeerListeners};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
 use crate::runtime::limits_file::LimitsFile;
 use crate::runtime::listeners::{BindError, bind_each};
 use crate::runtime::service::Service;
+use crate::runtime::snapshot;
 use crate::runtime::snapshot::keeper::{self, Keeper};
-use crate::runtime::snapshot::{self, SnapshotError};
 
-/// Period of the sweep and the idle check.
-const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
-/// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
-/// same processor can run.
-const SWEEP_PAUSE: Duration = Duration::from_millis(2);
-/// The sweep visits every item once in this many periods: half a minute.
-const SWEEP_PARTS: usize = 300;
-/// Period of the check for a changed limits file.
-const LIMITS_FILE_PERIOD: Duration = Duration::from_secs(1);
 /// After a stop request, keep accepting for this long so that clients already in the backlog are
 /// served.
 const DRAIN_LISTEN: Duration = Duration::from_millis(100);
@@ -56,75 +50,6 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// Longest drain: clients still within a request or a reply are then disconnected.
 const DRAIN_MAX: Duration = Duration::from_secs(20);
 
-/// The reason why a server could not start, or ended with an error.
-#[derive(Debug, thiserror::Error)]
-pub enum ServerError {
-    /// An address or path cannot be bound.
-    #[error(transparent)]
-    Bind(#[from] BindError),
-    /// A file named in the configuration cannot be used.
-    #[error("{path}: {source}")]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The authentication file is faulty.
-    #[error(transparent)]
-    Auth(#[from] crate::runtime::auth::AuthError),
-    /// The limits file is faulty.
-    #[error(transparent)]
-    Limits(#[from] crate::limits::LimitsError),
-    /// None of the configured limits can be put in force.
-    #[error("no limits can be put in force: {0}")]
-    NoLimits(String),
-    /// The snapshot could not be written at the end.
-    #[error("snapshot not saved: {0}")]
-    Snapshot(SnapshotError),
-    /// A snapshot cannot be written at the configured path.
-    #[error(transparent)]
-    SnapshotPlace(SnapshotError),
-    /// The node of the cluster cannot start.
-    #[error(transparent)]
-    Node(#[from] NodeError),
-    /// The control log could not be written when the server stopped.
-    #[error("ended with a fault: {0}")]
-    Fault(String),
-    /// Another process runs as the same node.
-    #[error("{0}")]
-    Ended(String),
-    /// The server ended before other nodes had copies of all its partitions.
-    #[error("left {0} partitions of which no other node has a copy: --drain-timeout was too short")]
-    LeftCopies(usize),
-    /// The system refused threads, signals or similar resources.
-    #[error("cannot start: {0}")]
-    System(#[from] io::Error),
-}
-
-impl ServerError {
-    /// Returns whether another start with the same files would fail too, so that a supervisor
-    /// should not retry.
-    #[must_use]
-    pub fn is_configuration(&self) -> bool {
-        match self {
-            Self::Auth(_)
-            | Self::Limits(_)
-            | Self::NoLimits(_)
-            | Self::SnapshotPlace(_)
-            | Self::Node(NodeError::Security(_)) => true,
-            Self::Bind(_)
-            | Self::File { .. }
-            | Self::Snapshot(_)
-            | Self::Node(_)
-            | Self::Fault(_)
-            | Self::Ended(_)
-            | Self::LeftCopies(_)
-            | Self::System(_) => false,
-        }
-    }
-}
-
 /// A server with bound addresses that does not serve yet.
 pub struct Server {
     service: Arc<Service>,
@@ -135,29 +60,6 @@ pub struct Server {
     peers: Option<PeerListeners>,
     runtime: Runtime,
     signals: Signals,
-}
-
-/// The handled signals. Once this exists, they no longer kill the process.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    save: Signal,
-    /// Saves a snapshot; the server continues.
-    keep: Signal,
-    reload: Signal,
-}
-
-impl Signals {
-    fn listen(runtime: &Runtime) -> io::Result<Self> {
-        let _context = runtime.enter();
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            save: signal(SignalKind::user_defined1())?,
-            keep: signal(SignalKind::user_defined2())?,
-            reload: signal(SignalKind::hangup())?,
-        })
-    }
 }
 
 impl Server {
@@ -364,17 +266,6 @@ pub(crate) fn random_seeds() -> io::Result<[u64; 4]> {
     Ok(seeds)
 }
 
-/// Runs housekeeping until the stop request, for a node without signals and files.
-#[cfg(feature = "simulation")]
-pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Option<&Node>) {
-    tokio::select! {
-        biased;
-        () = service.stopped() => {}
-        why = leave::until_removed(node) => tracing::info!(why, "stopping"),
-        never = run_housekeeping(service) => match never {},
-    }
-}
-
 pub(crate) fn bind_all(config: &Config) -> Result<Vec<BoundListener>, ServerError> {
     let mut listeners = bind_each(&config.listen, config.backlog)?;
     if let Some(socket) = &config.unix_socket {
@@ -405,97 +296,6 @@ fn write_ports(path: &std::path::Path, addresses: &[SocketAddr]) -> io::Result<(
     let part = path.with_extension("lck");
     std::fs::write(&part, lines)?;
     std::fs::rename(&part, path)
-}
-
-/// Runs housekeeping and handles signals until the stop request.
-async fn handle_signals(
-    (service, node): (&Service, Option<&Node>),
-    mut limits_file: LimitsFile,
-    signals: Signals,
-    keeper: Option<&Keeper>,
-) {
-    let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
-    let mut house = pin!(run_housekeeping(service));
-    let mut look = interval(LIMITS_FILE_PERIOD);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        let why = tokio::select! {
-            biased;
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
-            // memcached's warm restart: saves the snapshot and exits.
-            _ = save.recv() => "SIGUSR1",
-            () = service.stopped() => "shutdown command",
-            why = leave::until_removed(node) => why,
-            _ = reload.recv() => {
-                service.reload_users();
-                if let Some(node) = node {
-                    lifecycle::reload_security(service, node);
-                }
-                limits_file = LimitsFile::now(service.config());
-                service.reload_limits();
-                tracing::info!("SIGHUP: users, peer security and limits file read again");
-                continue;
-            }
-            _ = keep.recv() => {
-                if let Some(keeper) = keeper {
-                    keeper.want();
-                } else {
-                    tracing::warn!("SIGUSR2 ignored: set a snapshot file with -e");
-                }
-                continue;
-            }
-            _ = look.tick() => {
-                limits_file.follow(service);
-                continue;
-            }
-            never = &mut house => match never {},
-        };
-        tracing::info!(target: LIFE, why, "stopping");
-        service.stop();
-        tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
-            tracing::warn!(target: LIFE, "second signal: exiting at once without saving");
-            std::process::exit(1);
-        });
-        return;
-    }
-}
-
-/// Sweeps items and ends idle connections, forever.
-async fn run_housekeeping(service: &Service) -> Infallible {
-    let mut tick = interval(HOUSEKEEPING_PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tick.tick().await;
-        service.clock().follow_unix_time();
-        end_idle(service);
-        service.delays().wake(service.clock().now().mono.millis());
-        service.shards().sweep_ids(service.clock().now());
-        let mut first = 0;
-        loop {
-            let now = node::sweep_now(service, service.clock().now());
-            let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
-            first = next;
-            sleep(SWEEP_PAUSE).await;
-        }
-    }
-}
-
-/// Disconnects clients that have been idle for too long.
-fn end_idle(service: &Service) {
-    let Some(timeout) = service.config().idle_timeout else { return };
-    let now = service.clock().now();
-    for connection in service.connections().list() {
-        let idle = connection.idle_seconds(now.mono.millis());
-        if idle >= timeout.as_secs() && connection.ending() == HangUp::Never {
-            service.connections().note_idle_kick();
-            connection.end(HangUp::Now);
-        }
-    }
 }
 
 /// Lets clients finish their current request or reply, then disconnects them.

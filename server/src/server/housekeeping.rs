@@ -1,0 +1,66 @@
+//! Housekeeping: the sweep of items, the end of idle connections, the clock.
+//!
+//! Not here: signals (`signals`).
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::node;
+#[cfg(feature = "simulation")]
+use crate::node::{Node, leave};
+use crate::runtime::connections::HangUp;
+use crate::runtime::service::Service;
+
+/// Period of the sweep and the idle check.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
+/// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
+/// same processor can run.
+const SWEEP_PAUSE: Duration = Duration::from_millis(2);
+/// The sweep visits every item once in this many periods: half a minute.
+const SWEEP_PARTS: usize = 300;
+
+/// Runs housekeeping until the stop request, for a node without signals and files.
+#[cfg(feature = "simulation")]
+pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Option<&Node>) {
+    tokio::select! {
+        biased;
+        () = service.stopped() => {}
+        why = leave::until_removed(node) => tracing::info!(why, "stopping"),
+        never = run_housekeeping(service) => match never {},
+    }
+}
+
+/// Sweeps items and ends idle connections, forever.
+pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
+    let mut tick = interval(HOUSEKEEPING_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        service.clock().follow_unix_time();
+        end_idle(service);
+        service.delays().wake(service.clock().now().mono.millis());
+        service.shards().sweep_ids(service.clock().now());
+        let mut first = 0;
+        loop {
+            let now = node::sweep_now(service, service.clock().now());
+            let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
+            first = next;
+            sleep(SWEEP_PAUSE).await;
+        }
+    }
+}
+
+/// Disconnects clients that have been idle for too long.
+fn end_idle(service: &Service) {
+    let Some(timeout) = service.config().idle_timeout else { return };
+    let now = service.clock().now();
+    for connection in service.connections().list() {
+        let idle = connection.idle_seconds(now.mono.millis());
+        if idle >= timeout.as_secs() && connection.ending() == HangUp::Never {
+            service.connections().note_idle_kick();
+            connection.end(HangUp::Now);
+        }
+    }
+}
