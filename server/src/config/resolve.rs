@@ -29,13 +29,7 @@ impl RawConfig {
             ));
         }
         let memory_mb = self.memory_limit.unwrap_or(64);
-        let item_bytes_max = self.max_item_size.unwrap_or(ITEM_BYTES_MAX);
-        if item_bytes_max as u64 > memory_mb * MEBI / 2 {
-            return Err(ConfigError::Usage(format!(
-                "-I {item_bytes_max} with -m {memory_mb}: \
-                 Cannot set item size limit higher than 1/2 of memory max."
-            )));
-        }
+        let item_bytes_max = self.item_bytes_max(memory_mb)?;
         let mut warnings = self.without_effect(&options);
         let listen = self.addresses(name);
         let cluster = self.cluster.clone().resolve(&listen, &mut warnings)?;
@@ -88,6 +82,18 @@ impl RawConfig {
             name,
             warnings,
         })
+    }
+
+    /// The greatest size of an item, which needs twice its memory.
+    fn item_bytes_max(&self, memory_mb: u64) -> Result<usize, ConfigError> {
+        let item_bytes_max = self.max_item_size.unwrap_or(ITEM_BYTES_MAX);
+        if item_bytes_max as u64 > memory_mb * MEBI / 2 {
+            return Err(ConfigError::Usage(format!(
+                "-I {item_bytes_max} with -m {memory_mb}: \
+                 Cannot set item size limit higher than 1/2 of memory max."
+            )));
+        }
+        Ok(item_bytes_max)
     }
 
     /// The time between snapshots, which needs a snapshot file.
