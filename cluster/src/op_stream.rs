@@ -53,7 +53,7 @@ pub struct NewOp {
     pub for_ns: u64,
 }
 
-/// What a worker knows of an owner, for [`OpStreams::tick`].
+/// The contact of a worker with an owner, for [`OpStreams::tick`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OwnerContact {
     /// When the worker's link to the owner last made progress: an ack or answers.
