@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::replica::{NodeTime, ReplicaOptions};
+use crate::position::NodeTime;
+use crate::replica::ReplicaOptions;
 use crate::rules::Bug;
 
 /// When this node sent the last heartbeat that the controller answered. There is one for each node.

@@ -9,6 +9,7 @@
 //! reserved u16, 0`, then its body.
 
 mod ack;
+mod chunk;
 mod copies;
 mod fields;
 mod forward;
@@ -17,9 +18,8 @@ mod records;
 mod tests;
 
 pub use self::ack::{KeepAlive, Ping, StreamAck, StreamAckWriter, StreamDone, StreamRefusal};
-pub use self::copies::{
-    Adopt, Chunk, ChunkReader, ChunkWriter, ExportedResult, Pull, Restart, StreamResults, TermCheck,
-};
+pub use self::chunk::{Chunk, ChunkReader, ChunkWriter, ExportedResult, StreamResults};
+pub use self::copies::{Adopt, Pull, Restart, TermCheck};
 pub use self::forward::{
     Answers, AnswersWriter, Exception, ExceptionKind, Forward, ForwardHead, ForwardOp,
     ForwardWriter, op_flags,

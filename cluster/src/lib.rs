@@ -6,6 +6,7 @@
 //! The agreed state:
 //!
 //! * [`id`]: nodes, incarnations, partitions, copies, terms, op streams, links.
+//! * [`position`], [`route`]: records and times; the destination of an operation.
 //! * [`placement`]: key → partition → the nodes that should hold it.
 //! * [`map`]: the state that Raft replicates: the holders of each partition, and the commands that
 //!   change them.
@@ -36,9 +37,11 @@ pub mod op_stream;
 pub mod parked_reply;
 pub mod partition_header;
 pub mod placement;
+pub mod position;
 pub mod receive_stream;
 pub mod replica;
 pub mod replica_set;
+pub mod route;
 mod rules;
 pub mod send_stream;
 

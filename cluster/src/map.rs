@@ -11,6 +11,7 @@ pub mod clocks;
 pub mod command;
 pub mod controller;
 pub mod delta;
+mod transition;
 
 use std::collections::BTreeMap;
 
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, Member, NODES_MAX, PartitionOwners, Placement};
+use crate::route::Route;
 
 pub use command::{MapAnswer, MapCommand, MapRefusal, Transition};
 pub use delta::{Delta, Deltas, Since};
@@ -157,6 +159,18 @@ impl PartitionEntry {
     /// All copies, the learner last.
     pub fn copies(&self) -> impl Iterator<Item = CopyId> + '_ {
         self.in_sync.iter().chain(&self.learner).copied()
+    }
+
+    /// The destination of operations.
+    #[must_use]
+    pub fn route(&self) -> Option<Route> {
+        self.primary.map(|primary| Route { term: self.term, primary })
+    }
+
+    /// The copy on this incarnation of a node, if the node holds one.
+    #[must_use]
+    pub fn copy_on(&self, node: NodeId, incarnation: Incarnation) -> Option<CopyId> {
+        self.copies().find(|copy| copy.node == node && copy.incarnation == incarnation)
     }
 
     /// The in-sync copy on a node.

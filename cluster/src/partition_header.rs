@@ -6,7 +6,7 @@
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::id::Term;
-use crate::replica::{ApplyPosition, NodeTime};
+use crate::position::{ApplyPosition, NodeTime};
 use crate::replica_set::{LINKS_MAX, SetIndex};
 
 /// The work that batches may do on a partition.

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
     use crate::frames::{FrameKind, StreamAck, cut};
     use crate::id::Term;
-    use crate::replica::Position;
+    use crate::position::Position;
 
     fn refused(partition: u16, term: u32, end: u64) -> StreamRefusal {
         StreamRefusal {

@@ -15,15 +15,18 @@
 
 mod backup;
 mod event;
+mod export_cursor;
 mod options;
 mod primary;
 mod progress;
+mod proposal;
 
 pub use self::event::{
-    AckMode, Admission, ApplyPosition, CallContext, Environment, NodeTime, OpenCause, Opening,
-    Position, Refusal, ReplicaEvent, Route, StateMachine,
+    AckMode, Admission, CallContext, Environment, OpenCause, Opening, ReplicaEvent, StateMachine,
 };
 pub use self::options::ReplicaOptions;
+pub use crate::position::{ApplyPosition, NodeTime, Position};
+pub use crate::route::{Refusal, Route};
 
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@
 //! * [`Control`]: a node's part in the control plane, and the server's interface to it.
 //! * [`ControlTransport`]: the calls between nodes, which the server carries.
 //! * [`ControlStore`]: the data directory.
-//! * `rpc`, `raft_network`: the calls, and their delivery.
+//! * `rpc`, `raft_network`: the calls, and their delivery; `raft_types`: the types of Raft.
 //! * `map_watch`: the newest map, and the watchers of it.
 //! * `failure_detector`: the nodes with recent heartbeats.
 //!
@@ -23,6 +23,7 @@ mod failure_detector;
 mod handle;
 mod map_watch;
 mod raft_network;
+mod raft_types;
 mod rpc;
 mod store;
 

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId};
-use cluster::map::{MapAnswer, MapCommand, MapRefusal};
 use openraft::error::{
     Fatal, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable as RaftUnreachable,
 };
@@ -21,10 +20,10 @@ use openraft::raft::{
 };
 use openraft::{BasicNode, OptionalSend, RaftNetwork, RaftNetworkFactory, Snapshot, Vote};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use crate::map_watch::MapPublisher;
+use crate::raft_types::{Types, node_id};
 use crate::rpc::{self, Declined, Envelope, Install, RpcReply, RpcRequest, Sender};
 
 /// The bytes of a snapshot in one call: far below the longest control frame.
@@ -35,26 +34,6 @@ const BACKOFF: Duration = Duration::from_millis(100);
 const CHUNK_TTL: Duration = Duration::from_secs(1);
 /// The most addresses kept beside the map's.
 const ADDRESSES_MAX: usize = 4096;
-
-openraft::declare_raft_types!(
-    /// The types that openraft replicates.
-    pub(crate) Types:
-        D = MapCommand,
-        R = Applied,
-        NodeId = u64,
-        Node = BasicNode,
-        Entry = openraft::Entry<Types>,
-        SnapshotData = Bytes,
-        AsyncRuntime = openraft::TokioRuntime,
-);
-
-/// The result of applying an entry.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Applied {
-    pub(crate) ver: u64,
-    /// None for an entry of Raft's own.
-    pub(crate) answer: Option<Result<MapAnswer, MapRefusal>>,
-}
 
 /// The pending answer of a call.
 pub type CallFuture = Pin<Box<dyn Future<Output = Result<Bytes, Unreachable>> + Send>>;
@@ -183,11 +162,6 @@ impl RpcClient {
         let address = self.address(to).ok_or(Unreachable::Lost)?;
         self.call(Some(to), &address, call, ttl).await
     }
-}
-
-/// A node's id in the map from its id in Raft, which is the same number.
-pub(crate) fn node_id(raft_id: u64) -> NodeId {
-    NodeId(u32::try_from(raft_id).unwrap_or(u32::MAX))
 }
 
 impl RaftNetworkFactory<Types> for RpcClient {

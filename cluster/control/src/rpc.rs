@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::failure_detector::LastHeard;
-use crate::raft_network::Types;
+use crate::raft_types::Types;
 
 /// The version of the encoding. A node that receives another version declines.
 const VERSION: u8 = 2;

@@ -1,18 +1,20 @@
 //! The data directory: the node's identity, Raft's vote and log, and the last snapshot of the map.
 //!
-//! Here: the file, its tables, the identity, opening the file again after a fault. Not here: Raft's
-//! writes (`raft_log`), snapshots (`state_machine`), the speed of the disk (`health`).
+//! Here: the tables, the identity, opening the file again after a fault. Not here: the files of the
+//! directory (`directory`), Raft's writes (`raft_log`), snapshots (`state_machine`), the speed of
+//! the disk (`health`).
 //!
 //! The data is in one redb file, `control.redb`. Every write is synced before it is reported done,
 //! except `committed`, which becomes durable with the next write: if it is lost, the leader sends
 //! it again.
 
+mod directory;
+mod error;
 pub(crate) mod health;
 pub(crate) mod raft_log;
 pub(crate) mod state_machine;
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,14 +23,14 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use parking_lot::Mutex;
 use redb::backends::InMemoryBackend;
-use redb::{
-    Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _, TableDefinition,
-    WriteTransaction,
-};
+use redb::{Database, Durability, ReadableDatabase as _, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use health::DiskHealth;
+use self::directory::{builder, lock, rewrite, room};
+pub use self::error::StoreError;
+pub(crate) use self::error::Wrap;
+use self::health::DiskHealth;
 
 const FACTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("facts");
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
@@ -39,9 +41,6 @@ const ADDRESS: &str = "address";
 const PROBE: &str = "probe";
 /// The version of the tables and their contents. Other versions are not read.
 const FORMAT_VERSION: u32 = 1;
-
-/// The file has a few megabytes; by default redb would cache up to a gigabyte.
-const CACHE_BYTES: usize = 8 << 20;
 
 /// The identity of a node, as stored in its data directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,109 +64,6 @@ pub struct Membership {
     pub is_founder: bool,
 }
 
-/// The reason why the store cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The system refuses access to the directory, or to a file in it.
-    #[error("data directory: {}: {source}", path.display())]
-    Directory {
-        /// The directory or file.
-        path: PathBuf,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// Another process has locked the directory.
-    #[error(
-        "data directory {} is in use by {by}: each server needs a directory of its own",
-        path.display()
-    )]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-        /// The process, as far as known.
-        by: String,
-    },
-    /// The file exists but is damaged.
-    #[error(
-        "control log {} is damaged ({what}): restore the file from a copy, or move {} away and start \
-         with an empty directory; the node then joins its cluster as a new one. It holds no counters",
-        path.display(),
-        path.parent().unwrap_or(path).display()
-    )]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// The damage, in short.
-        what: String,
-    },
-    /// The directory was copied: its node runs somewhere else.
-    #[error(
-        "the node of this data directory runs at {address}: the directory was copied while in use. \
-         Start with an empty one"
-    )]
-    Copied {
-        /// The address at which the node runs.
-        address: String,
-    },
-    /// An error of the database.
-    #[error("the control log: {0}")]
-    Database(#[source] Box<redb::Error>),
-    /// The contents have another format, or are invalid.
-    #[error("the control log: {0} is not readable")]
-    Unreadable(&'static str),
-    /// The runtime ended during a write.
-    #[error("the control log: interrupted")]
-    Interrupted,
-    /// The file was closed after a fault, and was not opened again yet.
-    #[error("the control log: closed after a fault")]
-    Closed,
-}
-
-impl StoreError {
-    /// The same error, with the file concerned.
-    fn at(self, path: Option<&Path>) -> Self {
-        let Some(path) = path else { return self };
-        let path = path.to_owned();
-        match self {
-            Self::Unreadable(what) => {
-                Self::Damaged { path, what: format!("{what} is not readable") }
-            }
-            Self::Database(error) => match *error {
-                redb::Error::Io(source) if source.kind() != io::ErrorKind::InvalidData => {
-                    Self::Directory { path, source }
-                }
-                redb::Error::DatabaseAlreadyOpen => {
-                    let path = path.parent().map_or(path.clone(), Path::to_owned);
-                    Self::InUse { path, by: "another process".to_owned() }
-                }
-                error => Self::Damaged { path, what: error.to_string() },
-            },
-            other => other,
-        }
-    }
-}
-
-impl<E: Into<redb::Error>> From<Wrapped<E>> for StoreError {
-    fn from(Wrapped(error): Wrapped<E>) -> Self {
-        Self::Database(Box::new(error.into()))
-    }
-}
-
-/// Converts redb's errors; it has one type for each of its calls.
-pub(crate) struct Wrapped<E>(E);
-
-pub(crate) trait Wrap<T> {
-    fn wrap(self) -> Result<T, StoreError>;
-}
-
-impl<T, E: Into<redb::Error>> Wrap<T> for Result<T, E> {
-    fn wrap(self) -> Result<T, StoreError> {
-        self.map_err(|error| Wrapped(error).into())
-    }
-}
-
-/// The free space that the probe checks for.
-const ROOM_BYTES: usize = 64 << 10;
 /// The longest wait for users of a failed file, before it can be opened again.
 const LET_GO_MAX: Duration = Duration::from_secs(2);
 
@@ -468,79 +364,6 @@ impl StoreInner {
         self.health.reset();
         Ok(())
     }
-}
-
-/// Opens a file that failed, by copying its contents to a new file. After a failed sync the system
-/// may show contents that are not on the disk, and a second sync would not report that.
-fn rewrite(file: &Path) -> Result<Database, StoreError> {
-    let failed = |source| StoreError::Directory { path: file.to_owned(), source };
-    // The file is never created here: a node without its vote could vote twice.
-    let old = builder().open(file).wrap()?;
-    let beside = file.with_extension("redb.new");
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
-        _ => {}
-    }
-    let new = builder().create(&beside).wrap()?;
-    let read = old.begin_read().wrap()?;
-    commit(&new, Durability::Immediate, |write| {
-        let mut log = write.open_table(LOG).wrap()?;
-        for row in read.open_table(LOG).wrap()?.iter().wrap()? {
-            let (index, entry) = row.wrap()?;
-            log.insert(index.value(), entry.value()).wrap()?;
-        }
-        let mut facts = write.open_table(FACTS).wrap()?;
-        for row in read.open_table(FACTS).wrap()?.iter().wrap()? {
-            let (name, fact) = row.wrap()?;
-            facts.insert(name.value(), fact.value()).wrap()?;
-        }
-        Ok(())
-    })?;
-    drop(read);
-    fs::rename(&beside, file).map_err(failed)?;
-    let directory = file.parent().unwrap_or(Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
-    Ok(new)
-}
-
-/// Checks that there is free space in a directory. The control log needs it now and then, and not
-/// every write would notice the lack.
-fn room(directory: &Path) -> io::Result<()> {
-    let path = directory.join("probe");
-    let written = fs::write(&path, vec![0; ROOM_BYTES]);
-    let removed = fs::remove_file(&path);
-    written.and(removed)
-}
-
-/// Locks the directory for this process. The file `lock` contains its id.
-fn lock(directory: &Path) -> Result<File, StoreError> {
-    let path = directory.join("lock");
-    let failed = |source| StoreError::Directory { path: path.clone(), source };
-    let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
-    let mut file = opened.map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(fs::TryLockError::WouldBlock) => {
-            let mut pid = String::new();
-            let _ = file.read_to_string(&mut pid);
-            let by = match pid.trim().parse::<u32>() {
-                Ok(pid) => format!("process {pid}"),
-                Err(_) => "another process".to_owned(),
-            };
-            return Err(StoreError::InUse { path: directory.to_owned(), by });
-        }
-        Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
-    }
-    // A full disk does not prevent the start: the id is only for operators.
-    let _ = file.set_len(0).and_then(|()| file.rewind());
-    let _ = writeln!(file, "{}", std::process::id());
-    Ok(file)
-}
-
-fn builder() -> Builder {
-    let mut builder = Builder::new();
-    builder.set_cache_size(CACHE_BYTES);
-    builder
 }
 
 fn commit<T>(

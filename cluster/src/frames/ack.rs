@@ -5,7 +5,7 @@ use super::fields::{Fields, put_position, put_stream};
 use super::{FrameError, FrameKind, begin, end};
 use crate::id::OpStreamId;
 use crate::id::{Partition, Term};
-use crate::replica::Position;
+use crate::position::Position;
 
 const REFUSED_BYTES: usize = 30;
 const DONE_BYTES: usize = 26;

@@ -4,7 +4,7 @@ use super::FrameError;
 use crate::id::OpStreamId;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::map::TERM_MAX;
-use crate::replica::Position;
+use crate::position::Position;
 
 /// Removes fields from the front of a body.
 #[derive(Debug, Clone, Copy)]

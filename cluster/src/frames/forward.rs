@@ -5,7 +5,7 @@ use super::fields::{Fields, put_copy, put_stream, term};
 use super::{FrameError, FrameKind, begin, end};
 use crate::id::OpStreamId;
 use crate::id::{CopyId, Partition, Term};
-use crate::replica::{Refusal, Route};
+use crate::route::{Refusal, Route};
 
 /// The bits of [`ForwardOp::op_flags`] that the data plane reads. The other bits belong to the
 /// server.

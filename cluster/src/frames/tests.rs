@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::id::OpStreamId;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::replica::{Position, Refusal, Route};
+use crate::position::Position;
+use crate::route::{Refusal, Route};
 
 fn op_stream() -> impl Strategy<Value = OpStreamId> {
     (any::<u32>(), any::<u64>(), any::<u16>(), any::<u32>()).prop_map(

@@ -1,21 +1,17 @@
 //! Applies commands to the map.
 //!
-//! Here: every rule that a command must pass. Not here: whether the command is useful
-//! (`controller`).
-//!
-//! The rules keep counts: a copy that becomes primary is in sync, a copy that becomes in sync was
-//! the learner, and a partition begins anew only when no copy can come back.
+//! Here: every rule that a command must pass. Not here: the rules of a change to a partition
+//! (`transition`), and whether the command is useful (`controller`).
 
 use super::command::{
-    CHANGES_MAX, FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapChange, MapCommand,
-    MapRefusal, Setting, Transition, YES,
+    FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapCommand, MapRefusal, Setting, YES,
 };
 use super::delta::{Delta, DeltaItem};
 use super::{
     ADDRESS_BYTES_MAX, BODY_BYTES_MAX, LIMITS_BYTES_MAX, LIMITS_MAX, Map, MapHeader, MapLimit,
-    MapNode, NAME_BYTES_MAX, NodeDescription, NodeState, PartitionEntry, TERM_MAX, WEIGHT_MAX,
+    MapNode, NAME_BYTES_MAX, NodeDescription, NodeState, WEIGHT_MAX,
 };
-use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::id::{Incarnation, NodeId};
 use crate::placement::{COPIES_MAX, NODES_MAX};
 
 /// The settings that nodes set themselves.
@@ -119,7 +115,11 @@ impl Map {
         Ok((MapAnswer::Registered(id), items))
     }
 
-    fn node(&self, id: NodeId, incarnation: Incarnation) -> Result<&MapNode, MapRefusal> {
+    pub(super) fn node(
+        &self,
+        id: NodeId,
+        incarnation: Incarnation,
+    ) -> Result<&MapNode, MapRefusal> {
         let node = self.nodes.get(&id).ok_or(MapRefusal::UnknownNode)?;
         if node.incarnation == incarnation { Ok(node) } else { Err(MapRefusal::OtherIncarnation) }
     }
@@ -218,163 +218,6 @@ impl Map {
         let is_new = settings != self.settings;
         Ok(if is_new { vec![DeltaItem::Settings(settings)] } else { Vec::new() })
     }
-
-    fn change_partitions(
-        &self,
-        changes: &[MapChange],
-    ) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
-        if changes.len() > CHANGES_MAX {
-            return Err(MapRefusal::OutOfBounds);
-        }
-        let mut items: Vec<(Partition, PartitionEntry)> = Vec::new();
-        let mut answers = Vec::with_capacity(changes.len());
-        for change in changes {
-            let partition = change.partition;
-            // A second change of a partition in the same command sees the first.
-            let before =
-                items.iter().rev().find(|(at, _)| *at == partition).map(|(_, entry)| entry);
-            let entry = before.or_else(|| self.entry(partition));
-            let after = entry.ok_or(MapRefusal::UnknownPartition).and_then(|entry| {
-                if entry.ver != change.ver {
-                    return Err(MapRefusal::OtherVersion(change.ver.into()));
-                }
-                let mut after = self.step(entry, change.transition)?;
-                after.ver = entry.ver.checked_add(1).ok_or(MapRefusal::UsedUp)?;
-                Ok(after)
-            });
-            answers.push(after.map(|entry| items.push((partition, entry))));
-        }
-        let items = items.into_iter().map(|(at, entry)| DeltaItem::Partition(at, entry)).collect();
-        Ok((MapAnswer::Changes(answers), items))
-    }
-
-    /// The entry after a transition.
-    fn step(
-        &self,
-        entry: &PartitionEntry,
-        transition: Transition,
-    ) -> Result<PartitionEntry, MapRefusal> {
-        let mut after = entry.clone();
-        if let Transition::Reset { node, incarnation, waited } = transition {
-            self.check_lost(entry, waited)?;
-            let copy = self.new_copy(&mut after, node, incarnation)?;
-            after.era = entry
-                .era
-                .checked_add(u32::from(!entry.in_sync.is_empty()))
-                .ok_or(MapRefusal::UsedUp)?;
-            after.in_sync = vec![copy];
-            after.learner = None;
-            lead(&mut after, copy)?;
-            return Ok(after);
-        }
-        let primary = entry.primary.ok_or(MapRefusal::NoPrimary)?;
-        let in_sync = |copy: CopyId| match entry.in_sync.contains(&copy) {
-            true if copy == primary => Err(MapRefusal::IsPrimary),
-            true => Ok(copy),
-            false => Err(MapRefusal::NotInSync),
-        };
-        match transition {
-            Transition::SetLearner(node, incarnation) => {
-                if entry.in_sync.len() >= COPIES_MAX {
-                    return Err(MapRefusal::EnoughCopies);
-                }
-                if entry.in_sync_on(node).is_some() {
-                    return Err(MapRefusal::HasCopy);
-                }
-                if entry.learner.is_some_and(|learner| self.is_living(learner)) {
-                    return Err(MapRefusal::EnoughCopies);
-                }
-                after.learner = Some(self.new_copy(&mut after, node, incarnation)?);
-            }
-            Transition::DropLearner(copy) => {
-                if entry.learner != Some(copy) {
-                    return Err(MapRefusal::NotLearner);
-                }
-                after.learner = None;
-            }
-            Transition::AddInSync(copy) => {
-                if entry.learner != Some(copy) {
-                    return Err(MapRefusal::NotLearner);
-                }
-                self.living(copy)?;
-                if entry.in_sync.len() >= COPIES_MAX {
-                    return Err(MapRefusal::EnoughCopies);
-                }
-                after.in_sync.push(copy);
-                after.learner = None;
-            }
-            Transition::RemoveInSync(copy) => {
-                let copy = in_sync(copy)?;
-                after.in_sync.retain(|other| *other != copy);
-                if !after.in_sync.iter().any(|&left| self.is_living(left)) {
-                    return Err(MapRefusal::LastCopy);
-                }
-                after.transfer_to = entry.transfer_to.filter(|to| *to != copy);
-            }
-            Transition::SetTransfer(to) => {
-                after.transfer_to = to.map(in_sync).transpose()?;
-                after.transfer_to.map(|to| self.living(to)).transpose()?;
-            }
-            Transition::Transfer(copy) => {
-                in_sync(copy)?;
-                if entry.transfer_to != Some(copy) {
-                    return Err(MapRefusal::NotWanted);
-                }
-                // The target may have died a moment ago. Then the transfer is refused, and the
-                // controller removes that copy.
-                self.living(copy)?;
-                lead(&mut after, copy)?;
-            }
-            Transition::Promote(copy) => {
-                self.living(in_sync(copy)?)?;
-                after.in_sync.retain(|other| *other != primary);
-                lead(&mut after, copy)?;
-            }
-            Transition::Reset { .. } => {}
-        }
-        Ok(after)
-    }
-
-    fn living(&self, copy: CopyId) -> Result<(), MapRefusal> {
-        if self.is_living(copy) { Ok(()) } else { Err(MapRefusal::NotLiving) }
-    }
-
-    /// Checks that no in-sync copy can come back. With `waited` and `lost_after_ms` set, dead nodes
-    /// count as lost too.
-    fn check_lost(&self, entry: &PartitionEntry, waited: bool) -> Result<(), MapRefusal> {
-        let waited = waited && self.settings.lost_after_ms.is_some();
-        let is_lost = |&copy: &CopyId| self.is_removed(copy) || waited && !self.is_living(copy);
-        if entry.in_sync.iter().all(is_lost) { Ok(()) } else { Err(MapRefusal::MayReturn) }
-    }
-
-    /// Assigns another copy of the partition, on a living node with a weight.
-    fn new_copy(
-        &self,
-        entry: &mut PartitionEntry,
-        node: NodeId,
-        incarnation: Incarnation,
-    ) -> Result<CopyId, MapRefusal> {
-        let found = self.node(node, incarnation)?;
-        if found.state == NodeState::Dead {
-            return Err(MapRefusal::NotLiving);
-        }
-        if found.description.weight == 0 {
-            return Err(MapRefusal::WrongState);
-        }
-        entry.assigned = entry.assigned.checked_add(1).ok_or(MapRefusal::UsedUp)?;
-        Ok(CopyId { node, incarnation, assignment: entry.assigned })
-    }
-}
-
-/// Makes a copy the primary of the next term.
-fn lead(entry: &mut PartitionEntry, copy: CopyId) -> Result<(), MapRefusal> {
-    if entry.term.0 >= TERM_MAX {
-        return Err(MapRefusal::UsedUp);
-    }
-    entry.term = Term(entry.term.0 + 1);
-    entry.primary = Some(copy);
-    entry.transfer_to = None;
-    Ok(())
 }
 
 fn is_name(name: &str) -> bool {

@@ -1,7 +1,7 @@
 //! The end of an operation: its outcome, and which operation ended.
 
 use crate::id::Partition;
-use crate::replica::Refusal;
+use crate::route::Refusal;
 
 /// The outcome of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! Op streams: numbers, sendings, answers, ends.
 
 use super::*;
-use crate::frames::{AnswersWriter, Forward, FrameKind, cut};
+use crate::frames::{Answers, AnswersWriter, ExceptionKind, Forward, FrameKind, cut, op_flags};
+use crate::id::CopyId;
+use crate::route::{Refusal, Route};
 
 const OWNER: NodeId = NodeId(2);
 

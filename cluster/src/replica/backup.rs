@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 
-use super::event::{CallContext, Environment, Position, StateMachine};
+use super::event::{CallContext, Environment, StateMachine};
 use super::{Core, Replica, RoleState};
 use crate::frames::{
     Adopt, ChunkReader, FrameError, Pull, RecordResult, Restart, StreamRefusal, TermCheck,
 };
 use crate::id::Term;
 use crate::partition_header::{HeaderState, PartitionHeader};
+use crate::position::{ApplyPosition, Position};
 use crate::receive_stream::ReceiveStream;
-use crate::replica::ApplyPosition;
 
 /// A copy that is being made. It pulls chunks, which arrive in one order with the records around
 /// them. Records before the first chunk are not for this copy; those after it are.

@@ -4,54 +4,12 @@ use bytes::Bytes;
 
 use crate::dedup_log::CopyGeneration;
 use crate::frames::{ChunkWriter, KeyState, RecordResult};
-use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::id::{LinkIndex, OpStreamId};
-use crate::map::PartitionEntry;
+use crate::id::{CopyId, LinkIndex, OpStreamId, Partition, Term};
 use crate::map::command::MapChange;
 use crate::partition_header::PartitionHeader;
+use crate::position::{ApplyPosition, NodeTime};
 use crate::replica_set::{ReplicaSet, SetIndex};
-
-/// The clocks of a node, in nanoseconds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct NodeTime {
-    /// Time since some origin; never goes back. For timers and deadlines.
-    pub mono_ns: u64,
-    /// Time since 1970, by the node's wall clock; may be wrong, and may jump.
-    pub wall_ns: u64,
-}
-
-/// A position in the history of a partition. Two copies at the same position hold the same state,
-/// because a term has one primary, which numbers its records one by one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Position {
-    /// The term in which the record was made.
-    pub term: Term,
-    /// Counts the records of the partition, from 1; 0 before the first.
-    pub lsn: u64,
-}
-
-/// The destination of a partition's operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Route {
-    /// The term to stamp on the operation.
-    pub term: Term,
-    /// The primary in that term.
-    pub primary: CopyId,
-}
-
-impl PartitionEntry {
-    /// The destination of operations.
-    #[must_use]
-    pub fn route(&self) -> Option<Route> {
-        self.primary.map(|primary| Route { term: self.term, primary })
-    }
-
-    /// The copy on this incarnation of a node, if the node holds one.
-    #[must_use]
-    pub fn copy_on(&self, node: NodeId, incarnation: Incarnation) -> Option<CopyId> {
-        self.copies().find(|copy| copy.node == node && copy.incarnation == incarnation)
-    }
-}
+use crate::route::{Refusal, Route};
 
 /// The moment at which an operation is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,36 +18,6 @@ pub enum AckMode {
     Replica,
     /// At once, while the backups are at most `owner_lag_ns` behind.
     Owner,
-}
-
-/// The reason for refusing an operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// The deadline had passed.
-    Expired,
-    /// The change of the partition's primary takes too long.
-    Moving,
-    /// A queue is full.
-    Busy,
-    /// The node had no contact to the controller for a time after which the partition may have been
-    /// given up.
-    Stopped,
-    /// The op stream is done with the number: this is a late copy of an old sending.
-    Stale,
-    /// The primary, or a mandatory copy, is unreachable.
-    Unreachable,
-}
-
-/// The time and the position at which an operation is applied.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ApplyPosition {
-    /// The partition's time, in nanoseconds since 1970; the only time that a state may contain.
-    pub pt_ns: u64,
-    /// The term.
-    pub term: Term,
-    /// The lsn that a record of the change gets. With the term it makes a number that is never used
-    /// twice, so cas uniques and leases are made of both.
-    pub lsn: u64,
 }
 
 /// The reason for opening the parked batches of a partition.

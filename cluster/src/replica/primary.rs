@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 
 use super::Core;
-use super::event::{CallContext, Environment, Refusal, ReplicaEvent, Route, StateMachine};
+use super::event::{CallContext, Environment, ReplicaEvent, StateMachine};
 use super::progress::PeerProgress;
 use crate::id::CopyId;
 use crate::map::command::MapChange;
+use crate::route::{Refusal, Route};
 use crate::rules::Bug;
 
 /// The primary of one term.

@@ -1,21 +1,19 @@
-//! The primary's view of the other copies: which of them follow, which an answer waits for, which
-//! must be removed.
-
-use bytes::Bytes;
+//! The primary's view of the other copies: which of them follow, and which an answer waits for.
+//!
+//! Not here: the changes of the map that follow from it (`proposal`).
 
 use super::Core;
 use super::event::{CallContext, Environment, OpenCause, Opening, ReplicaEvent, StateMachine};
+use super::export_cursor::ExportCursor;
 use super::primary::Primary;
 use crate::frames::{self, Adopt, Chunk, ChunkWriter, Pull, Restart, StreamRefusal};
-use crate::id::{CopyId, Incarnation, NodeId};
-use crate::id::{LinkIndex, OpStreamId};
-use crate::map::command::{MapChange, Transition};
-use crate::replica::ApplyPosition;
+use crate::id::{CopyId, LinkIndex};
+use crate::position::ApplyPosition;
 use crate::replica_set::{LINKS_MAX, ReplicaSet};
 use crate::rules::Bug;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum ProgressState {
+pub(super) enum ProgressState {
     /// The copy got no frame in this term: it has not pulled, or is unreachable.
     Waits,
     /// The copy was asked to follow, and has not answered.
@@ -29,12 +27,12 @@ enum ProgressState {
 /// Another copy of the partition, and its progress.
 #[derive(Debug, Clone)]
 pub(super) struct PeerProgress {
-    copy: CopyId,
-    link: Option<LinkIndex>,
+    pub(super) copy: CopyId,
+    pub(super) link: Option<LinkIndex>,
     pub(super) in_sync: bool,
     /// Whether every answer waits for this copy.
-    mandatory: bool,
-    state: ProgressState,
+    pub(super) mandatory: bool,
+    pub(super) state: ProgressState,
     /// The position where its `Adopt` or first `Chunk` ends. Earlier refusals belong to another
     /// copy.
     origin: u64,
@@ -43,10 +41,10 @@ pub(super) struct PeerProgress {
     /// The cursor of the chunk that the copy requested.
     pull: Option<ExportCursor>,
     /// The position where its last chunk ends.
-    whole_at: Option<u64>,
+    pub(super) whole_at: Option<u64>,
     /// The position of the last record that was answered without this copy.
-    needed: u64,
-    since_ns: u64,
+    pub(super) needed: u64,
+    pub(super) since_ns: u64,
 }
 
 impl PeerProgress {
@@ -73,56 +71,6 @@ impl PeerProgress {
 
 /// More than the bytes of a chunk without keys and results.
 const FIELDS_BYTES: usize = 128;
-
-/// The position in an export: first come the keys, then the results.
-#[derive(Debug, Clone)]
-enum ExportCursor {
-    /// The state machine's cursor; none at the start.
-    Keys(Option<Bytes>),
-    Results(Option<(OpStreamId, u64)>),
-}
-
-impl ExportCursor {
-    fn encode(&self) -> Bytes {
-        match self {
-            Self::Keys(cursor) => [&[0], cursor.as_deref().unwrap_or_default()].concat().into(),
-            Self::Results(None) => Bytes::from_static(&[1]),
-            Self::Results(Some((stream, number))) => [
-                &[1][..],
-                &stream.node.0.to_be_bytes(),
-                &stream.incarnation.0.to_be_bytes(),
-                &stream.worker.to_be_bytes(),
-                &stream.owner.0.to_be_bytes(),
-                &number.to_be_bytes(),
-            ]
-            .concat()
-            .into(),
-        }
-    }
-
-    /// Returns none for an invalid cursor.
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        match bytes {
-            [0, cursor @ ..] => Some(Self::Keys(Some(Bytes::copy_from_slice(cursor)))),
-            [1] => Some(Self::Results(None)),
-            [1, rest @ ..] => {
-                let (node, rest) = rest.split_first_chunk()?;
-                let (incarnation, rest) = rest.split_first_chunk()?;
-                let (worker, rest) = rest.split_first_chunk()?;
-                let (owner, rest) = rest.split_first_chunk()?;
-                let number = u64::from_be_bytes(rest.try_into().ok()?);
-                let stream = OpStreamId {
-                    node: NodeId(u32::from_be_bytes(*node)),
-                    incarnation: Incarnation(u64::from_be_bytes(*incarnation)),
-                    worker: u16::from_be_bytes(*worker),
-                    owner: NodeId(u32::from_be_bytes(*owner)),
-                };
-                Some(Self::Results(Some((stream, number))))
-            }
-            _ => None,
-        }
-    }
-}
 
 impl<O> Primary<O> {
     /// The copies that every answer waits for.
@@ -159,7 +107,11 @@ impl<O> Primary<O> {
     }
 
     /// Updates the header's set of links, and the positions on them.
-    fn set_changed<M, N: Environment>(&self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
+    pub(super) fn set_changed<M, N: Environment>(
+        &self,
+        core: &Core,
+        ctx: &mut CallContext<'_, M, N, O>,
+    ) {
         let is_in = |peer: &&PeerProgress| {
             matches!(peer.state, ProgressState::Asked | ProgressState::Joined)
         };
@@ -380,95 +332,14 @@ impl<O> Primary<O> {
         self.set_changed(core, ctx);
         self.advance(core, ctx);
     }
-
-    /// Proposes the due transition to the controller, and repeats it after `propose_ns`.
-    pub(super) fn propose<M, N: Environment>(
-        &mut self,
-        core: &Core,
-        ctx: &mut CallContext<'_, M, N, O>,
-    ) {
-        if core.options.rules.lack(Bug::DropSilentBackup) {
-            self.drop_silent(core, ctx);
-        }
-        let Some(transition) = self.proposed_transition(core, ctx) else { return };
-        let change = MapChange { partition: core.partition, ver: core.entry.ver, transition };
-        let now_ns = ctx.now.mono_ns;
-        let is_due = self.proposed.is_none_or(|(asked, at_ns)| {
-            asked != change || now_ns.saturating_sub(at_ns) >= core.options.propose_ns
-        });
-        if is_due {
-            self.proposed = Some((change, now_ns));
-            ctx.events.push(ReplicaEvent::Ask(change));
-        }
-    }
-
-    /// Runs only if the model leaves out a rule.
-    fn drop_silent<M, N: Environment>(&mut self, core: &Core, ctx: &mut CallContext<'_, M, N, O>) {
-        for place in 0..self.peers.len() {
-            let peer = &self.peers[place];
-            if peer.mandatory && silence_ns(peer, ctx) >= core.options.silent_ns {
-                let link = peer.link;
-                self.peers[place].mandatory = false;
-                self.set_changed(core, ctx);
-                if let Some(link) = link {
-                    removed(core, ctx, link);
-                }
-            }
-        }
-    }
-
-    fn proposed_transition<M, N: Environment>(
-        &self,
-        core: &Core,
-        ctx: &CallContext<'_, M, N, O>,
-    ) -> Option<Transition> {
-        let rules = core.options.rules;
-        let is_gone = |peer: &&PeerProgress| {
-            let is_slow_learner = !peer.in_sync
-                && peer.link.is_some_and(|link| {
-                    peer.state == ProgressState::Joined && ctx.node.quarters(link) >= 2
-                });
-            let is_silent = peer.mandatory && silence_ns(peer, ctx) >= core.options.silent_ns;
-            peer.state == ProgressState::Refused || is_slow_learner || is_silent
-        };
-        if let Some(peer) = self.peers.iter().find(is_gone) {
-            let step =
-                if peer.in_sync { Transition::RemoveInSync } else { Transition::DropLearner };
-            return Some(step(peer.copy));
-        }
-        if let Some(to) = self.transfer_to {
-            let set = ctx.node.set(ctx.header.set());
-            let is_drained = set
-                .mandatory()
-                .iter()
-                .enumerate()
-                .all(|(slot, &link)| ctx.node.acked(link) >= ctx.header.position(slot));
-            let is_joined = self.mandatory().all(PeerProgress::is_joined);
-            let is_in_sync = self.peers.iter().any(|peer| peer.copy == to && peer.in_sync);
-            let may = (is_drained && is_joined) || rules.lack(Bug::TransferUndrained);
-            return (is_in_sync && may).then_some(Transition::Transfer(to));
-        }
-        let is_ready = |peer: &&PeerProgress| {
-            let acked = peer.link.map_or(0, |link| ctx.node.acked(link));
-            let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
-            let holds_all = acked >= peer.needed || rules.lack(Bug::LearnerBehind);
-            let is_mandatory = peer.mandatory || rules.lack(Bug::LateMandatory);
-            !peer.in_sync && peer.is_joined() && is_whole && is_mandatory && holds_all
-        };
-        self.peers.iter().find(is_ready).map(|peer| Transition::AddInSync(peer.copy))
-    }
-}
-
-/// The time without an acknowledgement from a copy while bytes were outstanding.
-fn silence_ns<M, N: Environment, O>(peer: &PeerProgress, ctx: &CallContext<'_, M, N, O>) -> u64 {
-    match peer.link {
-        Some(link) => ctx.node.silence_ns(link, ctx.now),
-        None => ctx.now.mono_ns.saturating_sub(peer.since_ns),
-    }
 }
 
 /// Opens the batches that wait for a copy which is no longer mandatory.
-fn removed<M, N: Environment, O>(core: &Core, ctx: &mut CallContext<'_, M, N, O>, link: LinkIndex) {
+pub(super) fn removed<M, N: Environment, O>(
+    core: &Core,
+    ctx: &mut CallContext<'_, M, N, O>,
+    link: LinkIndex,
+) {
     let cause = OpenCause::Removed { link, up_to: ctx.node.end(link) };
     ctx.events.push(ReplicaEvent::Open(Opening { partition: core.partition, cause }));
 }

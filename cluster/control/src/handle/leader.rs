@@ -22,7 +22,8 @@ use tokio::time::{sleep, timeout};
 use super::rpc_server::runs_elsewhere;
 use super::state::LEASE_MAX;
 use super::{ControlNode, Raft, disk, heartbeat, step_down};
-use crate::raft_network::{CallError, Unreachable, node_id};
+use crate::raft_network::{CallError, Unreachable};
+use crate::raft_types::node_id;
 use crate::rpc::{ProposeReply, RpcRequest};
 use crate::store::encode;
 
@@ -323,41 +324,8 @@ pub(super) async fn decide(
     if map.head().is_none() || map.nodes().is_empty() && sender != node.id() {
         return ProposeReply::NotYet;
     }
-    if let MapCommand::Register { node_uuid, incarnation, description } = &command {
-        let me = node.id().unwrap_or_default();
-        let (_, voters) = node.published.voters();
-        let now = node.now();
-        let silent = {
-            let mut state = node.state.lock();
-            state.liveness.see(&map, &voters, me, now);
-            state.liveness.silent(&map, me, now)
-        };
-        for (&id, known) in map.nodes() {
-            let is_dead = known.state == NodeState::Dead;
-            if known.node_uuid == *node_uuid {
-                if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
-                    return ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere));
-                }
-                // A dead node that reaches few voters would be marked dead again at once, so it
-                // waits. A sender without a membership sends no heartbeats, because the reply with
-                // its id was lost; it was marked dead for that, so it is registered.
-                let sits = sender == Some(id);
-                if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
-                    return ProposeReply::NotYet;
-                }
-            } else if known.description.ring_name == description.ring_name
-                && known.description.peer_address == description.peer_address
-                && (is_dead || silent.contains(&id))
-            {
-                // The new process has the address of the old one, which has lost its data directory
-                // and cannot come back.
-                let forget = MapCommand::Forget(id, known.incarnation);
-                let commands = vec![MapCommand::Bury(id, known.incarnation), forget];
-                if write_all(&raft, commands).await.is_none() {
-                    return ProposeReply::NotYet;
-                }
-            }
-        }
+    if let Some(reply) = check_register(node, &raft, &map, &command, sender).await {
+        return reply;
     }
     match timeout(ttl, raft.client_write(command)).await {
         Ok(Ok(response)) => {
@@ -372,6 +340,55 @@ pub(super) async fn decide(
         }
         Ok(Err(_)) | Err(_) => ProposeReply::Unknown,
     }
+}
+
+/// Checks a node that registers, and removes the node whose address it took over. Returns the
+/// reply, if the command must not be written.
+async fn check_register(
+    node: &Arc<ControlNode>,
+    raft: &Raft,
+    map: &Map,
+    command: &MapCommand,
+    sender: Option<NodeId>,
+) -> Option<ProposeReply> {
+    let MapCommand::Register { node_uuid, incarnation, description } = command else {
+        return None;
+    };
+    let me = node.id().unwrap_or_default();
+    let (_, voters) = node.published.voters();
+    let now = node.now();
+    let silent = {
+        let mut state = node.state.lock();
+        state.liveness.see(map, &voters, me, now);
+        state.liveness.silent(map, me, now)
+    };
+    for (&id, known) in map.nodes() {
+        let is_dead = known.state == NodeState::Dead;
+        if known.node_uuid == *node_uuid {
+            if runs_elsewhere(node, id, *incarnation, &description.peer_address) {
+                return Some(ProposeReply::Answered(map.ver(), Err(MapRefusal::RunsElsewhere)));
+            }
+            // A dead node that reaches few voters would be marked dead again at once, so it waits.
+            // A sender without a membership sends no heartbeats, because the reply with its id was
+            // lost; it was marked dead for that, so it is registered.
+            let sits = sender == Some(id);
+            if sits && is_dead && known.incarnation == *incarnation && silent.contains(&id) {
+                return Some(ProposeReply::NotYet);
+            }
+        } else if known.description.ring_name == description.ring_name
+            && known.description.peer_address == description.peer_address
+            && (is_dead || silent.contains(&id))
+        {
+            // The new process has the address of the old one, which has lost its data directory and
+            // cannot come back.
+            let forget = MapCommand::Forget(id, known.incarnation);
+            let commands = vec![MapCommand::Bury(id, known.incarnation), forget];
+            if write_all(raft, commands).await.is_none() {
+                return Some(ProposeReply::NotYet);
+            }
+        }
+    }
+    None
 }
 
 fn not_leader(node: &ControlNode, leader: Option<NodeId>) -> ProposeReply {

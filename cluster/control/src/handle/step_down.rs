@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep};
 
 use super::ControlNode;
 use super::state::LEASE_MAX;
-use crate::raft_network::node_id;
+use crate::raft_types::node_id;
 use crate::rpc::{Declined, DiskState, RpcReply, RpcRequest};
 
 /// A voter that was asked to stand must lead within this time, else the next one is asked.

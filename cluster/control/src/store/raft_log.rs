@@ -13,7 +13,7 @@ use openraft::{
 use redb::{Durability, ReadableDatabase as _, ReadableTable as _};
 
 use super::{ControlStore, LOG, StoreError, Wrap as _, decode, encode, put};
-use crate::raft_network::Types;
+use crate::raft_types::Types;
 
 pub(super) const VOTE: &str = "vote";
 pub(super) const COMMITTED: &str = "committed";

@@ -18,7 +18,7 @@ use redb::{Durability, ReadableDatabase as _};
 
 use super::{ControlStore, FACTS, StoreError, Wrap as _, put};
 use crate::map_watch::MapPublisher;
-use crate::raft_network::{Applied, Types, node_id};
+use crate::raft_types::{Applied, Types, node_id};
 
 pub(super) const META: &str = "snapshot";
 pub(super) const MAP: &str = "map";

@@ -14,7 +14,7 @@ use super::raft_log::RaftLog;
 use super::state_machine::MapStateMachine;
 use super::{ControlStore, Membership, NodeIdentity, StoreError};
 use crate::map_watch::MapPublisher;
-use crate::raft_network::Types;
+use crate::raft_types::Types;
 use crate::simulation::Disk;
 
 struct Builder;

@@ -1,0 +1,90 @@
+//! The files of the data directory: `control.redb`, its lock, and the probe for free space.
+//!
+//! Not here: the contents of the control log (`super`).
+
+use std::fs::{self, File};
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::path::Path;
+
+use redb::{Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _};
+
+use super::error::{StoreError, Wrap as _};
+use super::{FACTS, LOG, commit};
+
+/// The file has a few megabytes; by default redb would cache up to a gigabyte.
+const CACHE_BYTES: usize = 8 << 20;
+/// The free space that the probe checks for.
+const ROOM_BYTES: usize = 64 << 10;
+
+/// Opens a file that failed, by copying its contents to a new file. After a failed sync the system
+/// may show contents that are not on the disk, and a second sync would not report that.
+pub(super) fn rewrite(file: &Path) -> Result<Database, StoreError> {
+    let failed = |source| StoreError::Directory { path: file.to_owned(), source };
+    // The file is never created here: a node without its vote could vote twice.
+    let old = builder().open(file).wrap()?;
+    let beside = file.with_extension("redb.new");
+    match fs::remove_file(&beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let new = builder().create(&beside).wrap()?;
+    let read = old.begin_read().wrap()?;
+    commit(&new, Durability::Immediate, |write| {
+        let mut log = write.open_table(LOG).wrap()?;
+        for row in read.open_table(LOG).wrap()?.iter().wrap()? {
+            let (index, entry) = row.wrap()?;
+            log.insert(index.value(), entry.value()).wrap()?;
+        }
+        let mut facts = write.open_table(FACTS).wrap()?;
+        for row in read.open_table(FACTS).wrap()?.iter().wrap()? {
+            let (name, fact) = row.wrap()?;
+            facts.insert(name.value(), fact.value()).wrap()?;
+        }
+        Ok(())
+    })?;
+    drop(read);
+    fs::rename(&beside, file).map_err(failed)?;
+    let directory = file.parent().unwrap_or(Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed)?;
+    Ok(new)
+}
+
+/// Checks that there is free space in a directory. The control log needs it now and then, and not
+/// every write would notice the lack.
+pub(super) fn room(directory: &Path) -> io::Result<()> {
+    let path = directory.join("probe");
+    let written = fs::write(&path, vec![0; ROOM_BYTES]);
+    let removed = fs::remove_file(&path);
+    written.and(removed)
+}
+
+/// Locks the directory for this process. The file `lock` contains its id.
+pub(super) fn lock(directory: &Path) -> Result<File, StoreError> {
+    let path = directory.join("lock");
+    let failed = |source| StoreError::Directory { path: path.clone(), source };
+    let opened = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+    let mut file = opened.map_err(failed)?;
+    match file.try_lock() {
+        Ok(()) => {}
+        Err(fs::TryLockError::WouldBlock) => {
+            let mut pid = String::new();
+            let _ = file.read_to_string(&mut pid);
+            let by = match pid.trim().parse::<u32>() {
+                Ok(pid) => format!("process {pid}"),
+                Err(_) => "another process".to_owned(),
+            };
+            return Err(StoreError::InUse { path: directory.to_owned(), by });
+        }
+        Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
+    }
+    // A full disk does not prevent the start: the id is only for operators.
+    let _ = file.set_len(0).and_then(|()| file.rewind());
+    let _ = writeln!(file, "{}", std::process::id());
+    Ok(file)
+}
+
+pub(super) fn builder() -> Builder {
+    let mut builder = Builder::new();
+    builder.set_cache_size(CACHE_BYTES);
+    builder
+}

@@ -1,0 +1,138 @@
+//! All dedup logs of a node, by op stream.
+//!
+//! Not here: the entries of one log (`super`).
+
+use std::collections::BTreeMap;
+
+use super::{CopyGeneration, DedupLog};
+use crate::frames::ChunkWriter;
+use crate::id::{Incarnation, NodeId, OpStreamId};
+use crate::rules::{Bug, Rules};
+
+/// The container of a log: the log itself, or a lock that threads share.
+pub trait LogCell: From<DedupLog> {
+    /// Calls `work` with the log.
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T;
+}
+
+impl LogCell for DedupLog {
+    fn read<T>(&self, work: impl FnOnce(&DedupLog) -> T) -> T {
+        work(self)
+    }
+}
+
+/// The logs of all op streams that this node has received, and the incarnations of nodes by the
+/// map.
+#[derive(Debug)]
+pub struct DedupLogs<L = DedupLog> {
+    logs: BTreeMap<OpStreamId, L>,
+    incarnations: BTreeMap<NodeId, Incarnation>,
+    /// The last node id that the map assigned.
+    last_node: u32,
+    rules: Rules,
+}
+
+impl<L: LogCell> Default for DedupLogs<L> {
+    fn default() -> Self {
+        Self::new(Rules::default())
+    }
+}
+
+impl<L: LogCell> DedupLogs<L> {
+    /// An empty collection.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { logs: BTreeMap::new(), incarnations: BTreeMap::new(), last_node: 0, rules }
+    }
+
+    /// Stores the nodes of the map, and the last node id that it assigned. Drops the logs of past
+    /// incarnations. A node or an incarnation that is newer than this map keeps its logs; it is
+    /// admitted once the map has it.
+    pub fn set_incarnations(
+        &mut self,
+        incarnations: BTreeMap<NodeId, Incarnation>,
+        last_node: u32,
+    ) {
+        self.incarnations = incarnations;
+        self.last_node = last_node;
+        let incarnations = &self.incarnations;
+        self.logs.retain(|stream, _| match incarnations.get(&stream.node) {
+            Some(&incarnation) => incarnation <= stream.incarnation,
+            None => stream.node.0 > last_node,
+        });
+    }
+
+    /// Whether operations of an op stream may be done: the map has this incarnation of its node. If
+    /// the map has forgotten it, the record of its operations is lost.
+    #[must_use]
+    pub fn admits(&self, stream: OpStreamId) -> bool {
+        self.incarnations.get(&stream.node) == Some(&stream.incarnation)
+            || self.rules.lack(Bug::UnseenLaneIsNew)
+    }
+
+    /// The log of an op stream; created if missing. A server keeps a reference beside each op
+    /// stream that it reads or serves, so that a batch does not search for it.
+    pub fn log(&mut self, stream: OpStreamId) -> &mut L {
+        let rules = self.rules;
+        self.logs.entry(stream).or_insert_with(|| DedupLog::new(rules).into())
+    }
+
+    /// The log of an op stream, if there is one.
+    #[must_use]
+    pub fn get(&self, stream: OpStreamId) -> Option<&L> {
+        self.logs.get(&stream)
+    }
+
+    /// The number below which the op stream sends nothing any more, as far as this node has
+    /// received; else 0.
+    #[must_use]
+    pub fn done(&self, stream: OpStreamId) -> u64 {
+        self.logs.get(&stream).map_or(0, |log| log.read(DedupLog::done))
+    }
+
+    /// All logs, by op stream.
+    pub fn iter(&self) -> impl Iterator<Item = (OpStreamId, &L)> {
+        self.logs.iter().map(|(stream, log)| (*stream, log))
+    }
+
+    /// Writes the results of a copy into a chunk, from an op stream and number on, until about
+    /// `bytes_max` bytes are written. Returns the op stream and number to continue with, none at
+    /// the end.
+    pub fn export(
+        &self,
+        copy: CopyGeneration,
+        from: Option<(OpStreamId, u64)>,
+        bytes_max: usize,
+        chunk: &mut ChunkWriter<'_>,
+    ) -> Option<(OpStreamId, u64)> {
+        let first = from.map_or(OpStreamId::default(), |(stream, _)| stream);
+        let mut bytes = 0;
+        for (&stream, log) in self.logs.range(first..) {
+            let number = from.filter(|(from, _)| *from == stream).map_or(0, |(_, number)| number);
+            let mut is_begun = false;
+            let next = log.read(|log| {
+                log.export(copy, number, |result| {
+                    if bytes > bytes_max {
+                        return false;
+                    }
+                    if !is_begun {
+                        chunk.stream(stream, log.done());
+                        is_begun = true;
+                    }
+                    chunk.result(result);
+                    bytes += 64;
+                    true
+                })
+            });
+            if let Some(next) = next {
+                return Some((stream, next));
+            }
+        }
+        None
+    }
+
+    /// Drops the logs for which `is_kept` returns false.
+    pub fn retain(&mut self, mut is_kept: impl FnMut(OpStreamId) -> bool) {
+        self.logs.retain(|stream, _| is_kept(*stream));
+    }
+}
