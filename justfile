@@ -107,7 +107,6 @@ bench-scale:
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --rounds 3 --seconds 0.6 --out target/scale-50m.md
     target/release/load --server 'one=tollgate:target/release/tollgate -t 1 -m 1024 -p {port}' --server 'two=tollgate:target/release/tollgate -t 2 -m 1024 -p {port}' --reference one --cells incr,get,take-bucket --connections 50 --pipelines 16,64 --rounds 7 --seconds 0.4 --out target/scale-two.md
-    target/release/workers --rounds 9
     python3 benches/two_workers.py target/release/tollgate --rounds 31
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed

@@ -12,8 +12,8 @@ Beside them run two servers of one worker each, which share only the machine: th
 machine allows at this time, an upper bound for any server.
 
 It prints, for each of the three, medians of the rounds: requests a second, CPU of a request, busy
-processors; then the ratios of the rates round by round, and the ratio of CPU times. Not here: threads
-without sockets (`workers`), a server under a generator (`load`).
+processors; then the ratios of the rates round by round, and the ratio of CPU times. Not here: a server
+under a generator (`load`).
 """
 
 import argparse

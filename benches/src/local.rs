@@ -1,7 +1,6 @@
 //! A client of a server without sockets: the work between reading and writing, and nothing else.
 //!
-//! Here: one conversation with a service. Not here: filling it, counting and timing (`workers`,
-//! `instructions`).
+//! Here: one conversation with a service. Not here: filling it, and counting (`instructions`).
 
 use std::sync::Arc;
 
