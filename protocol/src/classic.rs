@@ -1,24 +1,21 @@
 //! The classic verbs: `get` to `quit`, one line each, with a data block behind the storage verbs.
 //!
-//! Here: the line parser, and beside it the encoder of the replies. Not here: the meta verbs, the
-//! native verbs. Source: memcached's `doc/protocol.txt`; where it is silent, measurements of
+//! Here: the line parser. Not here: the replies (`text_reply`), the meta verbs, the native verbs.
+//! Source: memcached's `doc/protocol.txt`; where it is silent, measurements of
 //! memcached (argument errors as the newest release words them).
 
 use crate::cluster_admin;
-use crate::decode::{Block, DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
 use crate::key::Key;
+use crate::line::{Block, DecodeError, Decoded, Line, block_length, exptime};
 use crate::machinery;
 use crate::native;
-use crate::number::{strict_i32, strict_u64, truncated_i32, truncated_u32};
-use crate::reply::{Outcome, Value, encode_number};
+use crate::number::{strict_u64, truncated_i32, truncated_u32};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Keys, Operation, Request, Set, SetMode,
     StatsTopic, Words,
 };
-
-/// The greatest valid length of a data block: `INT_MAX` less its CRLF, as in memcached.
-const LENGTH_MAX: u64 = i32::MAX as u64 - 2;
+use crate::text::without_noreply;
 
 /// Length in bytes of a line with one blank at most and a bare line end: malformed, not an unknown
 /// verb.
@@ -102,20 +99,8 @@ fn ends_quietly(rest: &[u8]) -> bool {
     without_noreply(rest).is_some()
 }
 
-/// The bytes before `noreply`, if that is the last word.
-pub(crate) fn without_noreply(rest: &[u8]) -> Option<&[u8]> {
-    let blanks = rest.iter().rev().take_while(|byte| **byte == b' ').count();
-    rest[..rest.len() - blanks]
-        .strip_suffix(b"noreply")
-        .filter(|before| before.last().is_none_or(|byte| *byte == b' '))
-}
-
 fn first_number(rest: &[u8]) -> Option<u64> {
     strict_u64(Words(rest).next()?)
-}
-
-pub(crate) fn exptime(word: &[u8]) -> Option<Exptime> {
-    strict_i32(word.strip_prefix(b"+").unwrap_or(word)).map(Exptime)
 }
 
 fn retrieve<'a>(
@@ -255,12 +240,6 @@ impl<'a> StoreLine<'a> {
     }
 }
 
-/// Parses the length of a data block; `None` if `word` is no valid length.
-pub(crate) fn block_length(word: &[u8]) -> Option<usize> {
-    let word = word.strip_prefix(b"+").unwrap_or(word);
-    strict_u64(word).filter(|length| *length <= LENGTH_MAX).map(|length| length as usize)
-}
-
 fn flush_delay(line: Line<'_>, rest: &[u8], quiet: bool) -> Result<Exptime, DecodeError> {
     match Words(rest).next() {
         None | Some(b"noreply") => Ok(Exptime::NEVER),
@@ -307,38 +286,4 @@ fn stats_topic<'a>(line: Line<'a>, rest: &'a [u8]) -> Result<StatsTopic<'a>, Dec
         }
         Some(_) => StatsTopic::Other(rest),
     })
-}
-
-/// Appends the reply to a command on one key, in the classic form.
-pub(crate) fn encode(out: &mut Vec<u8>, command: &Command<'_>, outcome: &Outcome<'_>) {
-    let line: &[u8] = match outcome {
-        Outcome::Number(item) | Outcome::Refused(item) => match item.value {
-            Value::Number(number) => return encode_number(out, number),
-            Value::Bytes(_) => {
-                item.value.write(out);
-                b"\r\n"
-            }
-        },
-        Outcome::Stored(_) => b"STORED\r\n",
-        Outcome::NotStored => b"NOT_STORED\r\n",
-        Outcome::Exists => b"EXISTS\r\n",
-        Outcome::NotFound | Outcome::Miss => b"NOT_FOUND\r\n",
-        Outcome::Deleted => b"DELETED\r\n",
-        Outcome::Touched => b"TOUCHED\r\n",
-        Outcome::NonNumeric => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-        Outcome::NotAllowed => b"CLIENT_ERROR not allowed on a limit key\r\n",
-        Outcome::TooLarge => b"SERVER_ERROR object too large for cache\r\n",
-        Outcome::OutOfMemory => b"SERVER_ERROR out of memory storing object\r\n",
-        Outcome::Hit(item) | Outcome::Vivified(item) => {
-            crate::reply::encode_hit(out, command.key.as_bytes(), item, false);
-            b"END\r\n"
-        }
-        Outcome::Verdict(_)
-        | Outcome::Settled { .. }
-        | Outcome::Renewed(_)
-        | Outcome::Leased(_)
-        | Outcome::Counted(_)
-        | Outcome::Slid(_) => return native::encode(out, command, outcome),
-    };
-    out.extend_from_slice(line);
 }

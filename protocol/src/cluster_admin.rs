@@ -5,9 +5,8 @@
 //! (`server`), the read-only `config get cluster` and `stats cluster` (`classic`).
 
 use crate::bounds::LIMIT_BYTES_MAX;
-use crate::classic::block_length;
-use crate::decode::{Block, DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
+use crate::line::{Block, DecodeError, Decoded, Line, block_length};
 use crate::request::{Admin, ClusterVerb, Request, Words};
 
 /// Longest name of a setting in bytes; the cluster's map has the same bound.

@@ -2,7 +2,7 @@
 //! verbs.
 //!
 //! Here: the error and its text. Not here: the number of bytes that a refusal consumes
-//! (`decode::DecodeError`), and outcomes of well-formed commands (`reply`).
+//! (`line::DecodeError`), and outcomes of well-formed commands (`reply`).
 
 /// The reason for refusing a line. `Display` is the reply line without its line end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -25,8 +25,10 @@ mod cluster_admin;
 mod decimal;
 mod decode;
 mod decode_fast;
+mod encode;
 mod error;
 mod key;
+mod line;
 mod machinery;
 mod meta;
 mod native;
@@ -34,23 +36,27 @@ mod number;
 mod policy;
 mod reply;
 mod request;
+mod text;
+mod text_reply;
 
 pub use bounds::{
     Bounds, GET_LINE_BYTES_MAX, ID_BYTES_MAX, ITEM_OVERHEAD_BYTES, KEY_BYTES_MAX, LIMIT_BYTES_MAX,
     LINE_BYTES_MAX, OPAQUE_BYTES_MAX, POLICY_BYTES_MAX, TAKE_KEYS_MAX,
 };
-pub use decode::{DecodeError, Decoded, decode, likely_key};
+pub use decode::{decode, likely_key};
 pub use decode_fast::{CONFIGURED_POLICY, FastRequest, decode_fast};
+pub use encode::encode;
 pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
-pub use native::{encode_plain_verdict, encode_verdict};
+pub use line::{DecodeError, Decoded};
+pub use native::lines::{encode_plain_verdict, encode_verdict};
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, LOG_ENTRIES_MAX, Oldest, PERIOD_NANOS_MAX, Phase, Policy,
     PolicyError, Rate, SLICES_MAX, Warm, Window,
 };
 pub use reply::{
-    CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode, encode_hit,
+    CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode_hit,
     encode_inspection, encode_number,
 };
 pub use request::{

@@ -4,8 +4,8 @@
 //! Here: the checks; bounds and texts are measured on memcached 1.6.18. Not here: the output of
 //! `metadump`, which is only recognised here.
 
-use crate::decode::{DecodeError, Line};
 use crate::error::ProtocolError;
+use crate::line::{DecodeError, Line};
 use crate::number::{strict_i32, strict_u64};
 use crate::request::{Admin, Words};
 

@@ -5,16 +5,16 @@
 //! memcached's `doc/protocol.txt`, Meta Commands, and measurements of it.
 
 use crate::bounds::OPAQUE_BYTES_MAX;
-use crate::classic::block_length;
 use crate::decimal::write_number;
-use crate::decode::{Block, DecodeError, Decoded, Line};
 use crate::error::ProtocolError;
 use crate::key::{Key, write_key};
+use crate::line::{Block, DecodeError, Decoded, Line, block_length};
 use crate::number::{strict_i32, strict_u64};
 use crate::reply::{ItemView, Outcome};
 use crate::request::{
     Admin, Arithmetic, Command, Delete, Exptime, Form, Get, Operation, Request, Set, SetMode, Words,
 };
+use crate::text_reply::encode_text;
 
 /// Every flag that some meta verb has; each verb ignores those of the others.
 const FLAGS: &[u8] = b"bcCDEfFhIJklLMNOPqRstTuvx";
@@ -299,7 +299,7 @@ pub(crate) fn encode(
         Outcome::Exists => answer.code(out, b"EX", None),
         Outcome::NotFound => answer.code(out, b"NF", None),
         Outcome::Miss => answer.code(out, b"EN", None),
-        _ => crate::classic::encode(out, command, outcome),
+        _ => encode_text(out, command, outcome),
     }
 }
 

@@ -6,8 +6,6 @@
 
 use crate::decimal::{digits, write_long_number, write_number};
 use crate::key::write_key;
-use crate::request::{Command, Form};
-use crate::{classic, meta, native};
 
 /// The outcome of a command on one key. Values are borrowed from the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -237,16 +235,6 @@ impl Default for ItemView<'_> {
             is_new: false,
             value_unwanted: false,
         }
-    }
-}
-
-/// Appends the reply to `command`, or nothing if `form` suppresses it.
-pub fn encode(out: &mut Vec<u8>, command: &Command<'_>, form: &Form<'_>, outcome: &Outcome<'_>) {
-    match form {
-        Form::Text { quiet: true } | Form::Native { quiet: true } => {}
-        Form::Text { quiet: false } => classic::encode(out, command, outcome),
-        Form::Meta { .. } => meta::encode(out, command, form, outcome),
-        Form::Native { quiet: false } => native::encode(out, command, outcome),
     }
 }
 

@@ -8,6 +8,7 @@ mod native;
 pub use native::{CasCondition, IncrX, Lease, Native, PolicyArg, Slide, Take, Ttl, TtlMode};
 
 use crate::key::Key;
+use crate::text::word;
 
 /// A request, borrowing from the read buffer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -433,7 +434,7 @@ impl<'a> Iterator for Words<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let (rest, word) = crate::decode::word(self.0).ok()?;
+        let (rest, word) = word(self.0).ok()?;
         self.0 = rest;
         Some(word)
     }

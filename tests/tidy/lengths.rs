@@ -12,8 +12,7 @@ const FILE_LINES_MAX: usize = 450;
 const FUNCTION_LINES_MAX: usize = 70;
 
 /// Files that are longer, with the lines that they may have. The list only gets shorter.
-const LONG_FILES: [(&str, usize); 20] = [
-    ("protocol/src/native.rs", 529),
+const LONG_FILES: [(&str, usize); 19] = [
     ("server/engine/src/apply.rs", 557),
     ("server/engine/src/store.rs", 596),
     ("server/engine/src/store/sums.rs", 510),

@@ -1,9 +1,12 @@
 //! Tests of the native verbs, line by line: options, errors, replies.
 
+use super::lines::encode_verdict;
 use super::*;
 use crate::bounds::Bounds;
 use crate::decode::decode as decode_front;
-use crate::request::Exptime;
+use crate::policy::COUNT_MAX;
+use crate::reply::{CountLine, LeaseLine, Outcome, VerdictLine, VerdictWord};
+use crate::request::{Exptime, PolicyArg};
 
 const MILLISECOND: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLISECOND;
