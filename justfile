@@ -89,7 +89,7 @@ instructions *FLAGS:
 # Micro-benchmarks, where keys go, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches
-    cargo build --release -p tollgate -p benches
+    cargo build --release -p tollgate -p load
     target/release/load --pin --out target/bench.md
 
 # Beside memcached, Redis, redis-cell and throttlecrab, which it installs: writes docs/performance/peers.md
@@ -102,7 +102,7 @@ bench-cluster *FLAGS:
 
 # 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
 bench-scale:
-    cargo build --release -p tollgate -p benches
+    cargo build --release -p tollgate -p load
     target/release/load --pin --cells incr --connections 1,50,1000,10000 --pipelines 1,16 --out target/scale-connections.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --rounds 3 --seconds 0.6 --out target/scale-50m.md
@@ -111,17 +111,17 @@ bench-scale:
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed
 profile CELL PIPELINE:
-    cargo build --profile profiling -p tollgate -p benches
+    cargo build --profile profiling -p tollgate -p load
     benches/profile.sh {{CELL}} {{PIPELINE}}
 
 # Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
 bench-memory:
-    cargo build --release -p tollgate -p benches
+    cargo build --release -p tollgate -p load
     target/release/load --memory
 
 # What each algorithm lets through, beside the perfect count: writes docs/accuracy; `--check` compares
 accuracy *FLAGS:
-    cargo build --release -p benches --bin accuracy
+    cargo build --release -p accuracy
     target/release/accuracy {{FLAGS}}
 
 # Clusters of real replica cores under faults from SEEDS seeds, then without each rule in turn

@@ -47,7 +47,7 @@ END
         absent redis-cell
 fi
 
-cargo build --release --locked -p tollgate -p benches
+cargo build --release --locked -p tollgate -p load
 # The figures of a quick run mean nothing.
 case " $* " in
 *" --quick "*) folder=target/peers ;;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use anyhow::{Context, ensure};
-use benches::table::{Table, whole};
+use kit::table::{Table, whole};
 
 /// A count may exceed the stored one by this percentage; a count below it by more is reported.
 const TOLERANCE_PERCENT: u64 = 5;

@@ -6,7 +6,6 @@
 
 use std::hint::black_box;
 
-use benches::local::Local;
 use engine::{Now, PolicyRef, TakeParams as Units};
 use protocol::{
     Bounds, Command, CountLine, Decoded, Get, ItemView, Key, Native, Operation, Outcome, Policy,
@@ -18,6 +17,7 @@ use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
 
 use crate::case::{CASES, Case};
+use crate::local::Local;
 
 /// Keys of a case, 20 bytes each.
 const KEYS: usize = 1600;
