@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{code, section, sources};
 
 /// Circles that are still there, each as its crate and rooms. The list only gets shorter.
-const CIRCLES: [&str; 4] = [
-    "benches/load/src: compare options peers",
+const CIRCLES: [&str; 3] = [
     "server/engine/src: algorithms apply holders item item_codec lease policy_table snapshot store take",
     "server/src: cli cluster_stats config",
     "server/src: commands node runtime session",

@@ -13,7 +13,8 @@ use crate::exchange::Tally;
 use crate::keys::Space;
 use crate::ledger::Books;
 use crate::op::{Kind, Op};
-use crate::options::{Options, Rate, RateOf};
+use crate::options::Options;
+use crate::rate::{Rate, RateOf, shape_of_share};
 use crate::report::{Report, Row};
 use crate::server::Server;
 use kit::progress::Progress;
@@ -66,16 +67,6 @@ pub fn run(
 /// Megabytes for a server with `keys` keys of each kind, so that none is evicted.
 fn memory_mb(keys: u32) -> u32 {
     (keys / 1_000_000 * 192).max(1024)
-}
-
-/// The name of an open-loop shape whose load is a share of a closed loop's throughput.
-#[must_use]
-pub fn shape_of_share(connections: u32, share: f64, of: RateOf) -> String {
-    let whose = match of {
-        RateOf::Slowest => "the slowest",
-        RateOf::Own => "own",
-    };
-    format!("{connections} @ {:.0} % of {whose}", share * 100.0)
 }
 
 /// The key spaces that cells of these kinds need; the counters too, if the dialect has them.

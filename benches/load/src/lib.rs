@@ -10,8 +10,8 @@
 //! - the loop that sends: [`latency`], [`connection`], [`worker`], [`cell`]; other users of the
 //!   cores: [`disturbance`]
 //! - the servers: [`server`], [`limits_file`], [`cpu`], [`machine`]
-//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster), chosen in
-//!   [`options`]
+//! - the command line: [`rate`], [`lineup`], [`options`]
+//! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster)
 //! - output: [`report`]
 //!
 //! Random numbers, tables, charts and progress lines are in `kit`.
@@ -35,11 +35,13 @@ pub mod keys;
 pub mod latency;
 pub mod ledger;
 pub mod limits_file;
+pub mod lineup;
 pub mod machine;
 pub mod memory;
 pub mod op;
 pub mod options;
 pub mod peers;
+pub mod rate;
 pub mod redis;
 pub mod reply;
 pub mod report;

@@ -3,7 +3,6 @@
 //! Here: names, defaults, bounds. Not here: their use in a run (`compare`, `memory`).
 
 use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Parser;
@@ -11,9 +10,9 @@ use clap::Parser;
 use crate::cell::Pace;
 use crate::error::LoadError;
 use crate::limits_file::LIMITS_MAX;
+use crate::lineup;
 use crate::op::{DEFAULT_KINDS, KINDS, Kind};
-use crate::peers;
-use crate::peers::targets::CONNECTIONS;
+use crate::rate::{Rate, RateOf};
 use crate::server::Recipe;
 
 /// memcached as distributions package it, on one thread.
@@ -125,39 +124,6 @@ pub struct Options {
     pub out: Option<PathBuf>,
 }
 
-/// A load of the open loop.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Rate {
-    /// A share of the closed loop's throughput.
-    Share(f64),
-    /// Operations a second.
-    PerSecond(f64),
-}
-
-impl FromStr for Rate {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (number, is_share) =
-            text.strip_suffix('%').map_or((text, false), |number| (number, true));
-        match number.parse::<f64>() {
-            Ok(number) if number.is_finite() && number > 0.0 => {
-                Ok(if is_share { Self::Share(number / 100.0) } else { Self::PerSecond(number) })
-            }
-            _ => Err(format!("{text}: neither a percentage nor operations a second")),
-        }
-    }
-}
-
-/// The server whose throughput a [`Rate::Share`] refers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum RateOf {
-    /// The slowest server.
-    Slowest,
-    /// Each server itself.
-    Own,
-}
-
 impl Options {
     /// Fills in defaults, and refuses contradictory options.
     ///
@@ -234,10 +200,10 @@ impl Options {
 
     /// Fills in the options of a run beside the peers. Its quick form is for tests of the program.
     fn beside_peers(&mut self) {
-        self.servers = peers::servers().0;
-        self.cells = peers::cells();
-        self.connections = vec![CONNECTIONS];
-        self.rate = peers::SHARES.map(Rate::Share).to_vec();
+        self.servers = lineup::servers().0;
+        self.cells = lineup::cells();
+        self.connections = vec![lineup::CONNECTIONS];
+        self.rate = lineup::SHARES.map(Rate::Share).to_vec();
         if self.pipelines.is_empty() {
             self.pipelines = if self.quick { vec![1, 16] } else { vec![1, 16, 64] };
         }
@@ -327,7 +293,8 @@ fn kind_of(name: &str) -> Result<Kind, LoadError> {
 mod tests {
     use clap::Parser;
 
-    use super::{Options, Rate};
+    use super::Options;
+    use crate::rate::Rate;
 
     fn parse(words: &str) -> Result<Options, String> {
         let words = std::iter::once("load").chain(words.split_whitespace());

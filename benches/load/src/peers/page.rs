@@ -4,9 +4,10 @@
 
 use std::fmt::Write;
 
-use super::targets::{CONNECTIONS, Figure, TARGETS, Target, ratio};
-use super::{FLOOR, LATENCIES, LIMITS, MEMCACHED, OURS, PLAIN, plots};
+use super::targets::{Figure, TARGETS, Target, ratio};
+use super::{LATENCIES, plots};
 use crate::cell::Measurement;
+use crate::lineup::{CONNECTIONS, FLOOR, LIMITS, MEMCACHED, OURS, PLAIN};
 use crate::report::Report;
 use kit::table::{Ratio, Table, cell, median, micros, percent, ratio_cell, times, whole};
 

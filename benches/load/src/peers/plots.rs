@@ -6,10 +6,11 @@
 use plotters::chart::SeriesLabelPosition;
 use plotters::style::RGBColor;
 
-use super::targets::{CONNECTIONS, Figure};
-use super::{LATENCIES, LIMITS, OPEN, PLAIN, SHARES};
+use super::LATENCIES;
+use super::targets::Figure;
 use crate::cell::Measurement;
-use crate::compare::shape_of_share;
+use crate::lineup::{CONNECTIONS, LIMITS, OPEN, PLAIN, SHARES};
+use crate::rate::shape_of_share;
 use crate::report::Report;
 use kit::chart::{Axis, Chart, ChartError, Line, Panel};
 use kit::table::median;

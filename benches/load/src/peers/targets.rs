@@ -2,15 +2,11 @@
 //!
 //! Here: the ratios of one run, taken within its rounds. Not here: their table (`page`).
 
-use super::MEMCACHED;
 use crate::cell::Measurement;
-use crate::compare::shape_of_share;
-use crate::options::RateOf;
+use crate::lineup::{CONNECTIONS, MEMCACHED};
+use crate::rate::{RateOf, shape_of_share};
 use crate::report::Report;
 use kit::table::Ratio;
-
-/// The number of connections of every cell.
-pub const CONNECTIONS: u32 = 50;
 
 /// A compared figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
