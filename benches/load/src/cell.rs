@@ -161,7 +161,7 @@ pub fn measure(
     pace: &Pace,
 ) -> Result<Measurement, LoadError> {
     let Kind { op, spread, .. } = cell.kind;
-    let mut crew = Crew::open(server, books, op, spread, cell.connections, pace)?;
+    let mut crew = Crew::open(server, &CrewPlan::new(books, op, spread, cell.connections), pace)?;
     books.next_version();
     let (warm, _) = crew.run(cell.load, Stop::After(pace.warm_up), books)?;
     thread::sleep(SETTLE);
@@ -210,7 +210,7 @@ fn sample(
         return Ok(Tally::default());
     }
     let pace = Pace { seed: pace.seed.wrapping_add(1), ..*pace };
-    let mut crew = Crew::open(server, books, op, spread, 1, &pace)?;
+    let mut crew = Crew::open(server, &CrewPlan::new(books, op, spread, 1), &pace)?;
     let requests = SAMPLE_KEYS / u64::from(READ_BACK_KEYS);
     Ok(crew.run(Load::Closed { pipeline: 4 }, Stop::Count(requests), books)?.0)
 }
@@ -231,7 +231,8 @@ pub fn for_all_keys(
     let pace = Pace { warm_up: Duration::ZERO, measure: Duration::ZERO, busy_poll: false, seed: 0 };
     let keys = u64::from(books.keys());
     // One worker: two would share the connections, but each would wrap within its half of the keys.
-    let mut crew = Crew::open_workers(server, 1, op, Spread::Sequential, books.keys(), 4, &pace)?;
+    let plan = CrewPlan { threads: 1, ..CrewPlan::new(books, op, Spread::Sequential, 4) };
+    let mut crew = Crew::open(server, &plan, &pace)?;
     let requests = keys.div_ceil(u64::from(op.keys().max(1)));
     let mut tally = Tally::default();
     for step in 0..STEPS {
@@ -264,6 +265,23 @@ pub fn read_all_back(
     for_all_keys(server, books, op, "reading back", progress)
 }
 
+/// The threads and connections of a cell, and their requests.
+struct CrewPlan {
+    threads: u32,
+    connections: u32,
+    op: Op,
+    spread: Spread,
+    keys: u32,
+}
+
+impl CrewPlan {
+    /// A plan with a thread for each ledger, as long as there are connections for it.
+    fn new(books: &Books, op: Op, spread: Spread, connections: u32) -> Self {
+        let threads = (books.ledgers.len() as u32).min(connections);
+        Self { threads, connections, op, spread, keys: books.keys() }
+    }
+}
+
 /// The workers of a cell; each gets a thread while it runs.
 struct Crew {
     /// The process id of the server.
@@ -272,27 +290,8 @@ struct Crew {
 }
 
 impl Crew {
-    fn open(
-        server: &Server,
-        books: &Books,
-        op: Op,
-        spread: Spread,
-        connections: u32,
-        pace: &Pace,
-    ) -> Result<Self, LoadError> {
-        let threads = (books.ledgers.len() as u32).min(connections);
-        Self::open_workers(server, threads, op, spread, books.keys(), connections, pace)
-    }
-
-    fn open_workers(
-        server: &Server,
-        threads: u32,
-        op: Op,
-        spread: Spread,
-        keys: u32,
-        connections: u32,
-        pace: &Pace,
-    ) -> Result<Self, LoadError> {
+    fn open(server: &Server, plan: &CrewPlan, pace: &Pace) -> Result<Self, LoadError> {
+        let CrewPlan { threads, connections, op, spread, keys } = *plan;
         let mut workers = Vec::new();
         for n in 0..threads {
             let share = connections * (n + 1) / threads - connections * n / threads;
