@@ -107,12 +107,6 @@ impl SendStream {
         self.unacked() >= self.bytes_max
     }
 
-    /// Whether a quarter of the stream is in use. Then the primary sends no further chunks.
-    #[must_use]
-    pub fn is_over_quarter(&self) -> bool {
-        self.unacked() >= self.bytes_max / 4
-    }
-
     /// Appends a whole frame. Returns the position where it ends.
     #[inline]
     pub fn append(&mut self, frame: &[u8], now_ns: u64) -> u64 {
@@ -231,7 +225,7 @@ mod tests {
         stream.resume(5).expect("the peer has all");
         assert_eq!(stream.unsent(), b"");
         stream.append(b"123456", 5);
-        assert!(stream.is_full() && stream.is_over_quarter());
+        assert!(stream.is_full());
     }
 
     #[test]
