@@ -1,7 +1,7 @@
 //! The only module that names socket types.
 //!
-//! Here: `stream` has the streams of clients and peers, `listener` the listeners, `conversation` the
-//! stream of a program that waits for each reply, `shared` a stream that several threads write,
+//! Here: `stream` has the streams of clients and peers, `listener` the listeners, `conversation`
+//! the stream of a program that waits for each reply, `shared` a stream that several threads write,
 //! `clock` and `random` the other sources outside the process, `simulated` and `world` those of a
 //! simulated world (only with the feature `simulation`). Not here: the content of streams
 //! (`connection`, `transport`).

@@ -338,7 +338,8 @@ impl IdHash {
         self.0 as u64
     }
 
-    /// The first bits of the other half, which may choose one of several caches ([`IdempotencyCache`](crate::IdempotencyCache)).
+    /// The first bits of the other half, which may choose one of several caches
+    /// ([`IdempotencyCache`](crate::IdempotencyCache)).
     #[must_use]
     pub fn front(self, bits: u32) -> usize {
         (self.0 >> (u128::BITS - bits)) as usize

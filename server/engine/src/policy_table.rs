@@ -1,9 +1,10 @@
 //! The policies of a shard's limit states, each stored once and identified by a policy id.
 //!
-//! Here: the table, and a state's reference to it. An entry is a policy and the limit that it belongs to. A state names its entry
-//! in four bytes. The store counts the states of each id, so an unused policy is found without
-//! visiting states, and the number of states of a limit is known. If clients use more inline
-//! policies than there is room for, a state contains its policy itself, before its own bytes:
+//! Here: the table, and a state's reference to it. An entry is a policy and the limit that it
+//! belongs to. A state names its entry in four bytes. The store counts the states of each id, so an
+//! unused policy is found without visiting states, and the number of states of a limit is known. If
+//! clients use more inline policies than there is room for, a state contains its policy itself,
+//! before its own bytes:
 //!
 //! ```text
 //! policy id INLINE | n u8 | policy token n bytes | the state as under an id

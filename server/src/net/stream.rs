@@ -1,7 +1,7 @@
 //! Streams of clients and peers, over TCP or a Unix socket, as one type.
 //!
-//! Not here: the content of streams (`connection`, `transport`), a stream that several threads write
-//! (`shared`).
+//! Not here: the content of streams (`connection`, `transport`), a stream that several threads
+//! write (`shared`).
 
 use std::io;
 use std::net::SocketAddr;

@@ -1,6 +1,7 @@
 //! Several shards that are locked at once, for keys that are charged together.
 //!
-//! Not here: the charge (`multi_key`), the shards of a batch, which are locked one by one (`batch`).
+//! Not here: the charge (`multi_key`), the shards of a batch, which are locked one by one
+//! (`batch`).
 
 use arrayvec::ArrayVec;
 use engine::{Engine, Now};

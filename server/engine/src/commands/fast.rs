@@ -1,7 +1,8 @@
 //! The fast path of a plain `get`, `incr` and `decr`: an existing item is read or changed in place.
 //!
-//! Here: the common cases. Not here: all other cases, which take the general path (`items`, `counters`) with
-//! the same result; the property test of the engine compares both with one naive twin.
+//! Here: the common cases. Not here: all other cases, which take the general path (`items`,
+//! `counters`) with the same result; the property test of the engine compares both with one naive
+//! twin.
 
 use std::hint::cold_path;
 

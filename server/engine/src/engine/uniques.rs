@@ -17,8 +17,8 @@ pub(crate) struct Uniques {
     pub(super) step: u32,
     /// Whether uniques are in use; otherwise all are 0.
     pub(super) are_kept: bool,
-    /// Whether [`Engine::flushed`](super::Engine) has keys. The flag is here because every command reads this
-    /// line.
+    /// Whether [`Engine::flushed`](super::Engine) has keys. The flag is here because every command
+    /// reads this line.
     pub(super) is_flushed: bool,
 }
 
