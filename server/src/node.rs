@@ -10,8 +10,9 @@
 //!   while owners are out of reach. `limits`: the limits in force.
 //! - `inbound`: control frames of other nodes. `clocks`: the offsets of their clocks.
 //!   `reachability` and `paths`: how frames reach them. `links`: the connections of the workers.
-//! - `operator`: commands of operators. `lifecycle`: the node's tasks from start to end. `leave`:
-//!   the way out of the cluster. `events`: log lines about other nodes.
+//! - `operator`: commands of operators. `setup`, `lifecycle`: the node's tasks from start to end.
+//!   `ticks`: their clock. `leave`: the way out of the cluster. `events`: log lines about other
+//!   nodes.
 //!
 //! Not here: how a count is replicated (`cluster::replica`), how the map is agreed on (`control`),
 //! links that carry control frames (`crate::transport`).
@@ -46,8 +47,10 @@ pub(crate) mod replicas;
 pub(crate) mod reply_queue;
 pub(crate) mod router;
 pub(crate) mod serving;
+pub(crate) mod setup;
 pub(crate) mod state_machine;
 mod sub_request;
+mod ticks;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -30,7 +30,8 @@ use crate::net::{BoundListener, Listener};
 use crate::node::Node;
 use crate::node::hand_over;
 use crate::node::leave::{self, LeaveOutcome};
-use crate::node::lifecycle::{self, PeerListeners};
+use crate::node::lifecycle;
+use crate::node::setup::{PeerListeners, Setup};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
 use crate::runtime::limits_file::LimitsFile;
@@ -191,7 +192,7 @@ impl Server {
 /// The node of the cluster cannot start.
 pub(crate) async fn serve(
     service: &Arc<Service>,
-    setup: Option<lifecycle::Setup>,
+    setup: Option<Setup>,
     listeners: Vec<Listener>,
     workers: Vec<WorkerHandle>,
     until: impl Future<Output = ()>,

@@ -24,8 +24,8 @@ use crate::net::simulated::SimListener as SimulatedListener;
 use crate::net::world;
 pub use crate::net::world::{Skew, break_streams, cut, mend};
 use crate::node::Node;
-use crate::node::lifecycle::Setup;
 pub use crate::node::replicas::ReplicaView;
+use crate::node::setup::Setup;
 use crate::runtime::service::Service;
 use crate::server::{self, ServerError};
 
@@ -101,7 +101,7 @@ impl NodeLife {
         };
         let clients = vec![bind(ports.0).await?];
         let peers = vec![bind(ports.1).await?];
-        let store = disk.store().map_err(crate::node::lifecycle::NodeError::from)?;
+        let store = disk.store().map_err(crate::node::setup::NodeError::from)?;
         let setup = Setup::new(service.config(), Arc::clone(&node), store, peers, ports)?;
         let threads = 0..service.config().threads;
         let workers = threads.map(|index| worker::task(&service, Some(&node), index)).collect();

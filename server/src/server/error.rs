@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::node::lifecycle::NodeError;
+use crate::node::setup::NodeError;
 use crate::runtime::listeners::BindError;
 use crate::runtime::snapshot::SnapshotError;
 
