@@ -1,36 +1,26 @@
 //! One client's session as a function: bytes in, bytes out.
 //!
-//! Here: decodes requests, executes them, encodes the replies, and decides where a batch stops. Not
-//! here: sockets (`connection`), the state that all clients share (`service`), retrievals
-//! (`retrieve`), the fast path (`fast`).
+//! Here: the choice of the batch loop, and the execution of one request. Not here: sockets
+//! (`connection`), the state that all clients share (`service`), the loops (`general_batch`,
+//! `fast_batch`, `cluster_batch`), retrievals (`retrieve`), requests in a cluster (`dispatch`).
 
 mod cluster_batch;
 mod context;
 mod dispatch;
 mod fast_batch;
+mod general_batch;
 mod login;
 mod refuse;
 mod retrieve;
 
-use std::hint::cold_path;
-
-use arrayvec::ArrayVec;
-use engine::Engine;
-use protocol::{
-    Admin, Bounds, DecodeError, Decoded, FastRequest, Operation, ProtocolError, Request, decode,
-    decode_fast,
-};
+use protocol::{Admin, Operation, Request};
 
 use crate::commands::context::RequestOutcome;
-use crate::commands::fast::is_fast;
-use crate::commands::items::needs_own_lock;
-use crate::commands::lookup::{KeyLookup, look_up};
+use crate::commands::lookup::KeyLookup;
 use crate::commands::multi_key::TakeMany;
 use crate::node::reply_queue::ReplyQueue;
-use crate::node::serving::Serving;
-use crate::shards::{BATCH_SHARDS_MAX, ShardBatch};
+use crate::shards::BATCH_SHARDS_MAX;
 
-use self::cluster_batch::answer_served;
 pub(crate) use self::context::ClusterContext;
 pub use self::context::SessionContext;
 use self::retrieve::Retrieval;
@@ -141,116 +131,6 @@ impl Session {
         ran
     }
 
-    /// [`Session::run_batch`] on the general path, with `keys` as room for the counted keys.
-    fn run_batch_with(
-        &mut self,
-        ctx: &mut SessionContext<'_>,
-        keys: &mut [Vec<u8>],
-        input: &[u8],
-        out: &mut Vec<u8>,
-    ) -> (usize, Option<Pause>) {
-        let mut batch: ArrayVec<BatchRequest<'_>, BATCH_REQUESTS> = ArrayVec::new();
-        let bounds = ctx.exec.service.shards().bounds();
-        let mut ahead = 0;
-        let mut end = None;
-        while ahead < input.len() && !batch.is_full() {
-            if let Some((fast, consumed)) = decode_fast_outlined(&input[ahead..], bounds) {
-                batch.push(BatchRequest { request: AnyRequest::Fast(fast), consumed });
-                ahead += consumed;
-                continue;
-            }
-            let scanned = if batch.is_empty() { self.scanned } else { 0 };
-            match decode(&input[ahead..], scanned, bounds) {
-                Ok(Decoded::Request { request, consumed }) => {
-                    batch.push(BatchRequest { request: AnyRequest::General(request), consumed });
-                    ahead += consumed;
-                }
-                Ok(Decoded::Incomplete { scanned, needed }) => {
-                    end = Some(BatchEnd::Incomplete { scanned, needed });
-                    break;
-                }
-                Err(refusal) => {
-                    end = Some(BatchEnd::Refused(refusal));
-                    break;
-                }
-            }
-        }
-        let keys = look_up_all(ctx, &batch, keys);
-        let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
-        let mut locked = None;
-        let mut entries = batch.iter().zip(&keys);
-        let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
-            cold_path();
-            self.serving(ctx)
-        } else {
-            None
-        };
-        let may_serve =
-            |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
-        let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
-        if may_be_quick && entries.any(|(entry, key)| entry.request.is_fast(key)) {
-            locked = Some(ctx.exec.service.shards().lock_batch(&hashes));
-        } else if batch.len() > 1 {
-            ctx.exec.prefetch(hashes.iter().copied());
-        }
-        let mut done = 0;
-        for (position, (BatchRequest { request: decoded, consumed }, key)) in
-            batch.iter().zip(&keys).enumerate()
-        {
-            if let Some(pause) = pause_before(ctx, out) {
-                return (done, Some(pause));
-            }
-            let answer = if let Some(locked) = &mut locked
-                && answer_locked(ctx, serving.as_ref(), (locked, position), decoded, key, out)
-            {
-                RequestOutcome::Given
-            } else {
-                // The general path may wait for other locks.
-                if let Some(locked) = &mut locked {
-                    locked.release();
-                }
-                let raw = &input[done..(done + consumed).min(input.len())];
-                let answer = match decoded {
-                    AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
-                    AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
-                };
-                // The request may have been `stats detail on`, or may now wait for other nodes.
-                if !self.may_use_fast(ctx) && (serving.is_none() || !self.replies.is_empty()) {
-                    locked = None;
-                }
-                answer
-            };
-            if !matches!(answer, RequestOutcome::Given) {
-                return end_after(answer, done, done + consumed);
-            }
-            ctx.requests -= 1;
-            self.scanned = 0;
-            done += consumed;
-        }
-        match end {
-            None => (done, None),
-            Some(BatchEnd::Incomplete { scanned, needed }) => {
-                self.scanned = scanned;
-                (done, Some(Pause::Input(needed)))
-            }
-            Some(BatchEnd::Refused(refusal)) => {
-                if let Some(pause) = pause_before(ctx, out) {
-                    return (done, Some(pause));
-                }
-                if !self.replies.is_empty() {
-                    return (done, Some(Pause::Peers));
-                }
-                if refusal.error == ProtocolError::Close {
-                    return (input.len(), Some(Pause::Close));
-                }
-                self.refuse(ctx, &refusal, out);
-                ctx.requests -= 1;
-                self.scanned = 0;
-                (done + refusal.consumed, refusal.closes.then_some(Pause::Close))
-            }
-        }
-    }
-
     /// Returns whether the session drops the rest of a value.
     pub(crate) fn drops_input(&self) -> bool {
         self.skip > 0
@@ -321,139 +201,6 @@ fn retrieved_key<'a>(request: &'a Request<'_>) -> Option<&'a [u8]> {
 /// Requests decoded before the first of them is executed. As many cache misses overlap as the
 /// processor supports, and the requests are still in its first-level cache.
 const BATCH_REQUESTS: usize = BATCH_SHARDS_MAX;
-
-/// A request of a batch.
-struct BatchRequest<'a> {
-    request: AnyRequest<'a>,
-    consumed: usize,
-}
-
-enum AnyRequest<'a> {
-    Fast(FastRequest<'a>),
-    General(Request<'a>),
-}
-
-impl AnyRequest<'_> {
-    /// Returns whether the request may be executed while the shard of its key is locked.
-    #[inline]
-    fn is_fast(&self, key: &KeyLookup<'_>) -> bool {
-        match self {
-            Self::Fast(fast) => is_fast(fast, key),
-            Self::General(Request::Command { command, form }) => {
-                key.has_no_limit() && !needs_own_lock(command, form)
-            }
-            Self::General(_) => false,
-        }
-    }
-
-    fn first_key(&self) -> Option<&[u8]> {
-        match self {
-            Self::Fast(fast) => Some(fast.key()),
-            Self::General(Request::Command { command, .. }) => Some(command.key.as_bytes()),
-            Self::General(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
-                keys.first()
-            }
-            Self::General(Request::Admin { .. }) => None,
-        }
-    }
-}
-
-/// [`decode_fast`], not inlined: `fast_batch` alone has it inlined.
-#[inline(never)]
-fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
-    decode_fast(input, bounds)
-}
-
-/// Looks up the first key of each request; `counted` has room for each key that a limit derives.
-#[inline]
-fn look_up_all<'a>(
-    ctx: &SessionContext<'a>,
-    batch: &'a [BatchRequest<'_>],
-    counted: &'a mut [Vec<u8>],
-) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
-        return hash_all(ctx, batch);
-    }
-    let mut hash = 0;
-    let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {
-        Some(key) => {
-            let lookup = look_up(&ctx.exec, key, counted);
-            hash = lookup.hash;
-            lookup
-        }
-        // Keyless requests reuse the previous hash, so no extra shard is locked.
-        None => KeyLookup { hash, key_limit: Ok(None) },
-    };
-    batch.iter().zip(counted).map(look_up).collect()
-}
-
-/// [`look_up_all`] without limits: in a cluster, hashing all keys at once is cheaper.
-fn hash_all<'a>(
-    ctx: &SessionContext<'a>,
-    batch: &'a [BatchRequest<'_>],
-) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    let shards = ctx.exec.service.shards();
-    let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
-        batch.iter().map(|entry| entry.request.first_key().unwrap_or_default()).collect();
-    let mut hashes = [0; BATCH_REQUESTS];
-    shards.hash_all(&keys, &mut hashes[..keys.len()]);
-    let hashes = hashes.into_iter().take(keys.len());
-    let lookup_of = |hash| KeyLookup { hash, key_limit: Ok(None) };
-    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
-}
-
-/// The reason why a batch ends before it is full.
-enum BatchEnd {
-    Incomplete { scanned: usize, needed: usize },
-    Refused(DecodeError),
-}
-
-/// Executes a request while the shard of its key is locked. Returns false, without a reply, if the
-/// general path is needed.
-#[inline]
-fn answer_locked(
-    ctx: &mut SessionContext<'_>,
-    serving: Option<&Serving<'_>>,
-    (locked, position): (&mut ShardBatch<'_>, usize),
-    decoded: &AnyRequest<'_>,
-    key: &KeyLookup<'_>,
-    out: &mut Vec<u8>,
-) -> bool {
-    if !decoded.is_fast(key) {
-        return false;
-    }
-    let engine = locked.engine(position, key.hash);
-    let is_answered = if let Some(serving) = serving {
-        cold_path();
-        answer_served(ctx, serving, engine, decoded, key, out)
-    } else {
-        answer_with(ctx, engine, decoded, key, out)
-    };
-    locked.done(position);
-    is_answered
-}
-
-/// Executes a request on its locked shard. Returns false, without a reply, if the general path is
-/// needed.
-#[inline]
-fn answer_with(
-    ctx: &mut SessionContext<'_>,
-    engine: &mut Engine,
-    decoded: &AnyRequest<'_>,
-    key: &KeyLookup<'_>,
-    out: &mut Vec<u8>,
-) -> bool {
-    match decoded {
-        AnyRequest::Fast(fast) => ctx.exec.answer_fast(engine, fast, key, out),
-        AnyRequest::General(Request::Command { command, form }) => {
-            let is_put_off = ctx.large_left == 0
-                && matches!(command.operation, Operation::Get(_))
-                && is_large(engine.value_len(key.hash, command.key.as_bytes()));
-            !is_put_off && ctx.exec.command_at(engine, command, form, key.hash, out)
-        }
-        AnyRequest::General(_) => false,
-    }
-}
 
 fn pause_before(ctx: &SessionContext<'_>, out: &[u8]) -> Option<Pause> {
     if out.len() >= REPLY_BYTES_HIGH {

@@ -1,8 +1,8 @@
 //! A batch of fast-path requests in a cluster: executes those whose partition header is open, and
 //! forwards the others to the owners of their keys.
 //!
-//! Not here: the same without a cluster (`fast_batch`), batches with other requests (`session`),
-//! which give the same replies.
+//! Not here: the same without a cluster (`fast_batch`), batches with other requests
+//! (`general_batch`), which give the same replies.
 
 use arrayvec::ArrayVec;
 use cluster::frames::op_flags;
@@ -10,9 +10,8 @@ use engine::Engine;
 use protocol::{CONFIGURED_POLICY, FastRequest};
 
 use super::fast_batch::{FastBatchEntry, read_batch};
-use super::{
-    AnyRequest, ClusterContext, Pause, Session, SessionContext, answer_with, pause_before,
-};
+use super::general_batch::{AnyRequest, answer_with};
+use super::{ClusterContext, Pause, Session, SessionContext, pause_before};
 use crate::commands::fast::may_run_locked;
 use crate::commands::lookup::{KeyLookup, look_up_in};
 use crate::node::batch::BatchOutcome;

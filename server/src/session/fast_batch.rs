@@ -1,8 +1,8 @@
 //! A batch of fast-path requests outside a cluster and without limits, which are most batches
 //! there.
 //!
-//! Not here: the execution of each (`fast`), batches with other requests (`session`), which give
-//! the same replies.
+//! Not here: the execution of each (`fast`), batches with other requests (`general_batch`), which
+//! give the same replies.
 
 use std::hint::cold_path;
 

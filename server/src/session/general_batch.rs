@@ -1,0 +1,288 @@
+//! A batch on the general path: any requests, with or without limits, on one node or in a cluster.
+//!
+//! Not here: batches of fast-path requests (`fast_batch`, `cluster_batch`), which give the same
+//! replies, and the execution of one request (`session`).
+
+use std::hint::cold_path;
+
+use arrayvec::ArrayVec;
+use engine::Engine;
+use protocol::{
+    Bounds, DecodeError, Decoded, FastRequest, Operation, ProtocolError, Request, decode,
+    decode_fast,
+};
+
+use super::cluster_batch::answer_served;
+use super::{BATCH_REQUESTS, Pause, Session, SessionContext, end_after, is_large, pause_before};
+use crate::commands::context::RequestOutcome;
+use crate::commands::fast::is_fast;
+use crate::commands::items::needs_own_lock;
+use crate::commands::lookup::{KeyLookup, look_up};
+use crate::node::serving::Serving;
+use crate::shards::ShardBatch;
+
+impl Session {
+    /// [`Session::run_batch`] on the general path, with `keys` as room for the counted keys.
+    pub(super) fn run_batch_with(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        keys: &mut [Vec<u8>],
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let mut batch: ArrayVec<BatchRequest<'_>, BATCH_REQUESTS> = ArrayVec::new();
+        let bounds = ctx.exec.service.shards().bounds();
+        let end = decode_batch(input, self.scanned, bounds, &mut batch);
+        let keys = look_up_all(ctx, &batch, keys);
+        let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
+        let mut locked = None;
+        let mut entries = batch.iter().zip(&keys);
+        let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
+            cold_path();
+            self.serving(ctx)
+        } else {
+            None
+        };
+        let may_serve =
+            |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
+        let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
+        if may_be_quick && entries.any(|(entry, key)| entry.request.is_fast(key)) {
+            locked = Some(ctx.exec.service.shards().lock_batch(&hashes));
+        } else if batch.len() > 1 {
+            ctx.exec.prefetch(hashes.iter().copied());
+        }
+        let mut done = 0;
+        for (position, (BatchRequest { request: decoded, consumed }, key)) in
+            batch.iter().zip(&keys).enumerate()
+        {
+            if let Some(pause) = pause_before(ctx, out) {
+                return (done, Some(pause));
+            }
+            let answer = if let Some(locked) = &mut locked
+                && answer_locked(ctx, serving.as_ref(), (locked, position), decoded, key, out)
+            {
+                RequestOutcome::Given
+            } else {
+                // The general path may wait for other locks.
+                if let Some(locked) = &mut locked {
+                    locked.release();
+                }
+                let raw = &input[done..(done + consumed).min(input.len())];
+                let answer = match decoded {
+                    AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
+                    AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
+                };
+                // The request may have been `stats detail on`, or may now wait for other nodes.
+                if !self.may_use_fast(ctx) && (serving.is_none() || !self.replies.is_empty()) {
+                    locked = None;
+                }
+                answer
+            };
+            if !matches!(answer, RequestOutcome::Given) {
+                return end_after(answer, done, done + consumed);
+            }
+            ctx.requests -= 1;
+            self.scanned = 0;
+            done += consumed;
+        }
+        match end {
+            None => (done, None),
+            Some(end) => self.end_batch(ctx, &end, (done, input.len()), out),
+        }
+    }
+
+    /// Ends a batch of `done` bytes before a request that is not whole, or cannot be decoded.
+    #[inline]
+    fn end_batch(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        end: &BatchEnd,
+        (done, input_bytes): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let refusal = match end {
+            BatchEnd::Incomplete { scanned, needed } => {
+                self.scanned = *scanned;
+                return (done, Some(Pause::Input(*needed)));
+            }
+            BatchEnd::Refused(refusal) => refusal,
+        };
+        if let Some(pause) = pause_before(ctx, out) {
+            return (done, Some(pause));
+        }
+        if !self.replies.is_empty() {
+            return (done, Some(Pause::Peers));
+        }
+        if refusal.error == ProtocolError::Close {
+            return (input_bytes, Some(Pause::Close));
+        }
+        self.refuse(ctx, refusal, out);
+        ctx.requests -= 1;
+        self.scanned = 0;
+        (done + refusal.consumed, refusal.closes.then_some(Pause::Close))
+    }
+}
+
+/// A request of a batch.
+struct BatchRequest<'a> {
+    request: AnyRequest<'a>,
+    consumed: usize,
+}
+
+pub(super) enum AnyRequest<'a> {
+    Fast(FastRequest<'a>),
+    General(Request<'a>),
+}
+
+impl AnyRequest<'_> {
+    /// Returns whether the request may be executed while the shard of its key is locked.
+    #[inline]
+    fn is_fast(&self, key: &KeyLookup<'_>) -> bool {
+        match self {
+            Self::Fast(fast) => is_fast(fast, key),
+            Self::General(Request::Command { command, form }) => {
+                key.has_no_limit() && !needs_own_lock(command, form)
+            }
+            Self::General(_) => false,
+        }
+    }
+
+    fn first_key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Fast(fast) => Some(fast.key()),
+            Self::General(Request::Command { command, .. }) => Some(command.key.as_bytes()),
+            Self::General(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
+                keys.first()
+            }
+            Self::General(Request::Admin { .. }) => None,
+        }
+    }
+}
+
+/// Decodes requests from the front of `input` until `batch` is full. `scanned` bytes at the front
+/// hold no line end. Returns the reason why the batch ends before it is full.
+#[inline]
+fn decode_batch<'a>(
+    input: &'a [u8],
+    scanned: usize,
+    bounds: Bounds,
+    batch: &mut ArrayVec<BatchRequest<'a>, BATCH_REQUESTS>,
+) -> Option<BatchEnd> {
+    let mut ahead = 0;
+    while ahead < input.len() && !batch.is_full() {
+        if let Some((fast, consumed)) = decode_fast_outlined(&input[ahead..], bounds) {
+            batch.push(BatchRequest { request: AnyRequest::Fast(fast), consumed });
+            ahead += consumed;
+            continue;
+        }
+        let scanned = if batch.is_empty() { scanned } else { 0 };
+        match decode(&input[ahead..], scanned, bounds) {
+            Ok(Decoded::Request { request, consumed }) => {
+                batch.push(BatchRequest { request: AnyRequest::General(request), consumed });
+                ahead += consumed;
+            }
+            Ok(Decoded::Incomplete { scanned, needed }) => {
+                return Some(BatchEnd::Incomplete { scanned, needed });
+            }
+            Err(refusal) => return Some(BatchEnd::Refused(refusal)),
+        }
+    }
+    None
+}
+
+/// [`decode_fast`], not inlined: `fast_batch` alone has it inlined.
+#[inline(never)]
+fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>, usize)> {
+    decode_fast(input, bounds)
+}
+
+/// Looks up the first key of each request; `counted` has room for each key that a limit derives.
+#[inline]
+fn look_up_all<'a>(
+    ctx: &SessionContext<'a>,
+    batch: &'a [BatchRequest<'_>],
+    counted: &'a mut [Vec<u8>],
+) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
+    if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
+        return hash_all(ctx, batch);
+    }
+    let mut hash = 0;
+    let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {
+        Some(key) => {
+            let lookup = look_up(&ctx.exec, key, counted);
+            hash = lookup.hash;
+            lookup
+        }
+        // Keyless requests reuse the previous hash, so no extra shard is locked.
+        None => KeyLookup { hash, key_limit: Ok(None) },
+    };
+    batch.iter().zip(counted).map(look_up).collect()
+}
+
+/// [`look_up_all`] without limits: in a cluster, hashing all keys at once is cheaper.
+fn hash_all<'a>(
+    ctx: &SessionContext<'a>,
+    batch: &'a [BatchRequest<'_>],
+) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
+    let shards = ctx.exec.service.shards();
+    let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
+        batch.iter().map(|entry| entry.request.first_key().unwrap_or_default()).collect();
+    let mut hashes = [0; BATCH_REQUESTS];
+    shards.hash_all(&keys, &mut hashes[..keys.len()]);
+    let hashes = hashes.into_iter().take(keys.len());
+    let lookup_of = |hash| KeyLookup { hash, key_limit: Ok(None) };
+    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
+}
+
+/// The reason why a batch ends before it is full.
+enum BatchEnd {
+    Incomplete { scanned: usize, needed: usize },
+    Refused(DecodeError),
+}
+
+/// Executes a request while the shard of its key is locked. Returns false, without a reply, if the
+/// general path is needed.
+#[inline]
+fn answer_locked(
+    ctx: &mut SessionContext<'_>,
+    serving: Option<&Serving<'_>>,
+    (locked, position): (&mut ShardBatch<'_>, usize),
+    decoded: &AnyRequest<'_>,
+    key: &KeyLookup<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    if !decoded.is_fast(key) {
+        return false;
+    }
+    let engine = locked.engine(position, key.hash);
+    let is_answered = if let Some(serving) = serving {
+        cold_path();
+        answer_served(ctx, serving, engine, decoded, key, out)
+    } else {
+        answer_with(ctx, engine, decoded, key, out)
+    };
+    locked.done(position);
+    is_answered
+}
+
+/// Executes a request on its locked shard. Returns false, without a reply, if the general path is
+/// needed.
+#[inline]
+pub(super) fn answer_with(
+    ctx: &mut SessionContext<'_>,
+    engine: &mut Engine,
+    decoded: &AnyRequest<'_>,
+    key: &KeyLookup<'_>,
+    out: &mut Vec<u8>,
+) -> bool {
+    match decoded {
+        AnyRequest::Fast(fast) => ctx.exec.answer_fast(engine, fast, key, out),
+        AnyRequest::General(Request::Command { command, form }) => {
+            let is_put_off = ctx.large_left == 0
+                && matches!(command.operation, Operation::Get(_))
+                && is_large(engine.value_len(key.hash, command.key.as_bytes()));
+            !is_put_off && ctx.exec.command_at(engine, command, form, key.hash, out)
+        }
+        AnyRequest::General(_) => false,
+    }
+}
