@@ -508,3 +508,6 @@ pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
         None => now,
     }
 }
+
+#[cfg(test)]
+mod limit_op_tests;
