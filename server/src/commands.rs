@@ -6,6 +6,7 @@ pub(crate) mod admin;
 pub mod context;
 pub(crate) mod fast;
 pub(crate) mod items;
+pub(crate) mod limit_op;
 pub(crate) mod limited_keys;
 pub(crate) mod lookup;
 pub(crate) mod multi_key;

@@ -5,14 +5,13 @@
 //! (`engine`), the native verbs (`native`).
 
 use engine::algorithms::{Attempt, take};
-use engine::{
-    Judgement, PolicyRef, TakeInfo, TakeParams, TakeResult, added, adding, counted, taking,
-};
+use engine::{Judgement, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
 
 use crate::commands::context::ExecContext;
 use crate::commands::items::{encode_outcome, line};
-use crate::commands::multi_key::{Adjustment, ChargeContext, ChargeResult};
+use crate::commands::limit_op::{LimitAction, LimitOp};
+use crate::commands::multi_key::{Adjustment, ChargeContext};
 use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
 
 /// The limit match of a key; `None` for a plain one.
@@ -159,26 +158,16 @@ impl ExecContext<'_> {
         if let Some(companion) = found.companion() {
             return Ok(self.companion(found, companion, operation, hash, text));
         }
-        if self.charges_parents(found) {
-            match operation {
-                Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-                    let change = Adjustment::Refund(arithmetic.delta.min(protocol::COUNT_MAX));
-                    let changed = self.adjust_all(found, change)?;
-                    return Ok(counted(changed, 0));
-                }
-                Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
-                    let take = taking(arithmetic);
+        if self.charges_parents(found)
+            && let Some(op) = LimitOp::of(operation)
+        {
+            return match op.action {
+                LimitAction::Take(take) => {
                     self.list_charges(found)?;
-                    let answer = |charged: ChargeResult| counted(charged.first, take.cost);
-                    return Ok(self.take_listed(&take, None, answer));
+                    Ok(self.take_listed(&take, None, |charged| op.reply(charged)))
                 }
-                Operation::Set(set) if set.mode == SetMode::Add => {
-                    let Some(take) = adding(set) else { return Ok(Outcome::NonNumeric) };
-                    self.list_charges(found)?;
-                    return Ok(self.take_listed(&take, None, |charged| added(charged.first)));
-                }
-                _ => {}
-            }
+                LimitAction::Change(change) => Ok(op.reply_one(self.adjust_all(found, change)?)),
+            };
         }
         let (outcome, judgement) =
             self.apply_limited(found.key(), hash, self.policy_of(found), operation);

@@ -11,16 +11,17 @@ use engine::{
     TakeParams as TakeUnits, TakeResult, undecided,
 };
 use protocol::{
-    Algorithm, COUNT_MAX, CasCondition, Command, Form, IncrX, Keys, Lease, Native, Oldest, Outcome,
-    Policy, PolicyArg, Rate, Slide, Take, VerdictLine, VerdictWord, encode, encode_plain_verdict,
-    encode_verdict,
+    Algorithm, COUNT_MAX, CasCondition, Command, Form, IncrX, Keys, Lease, Native, Oldest,
+    Operation, Outcome, Policy, PolicyArg, Rate, Slide, Take, VerdictLine, VerdictWord, encode,
+    encode_plain_verdict, encode_verdict,
 };
 
 use crate::commands::context::ExecContext;
 use crate::commands::items::line;
+use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::{milliseconds, write_error};
+use crate::commands::multi_key::ChargeResult;
 use crate::commands::multi_key::TakeMany;
-use crate::commands::multi_key::{Adjustment, ChargeResult};
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::scratch::Scratch;
 use crate::limits::{LimitMatch, LimitedKeyError};
@@ -184,20 +185,8 @@ impl<'a> ExecContext<'a> {
                 )),
                 Err(refused) => return refuse(refused, command, form, out),
             },
-            Native::Refund(units) => {
-                let changed = self.change(key, hash, bound, Adjustment::Refund(*units));
-                changed.map(|limited| verdict(limited, false))
-            }
-            Native::Settle { lease, actual } => {
-                let change = Adjustment::Settle { lease: *lease, actual: *actual };
-                self.change(key, hash, bound, change).map(settled)
-            }
-            Native::Renew { lease, for_ns } => {
-                let change = Adjustment::Renew { lease: *lease, for_ns: *for_ns };
-                self.change(key, hash, bound, change).map(|limited| match limited {
-                    TakeResult::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
-                    other => undecided(other),
-                })
+            Native::Refund(_) | Native::Settle { .. } | Native::Renew { .. } => {
+                self.change(key, hash, bound, &command.operation)
             }
             Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
             Native::IncrX(incrx) => Ok(self.incrx(key, hash, incrx)),
@@ -280,14 +269,17 @@ impl<'a> ExecContext<'a> {
         key: &[u8],
         hash: u64,
         found: Option<&LimitMatch<'_>>,
-        change: Adjustment,
-    ) -> Result<TakeResult, LimitedKeyError> {
+        operation: &Operation<'_>,
+    ) -> Result<Outcome<'static>, LimitedKeyError> {
+        let Some(op) = LimitOp::of(operation) else { return Ok(Outcome::NotAllowed) };
+        let LimitAction::Change(change) = op.action else { return Ok(Outcome::NotAllowed) };
         if let Some(found) = found.filter(|found| self.charges_parents(found)) {
-            return self.adjust_all(found, change);
+            return Ok(op.reply_one(self.adjust_all(found, change)?));
         }
         let now = self.now;
         let policy_ref = found.map(|found| self.policy_of(found));
-        Ok(self.limited(hash, |engine| change.apply(engine, now, hash, key, policy_ref)))
+        let changed = self.limited(hash, |engine| change.apply(engine, now, hash, key, policy_ref));
+        Ok(op.reply_one(changed))
     }
 
     /// Runs `change` on the shard of `hash`. If it finds no room, other shards make room and it
@@ -352,8 +344,9 @@ impl<'a> ExecContext<'a> {
         self.scratch.more_keys = counted;
         let outcome = match listed {
             Ok(true) => {
-                let units = TakeUnits { cost: many.cost, peek: many.peek, ..TakeUnits::default() };
-                self.take_listed(&units, many.id, outcome_of_many)
+                let op = LimitOp::of_many(many.cost, many.peek);
+                let LimitAction::Take(units) = op.action else { return };
+                self.take_listed(&units, many.id, |charged| op.reply(charged))
             }
             Ok(false) => Outcome::NotFound,
             Err(error) if !quiet => return line(out, &error.to_string()),
@@ -361,13 +354,6 @@ impl<'a> ExecContext<'a> {
         };
         if !quiet {
             write_many_reply(&outcome, out);
-        }
-    }
-
-    /// Writes the reply to a `takem` whose keys their owners have charged.
-    pub(crate) fn write_charge_reply(charged: ChargeResult, quiet: bool, out: &mut Vec<u8>) {
-        if !quiet {
-            write_many_reply(&outcome_of_many(charged), out);
         }
     }
 

@@ -17,12 +17,10 @@ use cluster::map::NodeState;
 use engine::algorithms::{Attempt, Decision, Verdict, take};
 use engine::{
     Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
-    added, adding,
 };
-use engine::{counted, taking};
 use protocol::{
-    Algorithm, Command, Decoded, Form, Native, Operation, Outcome, Policy, PolicyArg, Request,
-    SetMode, VerdictLine, decode, encode,
+    Algorithm, Command, Decoded, Form, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine,
+    decode, encode,
 };
 
 use super::Node;
@@ -34,13 +32,10 @@ use super::router::{Router, RouterContext};
 use super::state_machine::{OpKind, partition_of};
 use super::sub_request::{SubOp, SubPolicy, SubRequest};
 use crate::commands::context::ExecContext;
-use crate::commands::limited_keys::inline_policy;
+use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::ChargeResult;
-use crate::commands::multi_key::TakeMany;
-use crate::commands::native::{
-    NEVER_WAITS, outcome_of_many, units_of, verdict, waits_in_vain, write_many_reply,
-};
+use crate::commands::native::{NEVER_WAITS, waits_in_vain, write_many_reply};
 use crate::limits::{LimitMatch, OnUnavailable};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
@@ -116,6 +111,7 @@ pub(super) struct Debts {
 
 /// The units that a request takes, the keys it charges, and the mode of its decision.
 struct DegradedTake {
+    op: LimitOp,
     take: TakeParams,
     charges: Vec<DegradedCharge>,
     mode: OnUnavailable,
@@ -124,17 +120,11 @@ struct DegradedTake {
 /// Whether a command is decided while its owner is out of reach.
 pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLookup<'_>) -> bool {
     let is_bound = matches!(&lookup.key_limit, Ok(Some(found)) if found.companion().is_none());
-    match &command.operation {
-        Operation::Native(Native::Take(take)) => {
-            is_bound || !matches!(take.policy, PolicyArg::Configured)
-        }
-        Operation::Arithmetic(arithmetic) => {
-            let has_policy = is_bound || inline_policy(&command.operation, form).is_some();
-            !arithmetic.decrement && arithmetic.delta > 0 && has_policy
-        }
-        Operation::Set(set) => set.mode == SetMode::Add && is_bound,
-        _ => false,
-    }
+    let selects_one = || {
+        let policy_arg = selected_policy(&command.operation, form);
+        !matches!(policy_arg, PolicyArg::Configured)
+    };
+    LimitOp::is_take(&command.operation) && (is_bound || selects_one())
 }
 
 impl DegradedCharge {
@@ -266,11 +256,10 @@ impl ExecContext<'_> {
     ) -> Option<DegradedTake> {
         let mut counted = Vec::new();
         match request {
-            Request::TakeMany { cost, keys, peek, id, .. } => {
-                let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
-                let is_listed = self.list_all_charges(many.keys, &mut counted).ok()?;
-                let take = TakeParams { cost: many.cost, peek: many.peek, ..TakeParams::default() };
-                is_listed.then(|| self.listed(take, default, place))?
+            Request::TakeMany { cost, keys, peek, .. } => {
+                let is_listed = self.list_all_charges(*keys, &mut counted).ok()?;
+                let op = LimitOp::of_many(*cost, *peek);
+                is_listed.then(|| self.listed(op, default, place))?
             }
             Request::Command { command, form } => {
                 let own = command.key.as_bytes();
@@ -282,17 +271,10 @@ impl ExecContext<'_> {
                 let found = lookup.key_limit.as_ref().ok()?.as_ref();
                 let bound = found.filter(|found| found.companion().is_none());
                 let key = bound.map_or(own, LimitMatch::key);
-                let (take, policy_arg) = match &command.operation {
-                    Operation::Native(Native::Take(take)) => (units_of(take).0, take.policy),
-                    Operation::Arithmetic(arithmetic) => (
-                        taking(arithmetic),
-                        inline_policy(&command.operation, form)
-                            .map_or(PolicyArg::Configured, PolicyArg::Inline),
-                    ),
-                    Operation::Set(set) => (adding(set)?, PolicyArg::Configured),
-                    _ => return None,
-                };
-                let (debt_policy, policy, mode) = match policy_arg {
+                let op = LimitOp::of(&command.operation)?;
+                let LimitAction::Take(take) = op.action else { return None };
+                let selected = selected_policy(&command.operation, form);
+                let (debt_policy, policy, mode) = match selected {
                     PolicyArg::Inline(token) => {
                         let policy = Policy::parse(token).ok()?;
                         (DebtPolicy::Written(token.into()), policy, default)
@@ -306,7 +288,7 @@ impl ExecContext<'_> {
                         let found = bound?;
                         if found.has_parents() {
                             self.list_charges(found).ok()?;
-                            return self.listed(take, default, place);
+                            return self.listed(op, default, place);
                         }
                         let limit = found.limit();
                         let mode = limit.on_unavailable().unwrap_or(default);
@@ -322,7 +304,7 @@ impl ExecContext<'_> {
                     member: 0,
                     times: 1,
                 };
-                Some(DegradedTake { take, charges: vec![charge], mode })
+                Some(DegradedTake { op, take, charges: vec![charge], mode })
             }
             _ => None,
         }
@@ -331,10 +313,11 @@ impl ExecContext<'_> {
     /// The take of the keys that `scratch.charges` lists.
     fn listed(
         &self,
-        take: TakeParams,
+        op: LimitOp,
         default: OnUnavailable,
         place: impl Fn(u64) -> Partition,
     ) -> Option<DegradedTake> {
+        let LimitAction::Take(take) = op.action else { return None };
         let limits = self.active_limits.limits();
         let mut mode = None;
         let mut charges = Vec::new();
@@ -350,40 +333,36 @@ impl ExecContext<'_> {
                 times: row.times,
             });
         }
-        Some(DegradedTake { take, charges, mode: mode.unwrap_or(default) })
+        Some(DegradedTake { op, take, charges, mode: mode.unwrap_or(default) })
     }
 
     /// Writes the reply of a degraded decision. `policy` is the whole policy of the first key.
     fn write_degraded_reply(
         &mut self,
         request: &Request<'_>,
+        op: LimitOp,
         policy: &Policy,
-        charged: ChargeResult,
+        mut charged: ChargeResult,
         out: &mut Vec<u8>,
     ) {
-        let degraded = |outcome| match outcome {
+        if let Request::Command { command, .. } = request
+            && matches!(command.operation, Operation::Arithmetic(_))
+        {
+            // A plain client compares with the whole limit, not with this node's share.
+            charged.first = with_limit(charged.first, whole_limit(policy, self.now));
+        }
+        let outcome = match op.reply(charged) {
             Outcome::Verdict(line) => Outcome::Verdict(VerdictLine { degraded: true, ..line }),
             other => other,
         };
         let mut counted_key = Vec::new();
         match request {
             Request::TakeMany { quiet: false, .. } => {
-                write_many_reply(&degraded(outcome_of_many(charged)), out);
+                write_many_reply(&outcome, out);
             }
             Request::Command { command, form } => {
                 let lookup = look_up(self, command.key.as_bytes(), &mut counted_key);
                 let found = lookup.key_limit.as_ref().ok().and_then(Option::as_ref);
-                let outcome = match &command.operation {
-                    Operation::Native(Native::Take(take)) => {
-                        degraded(verdict(charged.all, units_of(take).1))
-                    }
-                    Operation::Arithmetic(arithmetic) => {
-                        // A plain client compares with the whole limit, not with this node's share.
-                        let first = with_limit(charged.first, whole_limit(policy, self.now));
-                        counted(first, taking(arithmetic).cost)
-                    }
-                    _ => added(charged.first),
-                };
                 match found {
                     Some(found) if !matches!(command.operation, Operation::Native(_)) => {
                         self.write_limited_reply(found, command, form, outcome, out);
@@ -427,7 +406,7 @@ impl Router {
         };
         let mut ctx = router_ctx.exec_context();
         let place = |hash| partition_of(keyspace, hash);
-        let Some(DegradedTake { take, charges, mode }) = ctx.taking(&request, default, place)
+        let Some(DegradedTake { op, take, charges, mode }) = ctx.taking(&request, default, place)
         else {
             return error;
         };
@@ -447,7 +426,7 @@ impl Router {
             OnUnavailable::Local => node.take_local(now, &charges, &take),
         };
         let mut text = Vec::new();
-        ctx.write_degraded_reply(&request, &first.policy, charged, &mut text);
+        ctx.write_degraded_reply(&request, op, &first.policy, charged, &mut text);
         if let TakeResult::Decided(facts) = charged.all
             && !facts.refuses()
             && !take.peek

@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use engine::TakeParams;
 use protocol::{Command, Exptime, Form, Native, Operation, Request};
 
 use super::degraded::is_taking;
-use super::multi_owner::{LimitOp, MultiOwnerRequest, NotMultiOwner, limit_op_of, refuses_id};
+use super::multi_owner::{MultiOwnerRequest, NotMultiOwner, limit_op_of, refuses_id};
 use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::reply_queue::ReplyQueue;
 use super::router::{Router, node_now, operation, router_context};
 use super::state_machine::{OpKind, partition_of};
 use crate::commands::context::ExecContext;
-use crate::commands::limited_keys::{inline_policy, write_error};
+use crate::commands::limit_op::{LimitAction, LimitOp};
+use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
 use crate::commands::multi_key::TakeMany;
 use crate::commands::native::NEVER_WAITS;
@@ -125,9 +125,8 @@ impl Dispatch<'_, '_> {
         }
         if let Ok(Some(found)) = &lookup.key_limit
             && found.has_parents()
-            && inline_policy(&command.operation, form).is_none()
         {
-            match limit_op_of(found, &command.operation) {
+            match limit_op_of(found, &command.operation, form) {
                 Ok(op) => {
                     let listed = self.ctx.list_charges(found);
                     return match listed {
@@ -179,9 +178,8 @@ impl Dispatch<'_, '_> {
         {
             (Some(why), _) => why.to_owned(),
             (None, Ok(true)) => {
-                let units =
-                    TakeParams { cost: many.cost, peek: many.peek, ..TakeParams::default() };
-                return self.submit_multi_owner((raw_request, quiet), LimitOp::Take(units));
+                let op = LimitOp::of_many(many.cost, many.peek);
+                return self.submit_multi_owner((raw_request, quiet), op);
             }
             (None, Ok(false)) => "NOT_FOUND".to_owned(),
             (None, Err(error)) => error.to_string(),
@@ -197,7 +195,7 @@ impl Dispatch<'_, '_> {
         let node = Arc::clone(router.node());
         let Some(keyspace) = node.keyspace() else { return };
         let charges = std::mem::take(&mut ctx.scratch.charges);
-        if let LimitOp::Take(take) = &mut op
+        if let LimitAction::Take(take) = &mut op.action
             && !take.peek
             && (take.hold.is_some() || charges.rows().any(|row| row.holds))
         {

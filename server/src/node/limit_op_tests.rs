@@ -5,17 +5,16 @@ use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::replica::NodeTime;
 use engine::Partitioner;
-use protocol::{Command, Decoded, Form, Operation, Request, decode};
+use protocol::{Decoded, Request, decode};
 
-use super::multi_owner::{
-    LimitOp, MultiOwnerRequest, MultiOwnerResult, NotMultiOwner, limit_op_of, refuses_id,
-};
+use super::multi_owner::{MultiOwnerRequest, MultiOwnerResult, limit_op_of, refuses_id};
 use super::pending::{Client, OpResult};
 use super::replicas::Replicas;
 use super::router::{Router, RouterContext};
 use super::state_machine::ORIGIN_NS;
 use super::sub_request::SubRequest;
 use super::{Keyspace, Node};
+use crate::commands::limit_op::LimitOp;
 use crate::commands::lookup::look_up;
 use crate::commands::scratch::Scratch;
 use crate::config::{Config, Startup};
@@ -198,7 +197,7 @@ impl LoneNode {
                 Request::Command { command, form } => {
                     let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                     let Ok(Some(found)) = &lookup.key_limit else { return "no limit".to_owned() };
-                    match op_of(found, command, form) {
+                    match limit_op_of(found, &command.operation, form) {
                         Ok(op) => ctx.list_charges(found).map(|()| op).expect("there are few"),
                         Err(why) => return format!("{why:?}"),
                     }
@@ -208,7 +207,7 @@ impl LoneNode {
                         return why.to_owned();
                     }
                     match ctx.list_all_charges(*keys, &mut counted) {
-                        Ok(true) => many(*cost, *peek),
+                        Ok(true) => LimitOp::of_many(*cost, *peek),
                         other => return format!("{other:?}"),
                     }
                 }
@@ -260,22 +259,6 @@ impl LoneNode {
             String::from_utf8_lossy(&text).into_owned()
         })
     }
-}
-
-fn op_of(
-    found: &crate::limits::LimitMatch<'_>,
-    command: &Command<'_>,
-    form: &Form<'_>,
-) -> Result<LimitOp, NotMultiOwner> {
-    if crate::commands::limited_keys::inline_policy(&command.operation, form).is_some() {
-        return Err(NotMultiOwner::OneKey);
-    }
-    let operation: &Operation<'_> = &command.operation;
-    limit_op_of(found, operation)
-}
-
-fn many(cost: u64, peek: bool) -> LimitOp {
-    LimitOp::Take(engine::TakeParams { cost, peek, ..engine::TakeParams::default() })
 }
 
 #[test]

@@ -12,10 +12,8 @@
 use bytes::Bytes;
 use cluster::id::Partition;
 use engine::algorithms::Verdict;
-use engine::{TakeInfo, TakeParams, TakeResult, added, adding, counted, taking, undecided};
-use protocol::{
-    Command, Decoded, Form, Native, Operation, Outcome, PolicyArg, Request, SetMode, decode,
-};
+use engine::{TakeInfo, TakeParams, TakeResult};
+use protocol::{Decoded, Form, Native, Operation, PolicyArg, Request, Take, decode};
 
 use super::pending::{Client, Completion};
 use super::router::RouterContext;
@@ -23,25 +21,11 @@ use super::router::operation;
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
 use crate::commands::context::ExecContext;
-use crate::commands::limited_keys::milliseconds;
+use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::look_up;
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::commands::native::{settled, units_of, verdict};
+use crate::commands::native::write_many_reply;
 use crate::limits::{Limit, LimitMatch};
-
-/// The operation that a request applies to each key.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum LimitOp {
-    Take(TakeParams),
-    Change(Adjustment),
-}
-
-impl LimitOp {
-    /// Whether the operation asks to wait, but no policy of its charges ever waits.
-    pub(super) fn waits_in_vain(&self, charges: &ChargeSet) -> bool {
-        matches!(self, Self::Take(take) if charges.wait_in_vain(take.wait))
-    }
-}
 
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,45 +47,26 @@ const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing\r\n";
 pub(super) fn limit_op_of(
     found: &LimitMatch<'_>,
     operation: &Operation<'_>,
+    form: &Form<'_>,
 ) -> Result<LimitOp, NotMultiOwner> {
-    if found.companion().is_some() {
+    let is_own = match selected_policy(operation, form) {
+        PolicyArg::Configured => true,
+        PolicyArg::Named(name) => name == found.limit().name().as_bytes(),
+        PolicyArg::Inline(_) => false,
+    };
+    if found.companion().is_some() || !is_own {
         return Err(NotMultiOwner::OneKey);
     }
-    Ok(match operation {
-        Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-            LimitOp::Change(Adjustment::Refund(arithmetic.delta.min(protocol::COUNT_MAX)))
-        }
-        Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
-            LimitOp::Take(taking(arithmetic))
-        }
-        Operation::Set(set) if set.mode == SetMode::Add => {
-            LimitOp::Take(adding(set).ok_or(NotMultiOwner::OneKey)?)
-        }
-        Operation::Native(Native::Take(take)) => {
-            let is_own = match take.policy {
-                PolicyArg::Configured => true,
-                PolicyArg::Named(name) => name == found.limit().name().as_bytes(),
-                PolicyArg::Inline(_) => false,
-            };
-            match take.id {
-                _ if !is_own => return Err(NotMultiOwner::OneKey),
-                Some(_) => return Err(NotMultiOwner::Unsupported(NO_IDS)),
-                None => LimitOp::Take(units_of(take).0),
-            }
+    match operation {
+        Operation::Native(Native::Take(Take { id: Some(_), .. })) => {
+            Err(NotMultiOwner::Unsupported(NO_IDS))
         }
         Operation::Native(Native::Lease(lease)) => match lease.policy {
-            PolicyArg::Inline(_) => return Err(NotMultiOwner::OneKey),
-            _ => return Err(NotMultiOwner::Unsupported(NO_LEASES)),
+            PolicyArg::Inline(_) => Err(NotMultiOwner::OneKey),
+            _ => Err(NotMultiOwner::Unsupported(NO_LEASES)),
         },
-        Operation::Native(Native::Refund(units)) => LimitOp::Change(Adjustment::Refund(*units)),
-        Operation::Native(Native::Settle { lease, actual }) => {
-            LimitOp::Change(Adjustment::Settle { lease: *lease, actual: *actual })
-        }
-        Operation::Native(Native::Renew { lease, for_ns }) => {
-            LimitOp::Change(Adjustment::Renew { lease: *lease, for_ns: *for_ns })
-        }
-        _ => return Err(NotMultiOwner::OneKey),
-    })
+        operation => LimitOp::of(operation).ok_or(NotMultiOwner::OneKey),
+    }
 }
 
 /// The reply to a `takem` with this `id`, if the node must refuse it.
@@ -184,14 +149,14 @@ impl MultiOwnerRequest {
 
     /// The operation on each key, with its partition.
     pub(super) fn operations(&self) -> Vec<(Partition, Bytes)> {
-        let asked = |index: usize, row: &OwnerRow| match self.op {
-            LimitOp::Take(take) => SubOp::Take(TakeParams {
+        let asked = |index: usize, row: &OwnerRow| match self.op.action {
+            LimitAction::Take(take) => SubOp::Take(TakeParams {
                 cost: take.cost.saturating_mul(row.times).min(protocol::COUNT_MAX),
                 compare_cas: take.compare_cas.filter(|_| index == 0),
                 client_flags: take.client_flags.filter(|_| index == 0),
                 ..take
             }),
-            LimitOp::Change(change) => SubOp::Adjust(change),
+            LimitAction::Change(change) => SubOp::Adjust(change),
         };
         let of =
             |(index, row): (usize, &OwnerRow)| (row.partition, row.sub_request(asked(index, row)));
@@ -241,9 +206,9 @@ impl MultiOwnerRequest {
     }
 
     fn outcome(&self, back: &mut Vec<(Partition, Bytes)>) -> Result<ChargeResult, &'static str> {
-        let take = match self.op {
-            LimitOp::Take(take) => take,
-            LimitOp::Change(_) => return self.changed(),
+        let take = match self.op.action {
+            LimitAction::Take(take) => take,
+            LimitAction::Change(_) => return self.changed(),
         };
         let mut facts: Vec<TakeInfo> = Vec::with_capacity(self.rows.len());
         let mut failed = None;
@@ -343,44 +308,23 @@ impl MultiOwnerRequest {
         let mut counted = Vec::new();
         let mut ctx = router_ctx.exec_context();
         match request {
-            Request::TakeMany { quiet, .. } => ExecContext::write_charge_reply(charged, quiet, out),
+            Request::TakeMany { quiet: false, .. } => {
+                write_many_reply(&self.op.reply(charged), out);
+            }
             Request::Command { command, form } => {
                 let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                 let Ok(Some(found)) = lookup.key_limit else {
                     let reply = if self.quiet { "" } else { LIMITS_CHANGE };
                     return out.extend_from_slice(reply.as_bytes());
                 };
-                self.write_one_reply(&mut ctx, &found, &command, &form, charged, out);
+                let outcome = self.op.reply(charged);
+                if matches!(command.operation, Operation::Native(_)) {
+                    protocol::encode(out, &command, &form, &outcome);
+                } else {
+                    ctx.write_limited_reply(&found, &command, &form, outcome, out);
+                }
             }
             _ => {}
-        }
-    }
-
-    fn write_one_reply(
-        &self,
-        ctx: &mut ExecContext<'_>,
-        found: &LimitMatch<'_>,
-        command: &Command<'_>,
-        form: &Form<'_>,
-        charged: ChargeResult,
-        out: &mut Vec<u8>,
-    ) {
-        let outcome = match (&command.operation, self.op) {
-            (Operation::Native(Native::Take(take)), _) => verdict(charged.all, units_of(take).1),
-            (Operation::Native(Native::Refund(_)), _) => verdict(charged.first, false),
-            (Operation::Native(Native::Settle { .. }), _) => settled(charged.first),
-            (Operation::Native(Native::Renew { for_ns, .. }), _) => match charged.first {
-                TakeResult::Decided(_) => Outcome::Renewed(milliseconds(*for_ns)),
-                other => undecided(other),
-            },
-            (Operation::Set(_), _) => added(charged.first),
-            (_, LimitOp::Take(take)) => counted(charged.first, take.cost),
-            (_, LimitOp::Change(_)) => counted(charged.first, 0),
-        };
-        if matches!(command.operation, Operation::Native(_)) {
-            protocol::encode(out, command, form, &outcome);
-        } else {
-            ctx.write_limited_reply(found, command, form, outcome, out);
         }
     }
 }

@@ -12,8 +12,8 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use engine::{ForeignHold, TakeResult, undecided};
-use protocol::{Algorithm, Command, Form, Native, Operation, Outcome, encode};
+use engine::ForeignHold;
+use protocol::{Algorithm, Command, Form, Native, Operation, encode};
 
 use super::degraded::{DebtPolicy, DegradedCharge, LocalCounts};
 use super::pending::{OpAccess, OpResult, ReplyKind};
@@ -21,8 +21,7 @@ use super::router::operation;
 use super::router::{Router, RouterContext};
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubRequest};
-use crate::commands::limited_keys::milliseconds;
-use crate::commands::native::settled;
+use crate::commands::limit_op::LimitOp;
 
 /// A hold on one key: the name it shares with those on other keys, and its index among them.
 pub(super) type HoldName = (u64, usize);
@@ -190,11 +189,7 @@ impl Router {
                 self.owe(ctx, name, partition, *actual);
             }
         }
-        let outcome = match (done, renewed_ns) {
-            (TakeResult::Decided(_), Some(for_ns)) => Outcome::Renewed(milliseconds(for_ns)),
-            (done, None) => settled(done),
-            (done, Some(_)) => undecided(done),
-        };
+        let outcome = LimitOp::of(&command.operation)?.reply_one(done);
         let mut text = Vec::new();
         encode(&mut text, command, form, &outcome);
         Some(Bytes::from(text))

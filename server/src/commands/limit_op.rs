@@ -1,0 +1,146 @@
+//! The operation of each verb on a limit: what the verb takes or changes, and how the result
+//! becomes its reply.
+//!
+//! Used wherever a limit decides: one key, a key with its parents, several owners, and an owner out
+//! of reach. `Engine::apply_limited` runs the classic verbs on one key by the same functions. Not
+//! here: the other verbs on a limited key (`limited_keys`), leases of quota (`native`).
+
+use engine::{TakeParams, TakeResult, added, adding, counted, taking, undecided};
+use protocol::{COUNT_MAX, Form, Native, Operation, Outcome, PolicyArg, SetMode};
+
+use crate::commands::limited_keys::{inline_policy, milliseconds};
+use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
+use crate::commands::native::{outcome_of_many, settled, units_of, verdict};
+
+/// The operation of a request on each limit state that it concerns.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LimitOp {
+    pub(crate) action: LimitAction,
+    reply: LimitReply,
+}
+
+/// The action on one limit state.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum LimitAction {
+    Take(TakeParams),
+    Change(Adjustment),
+}
+
+/// The reply that the result becomes.
+#[derive(Debug, Clone, Copy)]
+enum LimitReply {
+    /// The usage after `incr` or `decr` by this many units.
+    Count(u64),
+    /// `STORED`, or not.
+    Add,
+    /// The verdict line of `take`.
+    Verdict {
+        show_cas: bool,
+    },
+    /// The verdict line of `takem`.
+    ManyVerdict,
+    /// The verdict line of `refund`.
+    Refunded,
+    Settled,
+    /// Renewed for this many nanoseconds.
+    Renewed(u64),
+}
+
+impl LimitOp {
+    /// Returns the operation of a verb; `None` if it takes nothing from a limit, or cannot be
+    /// applied.
+    pub(crate) fn of(operation: &Operation<'_>) -> Option<Self> {
+        let (action, reply) = match operation {
+            Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
+                let units = arithmetic.delta.min(COUNT_MAX);
+                (LimitAction::Change(Adjustment::Refund(units)), LimitReply::Count(0))
+            }
+            Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
+                let take = taking(arithmetic);
+                (LimitAction::Take(take), LimitReply::Count(take.cost))
+            }
+            Operation::Set(set) if set.mode == SetMode::Add => {
+                (LimitAction::Take(adding(set)?), LimitReply::Add)
+            }
+            Operation::Native(native) => return Self::of_native(native),
+            _ => return None,
+        };
+        Some(Self { action, reply })
+    }
+
+    fn of_native(native: &Native<'_>) -> Option<Self> {
+        let (action, reply) = match native {
+            Native::Take(take) => {
+                let (units, show_cas) = units_of(take);
+                (LimitAction::Take(units), LimitReply::Verdict { show_cas })
+            }
+            Native::Refund(units) => {
+                (LimitAction::Change(Adjustment::Refund(*units)), LimitReply::Refunded)
+            }
+            Native::Settle { lease, actual } => {
+                let change = Adjustment::Settle { lease: *lease, actual: *actual };
+                (LimitAction::Change(change), LimitReply::Settled)
+            }
+            Native::Renew { lease, for_ns } => {
+                let change = Adjustment::Renew { lease: *lease, for_ns: *for_ns };
+                (LimitAction::Change(change), LimitReply::Renewed(*for_ns))
+            }
+            Native::IncrX(_) | Native::Slide(_) | Native::Lease(_) => return None,
+        };
+        Some(Self { action, reply })
+    }
+
+    /// Returns the operation of a `takem`.
+    pub(crate) fn of_many(cost: u64, peek: bool) -> Self {
+        let take = TakeParams { cost, peek, ..TakeParams::default() };
+        Self { action: LimitAction::Take(take), reply: LimitReply::ManyVerdict }
+    }
+
+    /// Returns whether a verb takes units: a node decides it without the owner of its key.
+    pub(crate) fn is_take(operation: &Operation<'_>) -> bool {
+        match operation {
+            Operation::Arithmetic(arithmetic) => !arithmetic.decrement && arithmetic.delta > 0,
+            Operation::Set(set) => set.mode == SetMode::Add,
+            Operation::Native(native) => matches!(native, Native::Take(_)),
+            _ => false,
+        }
+    }
+
+    /// Returns whether the operation asks to wait, but no policy of its charges ever waits.
+    pub(crate) fn waits_in_vain(&self, charges: &ChargeSet) -> bool {
+        matches!(self.action, LimitAction::Take(take) if charges.wait_in_vain(take.wait))
+    }
+
+    /// Returns the reply to the result on all keys that a request charges.
+    pub(crate) fn reply(&self, charged: ChargeResult) -> Outcome<'static> {
+        match self.reply {
+            LimitReply::ManyVerdict => outcome_of_many(charged),
+            LimitReply::Verdict { .. } => self.reply_one(charged.all),
+            _ => self.reply_one(charged.first),
+        }
+    }
+
+    /// Returns the reply to the result on the only key that a request charges.
+    pub(crate) fn reply_one(&self, result: TakeResult) -> Outcome<'static> {
+        match self.reply {
+            LimitReply::Count(units) => counted(result, units),
+            LimitReply::Add => added(result),
+            LimitReply::Verdict { show_cas } => verdict(result, show_cas),
+            LimitReply::Refunded | LimitReply::ManyVerdict => verdict(result, false),
+            LimitReply::Settled => settled(result),
+            LimitReply::Renewed(for_ns) => match result {
+                TakeResult::Decided(_) => Outcome::Renewed(milliseconds(for_ns)),
+                other => undecided(other),
+            },
+        }
+    }
+}
+
+/// Returns the policy that a command selects: that of `take`, one in the flags of a meta command,
+/// or that of the key's limit.
+pub(crate) fn selected_policy<'a>(operation: &Operation<'a>, form: &Form<'a>) -> PolicyArg<'a> {
+    match operation {
+        Operation::Native(Native::Take(take)) => take.policy,
+        _ => inline_policy(operation, form).map_or(PolicyArg::Configured, PolicyArg::Inline),
+    }
+}
