@@ -45,8 +45,9 @@ impl FrameHandler for Node {
 
     fn frames(&self, from: &RemotePeer, frames: &mut Vec<Frame>) {
         if self.answers {
-            let mut replies: Vec<Frame> = frames.iter().filter_map(reply_to).collect();
-            let _ = from.sender.send_all(&mut replies);
+            for reply in frames.iter().filter_map(reply_to) {
+                let _ = from.sender.send(reply);
+            }
         }
         self.received.lock().extend(frames.drain(..).map(|frame| (from.node, frame)));
     }

@@ -1,25 +1,21 @@
 //! The division of a capacity among clients that want more than there is.
 //!
-//! Here: two rules, exact, each for one client at a time. Not here: the units to divide (`lease`).
-//! Source: the rules `FairShare` and `ProportionalShare` of the doorman design (a client-side rate
-//! limiter), from their description.
+//! Here: max-min fairness, exact, for one client at a time. Not here: the units to divide
+//! (`lease`). Source: the rule `FairShare` of the doorman design (a client-side rate limiter), from
+//! its description.
 //!
-//! Both grant every want if all fit. If they do not:
+//! Every want is granted if all fit. If they do not, no client gains by wanting more than it needs:
 //!
 //! ```text
-//! capacity 120, wants 1000 / 50 / 10      proportional 69.69 / 40.31 / 10      fair 60 / 50 / 10
+//! capacity 120, wants 1000 / 50 / 10      fair 60 / 50 / 10
 //! ```
-//!
-//! Leases are divided by [`fair`]: no client gains by wanting more than it needs. Under
-//! [`proportional`] a client that wants ten times as much gets more at the cost of modest ones, so
-//! it suits clients whose wants are known to be true, such as nodes of one cluster.
 
 /// The request of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShareRequest {
     /// Units wanted, at most [`COUNT_MAX`](protocol::COUNT_MAX); a greater number counts as that.
     pub units: u64,
-    /// The weight of the client; 0 counts as 1. Only [`fair`] uses it.
+    /// The weight of the client; 0 counts as 1.
     pub weight: u32,
 }
 
@@ -44,13 +40,6 @@ impl Share {
     #[must_use]
     pub fn floor(self) -> u64 {
         u64::try_from(self.numerator / self.denominator.max(1)).unwrap_or(u64::MAX)
-    }
-
-    /// Hundredths of a unit, rounded to the nearest.
-    #[must_use]
-    pub fn hundredths(self) -> u128 {
-        let denominator = self.denominator.max(1);
-        self.numerator.saturating_mul(100).saturating_add(denominator / 2) / denominator
     }
 }
 
@@ -97,29 +86,6 @@ pub fn fair(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
     Share { numerator, denominator: weights.max(1).into() }
 }
 
-/// Equal parts first; units that modest clients leave are divided among the others in proportion to
-/// their wants beyond an equal part. Returns the share of the client `of`, counted from 0.
-#[must_use]
-pub fn proportional(capacity: u64, wants: &[ShareRequest], of: usize) -> Share {
-    let wants = &wants[..wants.len().min(CLIENTS_MAX)];
-    let Some(own) = wants.get(of).map(|want| want.bounded().units) else { return Share::whole(0) };
-    let capacity = u128::from(capacity.min(protocol::COUNT_MAX));
-    let count = wants.len() as u128;
-    // In units of `1 ÷ count`, in which an equal part is the capacity: below 2^73.
-    let (mut spare, mut excess) = (0_u128, 0_u128);
-    for want in wants {
-        let units = u128::from(want.bounded().units) * count;
-        spare += capacity.saturating_sub(units);
-        excess += units.saturating_sub(capacity);
-    }
-    let beyond = (u128::from(own) * count).saturating_sub(capacity);
-    if beyond == 0 || excess <= spare {
-        return Share::whole(own);
-    }
-    // Each product stays below 2^126.
-    Share { numerator: capacity * excess + spare * beyond, denominator: count * excess }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -131,32 +97,25 @@ mod tests {
         units.iter().map(|units| ShareRequest { units: *units, weight: 1 }).collect()
     }
 
-    fn hundredths(
-        rule: fn(u64, &[ShareRequest], usize) -> Share,
-        capacity: u64,
-        units: &[u64],
-    ) -> Vec<u128> {
+    fn shares(capacity: u64, units: &[u64]) -> Vec<u64> {
         let wants = wants(units);
-        (0..wants.len()).map(|of| rule(capacity, &wants, of).hundredths()).collect()
+        (0..wants.len()).map(|of| fair(capacity, &wants, of).floor()).collect()
     }
 
     /// The example of the module doc.
     #[test]
     fn golden_lease_shares_of_120_among_1000_50_and_10() {
-        assert_eq!(hundredths(proportional, 120, &[1000, 50, 10]), [6969, 4031, 1000]);
-        assert_eq!(hundredths(fair, 120, &[1000, 50, 10]), [6000, 5000, 1000]);
+        assert_eq!(shares(120, &[1000, 50, 10]), [60, 50, 10]);
     }
 
     #[test]
     fn every_want_is_granted_if_all_fit() {
-        for rule in [fair, proportional] {
-            assert_eq!(hundredths(rule, 60, &[30, 20, 10]), [3000, 2000, 1000]);
-            assert_eq!(hundredths(rule, 61, &[30, 20, 10]), [3000, 2000, 1000]);
-            assert_eq!(hundredths(rule, 0, &[0, 0]), [0, 0]);
-            assert_eq!(hundredths(rule, 0, &[5, 1]), [0, 0]);
-            assert_eq!(rule(10, &wants(&[5]), 1).floor(), 0);
-        }
-        assert_eq!(hundredths(fair, 59, &[30, 20, 10]), [2900, 2000, 1000]);
+        assert_eq!(shares(60, &[30, 20, 10]), [30, 20, 10]);
+        assert_eq!(shares(61, &[30, 20, 10]), [30, 20, 10]);
+        assert_eq!(shares(0, &[0, 0]), [0, 0]);
+        assert_eq!(shares(0, &[5, 1]), [0, 0]);
+        assert_eq!(fair(10, &wants(&[5]), 1).floor(), 0);
+        assert_eq!(shares(59, &[30, 20, 10]), [29, 20, 10]);
     }
 
     #[test]
@@ -170,10 +129,8 @@ mod tests {
     #[test]
     fn the_largest_wants_do_not_overflow() {
         let wants = vec![ShareRequest { units: u64::MAX, weight: u32::MAX }; CLIENTS_MAX + 5];
-        for rule in [fair, proportional] {
-            assert_eq!(rule(u64::MAX, &wants, 0).floor(), COUNT_MAX / CLIENTS_MAX as u64);
-            assert_eq!(rule(u64::MAX, &wants, CLIENTS_MAX).floor(), 0);
-        }
+        assert_eq!(fair(u64::MAX, &wants, 0).floor(), COUNT_MAX / CLIENTS_MAX as u64);
+        assert_eq!(fair(u64::MAX, &wants, CLIENTS_MAX).floor(), 0);
     }
 
     /// A slow fair division: unit after unit to the client that has least for its weight and wants
@@ -218,16 +175,14 @@ mod tests {
                 wants.into_iter().map(|(units, weight)| ShareRequest { units: units % cut, weight }).collect();
             let capacity = capacity % cut;
             let wanted: u64 = wants.iter().map(|want| want.units).sum();
-            for rule in [fair, proportional] {
-                let shares: Vec<u64> =
-                    (0..wants.len()).map(|of| rule(capacity, &wants, of).floor()).collect();
-                let sum: u64 = shares.iter().sum();
-                prop_assert!(sum <= capacity);
-                // Rounding down loses less than a unit for each client.
-                prop_assert!(sum + wants.len() as u64 > capacity.min(wanted));
-                for (share, want) in shares.iter().zip(&wants) {
-                    prop_assert!(*share <= want.units);
-                }
+            let shares: Vec<u64> =
+                (0..wants.len()).map(|of| fair(capacity, &wants, of).floor()).collect();
+            let sum: u64 = shares.iter().sum();
+            prop_assert!(sum <= capacity);
+            // Rounding down loses less than a unit for each client.
+            prop_assert!(sum + wants.len() as u64 > capacity.min(wanted));
+            for (share, want) in shares.iter().zip(&wants) {
+                prop_assert!(*share <= want.units);
             }
         }
     }

@@ -105,7 +105,8 @@ impl Engine {
 
     /// Each live limit state with all fields that must outlive the process, except the holds of a
     /// key that has many ([`Engine::save_slice`]).
-    pub fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
+    #[cfg(test)]
+    pub(crate) fn limit_records(&self, now: Now) -> impl Iterator<Item = LimitRecord<'_>> {
         let live = self.store.items().filter(move |item| !item.deadline().is_past(now));
         live.filter_map(move |item| self.limit_record(item, now))
     }

@@ -144,25 +144,6 @@ impl Outbox {
         Ok(())
     }
 
-    /// Pushes the frames that fit, in order, and leaves the others in `frames`.
-    pub(super) fn push_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
-        let mut state = self.state.lock();
-        let OutboxState { queue, loads, is_closed, waker, .. } = &mut *state;
-        let mut result = Ok(());
-        queue.extend(frames.extract_if(.., |frame| {
-            let admitted = admit(loads, *is_closed, &self.windows, frame);
-            if let Err(why) = admitted {
-                self.metrics.note_shed(why);
-                result = admitted;
-            }
-            admitted.is_ok()
-        }));
-        let waker = if queue.is_empty() { None } else { waker.take() };
-        drop(state);
-        wake(waker);
-        result
-    }
-
     /// Releases the load of written frames, and takes all pending frames. If there are none,
     /// `waker` is woken when there are. Returns whether the sender is closed.
     pub(super) fn take(
@@ -332,9 +313,8 @@ mod tests {
         assert_eq!(outbox.push(tunnel_frame(1)), Ok(()));
         assert_eq!(outbox.push(tunnel_frame(1)), Err(Shed::Full(FrameClass::Tunnel)));
         assert_eq!(outbox.push(call()), Ok(()), "calls have a window of their own");
-        let mut burst = vec![tunnel_frame(1), call(), call()];
-        assert_eq!(outbox.push_all(&mut burst), Err(Shed::Full(FrameClass::Control)));
-        assert_eq!(burst, [tunnel_frame(1), call()], "what found no room is left to its sender");
+        assert_eq!(outbox.push(call()), Ok(()));
+        assert_eq!(outbox.push(call()), Err(Shed::Full(FrameClass::Control)));
         assert_eq!(taken(&outbox, &mut WrittenFrames::default()).len(), 4);
     }
 

@@ -166,16 +166,6 @@ impl PeerSender {
     pub fn send(&self, frame: Frame) -> Result<(), Shed> {
         self.outbox.push(frame)
     }
-
-    /// Sends a burst under one lock and with at most one wake. Refused frames stay in `frames`, in
-    /// order.
-    ///
-    /// # Errors
-    ///
-    /// The reason why the last refused frame was refused.
-    pub fn send_all(&self, frames: &mut Vec<Frame>) -> Result<(), Shed> {
-        self.outbox.push_all(frames)
-    }
 }
 
 impl fmt::Display for PeerAddr {

@@ -76,9 +76,11 @@ impl FrameHandler for Echo {
 
     fn frames(&self, from: &RemotePeer, frames: &mut Vec<Frame>) {
         let count = frames.len();
-        let mut replies: Vec<Frame> = frames.drain(..).filter_map(|op| reply_to(&op)).collect();
+        let replies: Vec<Frame> = frames.drain(..).filter_map(|op| reply_to(&op)).collect();
         self.replies.fetch_add((count - replies.len()) as u64, Relaxed);
-        from.sender.send_all(&mut replies).expect("there is room for answers");
+        for reply in replies {
+            from.sender.send(reply).expect("there is room for answers");
+        }
     }
 
     fn link(&self, _: LinkEvent) {}
@@ -125,7 +127,9 @@ fn measure(
             seq += 1;
             waiting.push(op(seq));
         }
-        if waiting.is_empty() || sender.send_all(&mut waiting).is_err() {
+        let is_idle = waiting.is_empty();
+        waiting.retain(|frame: &Frame| sender.send(frame.clone()).is_err());
+        if is_idle || !waiting.is_empty() {
             std::thread::yield_now();
         }
         assert!(since.elapsed() < Duration::from_mins(1));
