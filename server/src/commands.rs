@@ -14,3 +14,5 @@ pub(crate) mod native;
 pub(crate) mod policy_cache;
 pub mod scratch;
 pub(crate) mod stats;
+pub(crate) mod take_many;
+pub(crate) mod verdict;

@@ -17,7 +17,7 @@ use protocol::{Admin, Operation, Request};
 
 use crate::commands::context::RequestOutcome;
 use crate::commands::lookup::KeyLookup;
-use crate::commands::multi_key::TakeMany;
+use crate::commands::take_many::TakeMany;
 use crate::node::reply_queue::ReplyQueue;
 use crate::shards::BATCH_SHARDS_MAX;
 

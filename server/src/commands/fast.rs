@@ -14,7 +14,7 @@ use protocol::{
 
 use crate::commands::context::ExecContext;
 use crate::commands::lookup::KeyLookup;
-use crate::commands::native::encode_decision;
+use crate::commands::verdict::encode_decision;
 use crate::limits::LimitMatch;
 
 /// A longer value is stored, and read by `get`, under the lock of its own shard alone.

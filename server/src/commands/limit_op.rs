@@ -10,7 +10,7 @@ use protocol::{COUNT_MAX, Form, Native, Operation, Outcome, PolicyArg, SetMode};
 
 use crate::commands::limited_keys::{inline_policy, milliseconds};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::commands::native::{outcome_of_many, settled, units_of, verdict};
+use crate::commands::verdict::{outcome_of_many, settled, units_of, verdict};
 
 /// The operation of a request on each limit state that it concerns.
 #[derive(Debug, Clone, Copy)]

@@ -14,20 +14,11 @@ use engine::{
     Engine, Judgement, LeaseParams, LeaseResult, Now, PolicyRef, SavedState, TakeInfo, TakeParams,
     TakeResult, is_leasable,
 };
-use protocol::{Algorithm, COUNT_MAX, Keys, LeaseLine, Policy};
+use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 use crate::commands::native::waits_in_vain;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
-
-/// A `takem` request.
-#[derive(Clone, Copy)]
-pub(crate) struct TakeMany<'a> {
-    pub(crate) cost: u64,
-    pub(crate) keys: Keys<'a>,
-    pub(crate) peek: bool,
-    pub(crate) id: Option<&'a [u8]>,
-}
 
 /// One key of a charge set.
 #[derive(Debug)]

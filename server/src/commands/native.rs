@@ -1,29 +1,23 @@
-//! The native verbs, from a decoded request to an outcome: the choice of the policy and the shard,
-//! and the contents of the verdict line.
+//! The native verbs, from a decoded request to an outcome: the choice of the policy and the shard.
 //!
-//! Not here: the wire format (`protocol`), the arithmetic (`engine`).
+//! Not here: the wire format (`protocol`), the arithmetic (`engine`), the verdict line (`verdict`),
+//! `takem` (`take_many`).
 
-use std::hint::cold_path;
-
-use engine::algorithms::{Decision, Verdict};
 use engine::{
-    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeInfo,
-    TakeParams as TakeUnits, TakeResult, undecided,
+    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeParams as TakeUnits,
+    TakeResult, undecided,
 };
 use protocol::{
-    Algorithm, COUNT_MAX, CasCondition, Command, Form, IncrX, Keys, Lease, Native, Oldest,
-    Operation, Outcome, Policy, PolicyArg, Rate, Slide, Take, VerdictLine, VerdictWord, encode,
-    encode_plain_verdict, encode_verdict,
+    Algorithm, COUNT_MAX, Command, Form, IncrX, Lease, Native, Oldest, Operation, Outcome, Policy,
+    PolicyArg, Rate, Slide, Take, VerdictLine, encode,
 };
 
 use crate::commands::context::ExecContext;
-use crate::commands::items::line;
 use crate::commands::limit_op::{LimitAction, LimitOp};
-use crate::commands::limited_keys::{milliseconds, write_error};
-use crate::commands::multi_key::ChargeResult;
-use crate::commands::multi_key::TakeMany;
+use crate::commands::limited_keys::write_error;
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::scratch::Scratch;
+use crate::commands::verdict::{units_of, verdict};
 use crate::limits::{LimitMatch, LimitedKeyError};
 use crate::shards::{KeyId, NoRoom, Shards};
 
@@ -57,54 +51,6 @@ enum NoPolicy {
     None,
     /// The word does not parse; the message for the client.
     Bad(String),
-}
-
-/// Builds the verdict line of a decision.
-pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
-    let Decision { verdict, limit, remaining, granted, reset, lease, .. } = facts.decision;
-    VerdictLine {
-        word: verdict_word(facts),
-        limit,
-        remaining,
-        retry_ms: retry_ms(facts),
-        reset_ms: milliseconds(reset),
-        cas: show_cas.then_some(facts.cas),
-        lease,
-        granted: (verdict == Verdict::Part).then_some(granted),
-        at: None,
-        shadow: facts.shadow,
-        degraded: false,
-    }
-}
-
-fn verdict_word(facts: &TakeInfo) -> VerdictWord {
-    match facts.decision.verdict {
-        Verdict::Deny if facts.shadow => VerdictWord::Allow,
-        Verdict::Allow => VerdictWord::Allow,
-        Verdict::Deny => VerdictWord::Deny,
-        Verdict::Wait => VerdictWord::Wait,
-        Verdict::Part => VerdictWord::Part,
-    }
-}
-
-fn retry_ms(facts: &TakeInfo) -> Option<u64> {
-    if verdict_word(facts) == VerdictWord::Allow {
-        return Some(0);
-    }
-    facts.decision.retry.map(milliseconds)
-}
-
-/// Writes the verdict line of a decision. Most consist of the verdict and four numbers, which are
-/// encoded without building a [`VerdictLine`].
-#[inline]
-pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
-    let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
-    if facts.shadow || lease.is_some() || matches!(verdict, Verdict::Wait | Verdict::Part) {
-        cold_path();
-        return encode_verdict(out, &verdict_line(facts, false));
-    }
-    let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
-    encode_plain_verdict(out, word, (limit, remaining), retry_ms, milliseconds(reset));
 }
 
 impl<'a> ExecContext<'a> {
@@ -336,72 +282,6 @@ impl<'a> ExecContext<'a> {
         Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))
     }
 
-    /// Executes a `takem`.
-    pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
-        let mut counted = std::mem::take(&mut self.scratch.more_keys);
-        counted.resize_with(1, Vec::new);
-        let listed = self.list_all_charges(many.keys, &mut counted[0]);
-        self.scratch.more_keys = counted;
-        let outcome = match listed {
-            Ok(true) => {
-                let op = LimitOp::of_many(many.cost, many.peek);
-                let LimitAction::Take(units) = op.action else { return };
-                self.take_listed(&units, many.id, |charged| op.reply(charged))
-            }
-            Ok(false) => Outcome::NotFound,
-            Err(error) if !quiet => return line(out, &error.to_string()),
-            Err(_) => return,
-        };
-        if !quiet {
-            write_many_reply(&outcome, out);
-        }
-    }
-
-    /// Lists the keys of a `takem` with their parents. Returns false if no limit matches one of
-    /// them.
-    pub(crate) fn list_all_charges(
-        &mut self,
-        keys: Keys<'_>,
-        counted: &mut Vec<u8>,
-    ) -> Result<bool, LimitedKeyError> {
-        let limits = self.active_limits.limits();
-        let charges = &mut self.scratch.charges;
-        charges.clear();
-        for (member, (key, _)) in keys.iter().enumerate() {
-            match limits.find(key.as_bytes(), counted)? {
-                Some(found) if found.companion().is_none() => {
-                    charges.add(limits, self.service.shards(), &found, member)?;
-                }
-                _ => return Ok(false),
-            }
-        }
-        Ok(true)
-    }
-
-    /// Takes from the listed keys. The reply to an `id` is cached with the first key.
-    pub(crate) fn take_listed(
-        &mut self,
-        units: &TakeUnits,
-        id: Option<&[u8]>,
-        answer: impl Fn(ChargeResult) -> Outcome<'static>,
-    ) -> Outcome<'static> {
-        let charge_ctx = self.charge_context();
-        let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
-        let (key, hash) = charges.first();
-        let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
-        let done = charges.locked(charge_ctx, |engines| {
-            if let Some(line) = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id)) {
-                return Ok(Outcome::Verdict(line));
-            }
-            let outcome = answer(charges.take(charge_ctx, charge_scratch, engines, units)?);
-            if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
-                charge_ctx.shards.keep_answer(charge_ctx.now, id, CachedReply::Verdict(*line));
-            }
-            Ok(outcome)
-        });
-        done.unwrap_or(Outcome::OutOfMemory)
-    }
-
     fn key_id(&self, hash: u64, key: &[u8], id: Option<&[u8]>) -> Option<KeyId> {
         id.map(|id| self.service.shards().key_id(hash, key, id))
     }
@@ -465,76 +345,12 @@ impl<'a> ExecContext<'a> {
     }
 }
 
-/// Returns the outcome of a `takem`.
-pub(crate) fn outcome_of_many(charged: ChargeResult) -> Outcome<'static> {
-    match verdict(charged.all, false) {
-        Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
-            Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
-        }
-        outcome => outcome,
-    }
-}
-
-pub(crate) fn write_many_reply(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
-    match outcome {
-        Outcome::Verdict(verdict) => encode_verdict(out, verdict),
-        Outcome::NotFound => line(out, "NOT_FOUND"),
-        _ => line(out, "SERVER_ERROR out of memory storing object"),
-    }
-}
-
-/// Returns a take in the engine's terms, and whether the reply shows the cas unique.
-pub(crate) fn units_of(take: &Take<'_>) -> (TakeUnits, bool) {
-    let (show_cas, compare_cas) = match take.cas {
-        CasCondition::None => (false, None),
-        CasCondition::Show => (true, None),
-        CasCondition::Compare(unique) => (true, Some(unique)),
-    };
-    let units = TakeUnits {
-        cost: take.cost,
-        part: take.part,
-        peek: take.peek,
-        wait: take.wait,
-        hold: take.hold,
-        compare_cas,
-        client_flags: None,
-        lease: None,
-    };
-    (units, show_cas)
-}
-
 /// Returns the cached verdict for this id.
-fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
+pub(super) fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
     let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(_));
     match shards.answer_to(now, id, is_verdict)? {
         CachedReply::Verdict(line) => Some(line),
         CachedReply::Counted(_) => None,
-    }
-}
-
-pub(crate) fn settled(limited: TakeResult) -> Outcome<'static> {
-    match limited {
-        TakeResult::Decided(TakeInfo { decision, .. }) => Outcome::Settled {
-            limit: decision.limit,
-            remaining: decision.remaining,
-            reset_ms: milliseconds(decision.reset),
-        },
-        other => undecided(other),
-    }
-}
-
-pub(crate) fn verdict(limited: TakeResult, show_cas: bool) -> Outcome<'static> {
-    match limited {
-        TakeResult::Decided(facts) => Outcome::Verdict(verdict_line(&facts, show_cas)),
-        TakeResult::Exists(facts) => Outcome::Verdict(VerdictLine {
-            word: VerdictWord::Exists,
-            retry_ms: facts.decision.retry.map(milliseconds),
-            lease: None,
-            granted: None,
-            shadow: false,
-            ..verdict_line(&facts, true)
-        }),
-        other => undecided(other),
     }
 }
 

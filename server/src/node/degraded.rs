@@ -35,7 +35,8 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::ChargeResult;
-use crate::commands::native::{NEVER_WAITS, waits_in_vain, write_many_reply};
+use crate::commands::native::{NEVER_WAITS, waits_in_vain};
+use crate::commands::verdict::write_many_reply;
 use crate::limits::{LimitMatch, OnUnavailable};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.

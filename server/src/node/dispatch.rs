@@ -19,8 +19,8 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
-use crate::commands::multi_key::TakeMany;
 use crate::commands::native::NEVER_WAITS;
+use crate::commands::take_many::TakeMany;
 
 /// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";

@@ -24,7 +24,7 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::look_up;
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::commands::native::write_many_reply;
+use crate::commands::verdict::write_many_reply;
 use crate::limits::{Limit, LimitMatch};
 
 /// Why a command is not a request over several owners.

@@ -10,7 +10,7 @@ use super::retrieve::Retrieval;
 use super::{ClusterContext, Session, SessionContext};
 use crate::commands::context::RequestOutcome;
 use crate::commands::lookup::KeyLookup;
-use crate::commands::multi_key::TakeMany;
+use crate::commands::take_many::TakeMany;
 use crate::node::dispatch::Dispatch;
 use crate::node::router::Router;
 

@@ -1,0 +1,92 @@
+//! `takem`, and takes from several listed keys at once.
+//!
+//! Not here: charging the keys (`multi_key`), the owners of keys in a cluster (`node`).
+
+use engine::{CachedReply, TakeParams};
+use protocol::{Keys, Outcome};
+
+use crate::commands::context::ExecContext;
+use crate::commands::items::line;
+use crate::commands::limit_op::{LimitAction, LimitOp};
+use crate::commands::multi_key::ChargeResult;
+use crate::commands::native::recall;
+use crate::commands::scratch::Scratch;
+use crate::commands::verdict::write_many_reply;
+use crate::limits::LimitedKeyError;
+
+/// A `takem` request.
+#[derive(Clone, Copy)]
+pub(crate) struct TakeMany<'a> {
+    pub(crate) cost: u64,
+    pub(crate) keys: Keys<'a>,
+    pub(crate) peek: bool,
+    pub(crate) id: Option<&'a [u8]>,
+}
+
+impl ExecContext<'_> {
+    /// Executes a `takem`.
+    pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
+        let mut counted = std::mem::take(&mut self.scratch.more_keys);
+        counted.resize_with(1, Vec::new);
+        let listed = self.list_all_charges(many.keys, &mut counted[0]);
+        self.scratch.more_keys = counted;
+        let outcome = match listed {
+            Ok(true) => {
+                let op = LimitOp::of_many(many.cost, many.peek);
+                let LimitAction::Take(units) = op.action else { return };
+                self.take_listed(&units, many.id, |charged| op.reply(charged))
+            }
+            Ok(false) => Outcome::NotFound,
+            Err(error) if !quiet => return line(out, &error.to_string()),
+            Err(_) => return,
+        };
+        if !quiet {
+            write_many_reply(&outcome, out);
+        }
+    }
+
+    /// Lists the keys of a `takem` with their parents. Returns false if no limit matches one of
+    /// them.
+    pub(crate) fn list_all_charges(
+        &mut self,
+        keys: Keys<'_>,
+        counted: &mut Vec<u8>,
+    ) -> Result<bool, LimitedKeyError> {
+        let limits = self.active_limits.limits();
+        let charges = &mut self.scratch.charges;
+        charges.clear();
+        for (member, (key, _)) in keys.iter().enumerate() {
+            match limits.find(key.as_bytes(), counted)? {
+                Some(found) if found.companion().is_none() => {
+                    charges.add(limits, self.service.shards(), &found, member)?;
+                }
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes from the listed keys. The reply to an `id` is cached with the first key.
+    pub(crate) fn take_listed(
+        &mut self,
+        units: &TakeParams,
+        id: Option<&[u8]>,
+        answer: impl Fn(ChargeResult) -> Outcome<'static>,
+    ) -> Outcome<'static> {
+        let charge_ctx = self.charge_context();
+        let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
+        let (key, hash) = charges.first();
+        let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
+        let done = charges.locked(charge_ctx, |engines| {
+            if let Some(line) = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id)) {
+                return Ok(Outcome::Verdict(line));
+            }
+            let outcome = answer(charges.take(charge_ctx, charge_scratch, engines, units)?);
+            if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
+                charge_ctx.shards.keep_answer(charge_ctx.now, id, CachedReply::Verdict(*line));
+            }
+            Ok(outcome)
+        });
+        done.unwrap_or(Outcome::OutOfMemory)
+    }
+}

@@ -1,0 +1,127 @@
+//! The contents of the verdict line: a decision of a limit as the reply to a native verb.
+//!
+//! Not here: the wire format (`protocol`), which reply a verb gets (`limit_op`).
+
+use std::hint::cold_path;
+
+use engine::algorithms::{Decision, Verdict};
+use engine::{TakeInfo, TakeParams, TakeResult, undecided};
+use protocol::{
+    CasCondition, Outcome, Take, VerdictLine, VerdictWord, encode_plain_verdict, encode_verdict,
+};
+
+use crate::commands::items::line;
+use crate::commands::limited_keys::milliseconds;
+use crate::commands::multi_key::ChargeResult;
+
+/// Builds the verdict line of a decision.
+pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
+    let Decision { verdict, limit, remaining, granted, reset, lease, .. } = facts.decision;
+    VerdictLine {
+        word: verdict_word(facts),
+        limit,
+        remaining,
+        retry_ms: retry_ms(facts),
+        reset_ms: milliseconds(reset),
+        cas: show_cas.then_some(facts.cas),
+        lease,
+        granted: (verdict == Verdict::Part).then_some(granted),
+        at: None,
+        shadow: facts.shadow,
+        degraded: false,
+    }
+}
+
+fn verdict_word(facts: &TakeInfo) -> VerdictWord {
+    match facts.decision.verdict {
+        Verdict::Deny if facts.shadow => VerdictWord::Allow,
+        Verdict::Allow => VerdictWord::Allow,
+        Verdict::Deny => VerdictWord::Deny,
+        Verdict::Wait => VerdictWord::Wait,
+        Verdict::Part => VerdictWord::Part,
+    }
+}
+
+fn retry_ms(facts: &TakeInfo) -> Option<u64> {
+    if verdict_word(facts) == VerdictWord::Allow {
+        return Some(0);
+    }
+    facts.decision.retry.map(milliseconds)
+}
+
+/// Writes the verdict line of a decision. Most consist of the verdict and four numbers, which are
+/// encoded without building a [`VerdictLine`].
+#[inline]
+pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
+    let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
+    if facts.shadow || lease.is_some() || matches!(verdict, Verdict::Wait | Verdict::Part) {
+        cold_path();
+        return encode_verdict(out, &verdict_line(facts, false));
+    }
+    let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
+    encode_plain_verdict(out, word, (limit, remaining), retry_ms, milliseconds(reset));
+}
+
+pub(crate) fn settled(limited: TakeResult) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(TakeInfo { decision, .. }) => Outcome::Settled {
+            limit: decision.limit,
+            remaining: decision.remaining,
+            reset_ms: milliseconds(decision.reset),
+        },
+        other => undecided(other),
+    }
+}
+
+pub(crate) fn verdict(limited: TakeResult, show_cas: bool) -> Outcome<'static> {
+    match limited {
+        TakeResult::Decided(facts) => Outcome::Verdict(verdict_line(&facts, show_cas)),
+        TakeResult::Exists(facts) => Outcome::Verdict(VerdictLine {
+            word: VerdictWord::Exists,
+            retry_ms: facts.decision.retry.map(milliseconds),
+            lease: None,
+            granted: None,
+            shadow: false,
+            ..verdict_line(&facts, true)
+        }),
+        other => undecided(other),
+    }
+}
+
+/// Returns the outcome of a `takem`.
+pub(crate) fn outcome_of_many(charged: ChargeResult) -> Outcome<'static> {
+    match verdict(charged.all, false) {
+        Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
+            Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
+        }
+        outcome => outcome,
+    }
+}
+
+pub(crate) fn write_many_reply(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
+    match outcome {
+        Outcome::Verdict(verdict) => encode_verdict(out, verdict),
+        Outcome::NotFound => line(out, "NOT_FOUND"),
+        _ => line(out, "SERVER_ERROR out of memory storing object"),
+    }
+}
+
+/// Returns a take in the engine's terms, and whether the reply shows the cas unique.
+pub(crate) fn units_of(take: &Take<'_>) -> (TakeParams, bool) {
+    let (show_cas, compare_cas) = match take.cas {
+        CasCondition::None => (false, None),
+        CasCondition::Show => (true, None),
+        CasCondition::Compare(unique) => (true, Some(unique)),
+    };
+    let units = TakeParams {
+        cost: take.cost,
+        part: take.part,
+        peek: take.peek,
+        wait: take.wait,
+        hold: take.hold,
+        compare_cas,
+        client_flags: None,
+        lease: None,
+    };
+    (units, show_cas)
+}
