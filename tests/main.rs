@@ -16,6 +16,7 @@ mod examples;
 mod faketime;
 mod garbage;
 mod guesses;
+mod http;
 mod ids;
 mod ketama;
 mod lifecycle;

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
-# for memcached, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
+# for memcached, Prometheus's promtool, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
 # the clocks of nodes, the tools for networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
 #
 # Here: packages, by name only; their source is the machine's own configuration. Not here:
@@ -42,6 +42,20 @@ if [ ! -f "$target/netdata/usr/lib/netdata/python.d/memcached.chart.py" ]; then
     cd "$here"
     rm -rf "$target/netdata"
     mv "$target/netdata.new" "$target/netdata"
+fi
+
+# Prometheus's tool for metrics and rules, only unpacked: the installed package would start a server.
+if [ ! -x "$target/prometheus/usr/bin/promtool" ]; then
+    rm -rf "$target/prometheus.new"
+    mkdir -p "$target/prometheus.new"
+    here=$(pwd)
+    cd "$target/prometheus.new"
+    apt-get download prometheus || { apt-get update && apt-get download prometheus; }
+    dpkg -x prometheus_*.deb .
+    rm -f prometheus_*.deb usr/bin/prometheus
+    cd "$here"
+    rm -rf "$target/prometheus"
+    mv "$target/prometheus.new" "$target/prometheus"
 fi
 
 # Each list is installed again only when it changed since it was last installed.

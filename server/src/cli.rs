@@ -2,17 +2,19 @@
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`snapshot`), refusals of unknown words (`config`).
+//! sub-commands (`snapshot`, `token`, `healthcheck`), refusals of unknown words (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.
 
 mod client;
 mod drain;
+mod healthcheck;
 mod limits;
 mod login;
 mod show;
 mod snapshot;
+mod token;
 
 use std::env;
 use std::ffi::OsString;
@@ -26,10 +28,12 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use crate::cluster_stats::{self, SETTINGS};
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
-use crate::config::sub_commands::{CLUSTER, SNAPSHOT};
+use crate::config::sub_commands::{CLUSTER, HEALTHCHECK, SNAPSHOT, TOKEN};
 use crate::limits::LimitsError;
 use client::{ServerClient, StatPairs};
+pub use healthcheck::HealthcheckRequest;
 pub use snapshot::SnapshotRequest;
+pub use token::TokenRequest;
 
 /// The forms of the command line.
 const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
@@ -128,6 +132,10 @@ pub enum Parsed {
     Request(CliRequest),
     /// Have a server write a snapshot.
     Snapshot(SnapshotRequest),
+    /// Make a token for the admin listener.
+    Token(TokenRequest),
+    /// Ask a server whether it is alive and ready.
+    Healthcheck(HealthcheckRequest),
 }
 
 /// The reason why a command failed.
@@ -209,6 +217,8 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
     match first.to_str()? {
         CLUSTER => Some(parse(rest)),
         SNAPSHOT => Some(snapshot::parse(rest)),
+        TOKEN => Some(token::parse(rest)),
+        HEALTHCHECK => Some(healthcheck::parse(rest)),
         _ => None,
     }
 }
@@ -265,20 +275,20 @@ fn server(text: &str) -> Result<String, String> {
     Ok(if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") })
 }
 
-impl CliRequest {
-    /// The address to connect to.
-    fn server(&self) -> String {
-        if let Some(server) = &self.server {
-            return server.clone();
-        }
-        match env::var(ADMIN_SOCKET_VARIABLE) {
-            // Add a slash: without one the path would be read as a host name.
-            Ok(path) if !path.contains('/') && !path.is_empty() => format!("./{path}"),
-            Ok(path) if !path.is_empty() => path,
-            _ => format!("127.0.0.1:{PORT}"),
-        }
+/// The address to connect to: the one given, or the default of `--server`.
+fn server_address(given: Option<&String>) -> String {
+    if let Some(server) = given {
+        return server.clone();
     }
+    match env::var(ADMIN_SOCKET_VARIABLE) {
+        // Add a slash: without one the path would be read as a host name.
+        Ok(path) if !path.contains('/') && !path.is_empty() => format!("./{path}"),
+        Ok(path) if !path.is_empty() => path,
+        _ => format!("127.0.0.1:{PORT}"),
+    }
+}
 
+impl CliRequest {
     /// Runs the command and prints its result to `out`.
     ///
     /// # Errors
@@ -286,7 +296,7 @@ impl CliRequest {
     /// No node is reachable, the login fails, or the cluster refuses the command.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let credentials = self.login.credentials()?;
-        let mut server = ServerClient::connect(&self.server(), credentials)?;
+        let mut server = ServerClient::connect(&server_address(self.server.as_ref()), credentials)?;
         match &self.verb {
             Verb::Status { ready } => {
                 let stats = server.stats("cluster")?;

@@ -347,7 +347,7 @@ fn state_word(state: NodeState) -> &'static str {
 }
 
 /// Returns the word for a node's membership.
-fn membership_word(state: MembershipState) -> &'static str {
+pub(crate) fn membership_word(state: MembershipState) -> &'static str {
     match state {
         MembershipState::Seeking => "seeking",
         MembershipState::Registering => "registering",

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 pub use self::cluster::{Ack, ClusterConfig, HostPort, PeerFiles, Seed};
 pub use self::error::ConfigError;
+pub use self::http::{HttpConfig, HttpTls};
 pub use self::listen::ListenAddr;
 pub use self::name::ProgramName;
 pub use self::raw::RawConfig;
@@ -20,6 +21,7 @@ use self::sub_commands::CHECK_LIMITS;
 mod cluster;
 mod error;
 mod extended;
+mod http;
 pub(crate) mod listen;
 mod name;
 mod print;
@@ -108,6 +110,9 @@ pub struct Config {
     pub prefix_delimiter: u8,
     /// Whether `stats detail` counts from the start; `-D` turns it on.
     pub detail_enabled: bool,
+
+    /// The admin listener. `None`: there is none.
+    pub http: Option<HttpConfig>,
 
     /// The cluster's settings. `None`: the server runs alone.
     pub cluster: Option<ClusterConfig>,
@@ -279,13 +284,16 @@ impl Config {
             socket,
         ];
         let cluster = self.cluster.as_mut().map(ClusterConfig::paths).into_iter().flatten();
-        for path in paths.into_iter().flatten().chain(cluster) {
-            // `absolute` fails on an empty path, which was refused earlier, or without a working
-            // directory, which leaves only the path as written.
-            if let Ok(absolute) = std::path::absolute(&*path) {
-                *path = absolute;
-            }
-        }
+        paths.into_iter().flatten().chain(cluster).for_each(make_absolute);
+        self.http_paths().for_each(make_absolute);
+    }
+}
+
+/// `absolute` fails on an empty path, which was refused earlier, or without a working directory,
+/// which leaves only the path as written.
+fn make_absolute(path: &mut PathBuf) {
+    if let Ok(absolute) = std::path::absolute(&*path) {
+        *path = absolute;
     }
 }
 

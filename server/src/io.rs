@@ -5,3 +5,4 @@
 pub(crate) mod connection;
 pub(crate) mod listener;
 pub(crate) mod worker;
+pub(crate) mod worker_handle;

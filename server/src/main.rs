@@ -32,6 +32,8 @@ fn main() -> ExitCode {
         Some(Ok(Parsed::Help(text))) => print(&text),
         Some(Ok(Parsed::Request(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Snapshot(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Token(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Healthcheck(request))) => ended(request.run(&mut stdout())),
         Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
     }
 }

@@ -19,10 +19,12 @@ use tokio::time::{Instant, sleep};
 pub use self::error::ServerError;
 #[cfg(feature = "simulation")]
 pub(crate) use self::housekeeping::run_housekeeping_until_stopped;
-use self::signals::{Signals, handle_signals};
+use self::signals::{Handled, Signals, WatchedFiles, handle_signals};
+use crate::admin::{BoundAdmin, ServerHost};
 use crate::config::Config;
 use crate::files;
-use crate::io::worker::{self, WorkerHandle};
+use crate::io::worker;
+use crate::io::worker_handle::WorkerHandle;
 use crate::limits::map_text::LimitText;
 use crate::limits::{Limits, no_limits};
 use crate::net::random;
@@ -34,9 +36,8 @@ use crate::node::lifecycle;
 use crate::node::setup::{PeerListeners, Setup};
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
-use crate::runtime::limits_file::LimitsFile;
 use crate::runtime::listeners::{BindError, bind_each};
-use crate::runtime::service::Service;
+use crate::runtime::service::{Service, Stage};
 use crate::runtime::snapshot;
 use crate::runtime::snapshot::keeper::{self, Keeper};
 
@@ -57,7 +58,8 @@ pub struct Server {
     /// This process's node, in a cluster.
     node: Option<Arc<Node>>,
     listeners: Vec<BoundListener>,
-    limits_file: LimitsFile,
+    files: WatchedFiles,
+    admin: Option<BoundAdmin>,
     peers: Option<PeerListeners>,
     runtime: Runtime,
     signals: Signals,
@@ -82,7 +84,7 @@ impl Server {
             snapshot::check(path).map_err(ServerError::SnapshotPlace)?;
         }
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
-        let limits_file = LimitsFile::now(&config);
+        let files = WatchedFiles::now(&config);
         let (mut limits, mut texts) = (Limits::default(), Vec::new());
         match &config.limits_file {
             Some(path) if config.cluster.is_some() => {
@@ -101,6 +103,7 @@ impl Server {
             None => {}
         }
         let listeners = bind_all(&config)?;
+        let admin = config.http.as_ref().map(BoundAdmin::bind).transpose()?.flatten();
         let addresses: Vec<SocketAddr> =
             listeners.iter().filter_map(BoundListener::address).collect();
         if let Some(path) = &config.port_file {
@@ -120,7 +123,7 @@ impl Server {
         }
         service.port.store(usize::from(port), Ordering::Relaxed);
         let service = Arc::new(service);
-        Ok(Self { service, node, listeners, limits_file, peers, runtime, signals })
+        Ok(Self { service, node, listeners, files, admin, peers, runtime, signals })
     }
 
     /// Returns the bound TCP addresses.
@@ -141,12 +144,16 @@ impl Server {
     ///
     /// The system refuses threads or signals, or the final snapshot cannot be saved.
     pub fn run(self) -> Result<(), ServerError> {
-        let Self { service, node, listeners, limits_file, peers, runtime, signals } = self;
+        let Self { service, node, listeners, files, admin, peers, runtime, signals } = self;
+        let host = Arc::new(ServerHost::new(Arc::clone(&service), node.clone()));
+        // First: a probe may ask while the snapshot is read.
+        let admin = admin.map(|admin| admin.start(Arc::clone(&host))).transpose()?;
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
         let keeper = Keeper::start(&service)?;
         let workers = (0..service.config().threads)
             .map(|index| worker::start(&service, node.as_ref(), index))
-            .collect::<io::Result<_>>()?;
+            .collect::<io::Result<Vec<_>>>()?;
+        host.set_workers(workers.iter().map(WorkerHandle::probe).collect());
         let served = runtime.block_on(async {
             let setup = peers.zip(node.clone());
             let setup =
@@ -155,8 +162,13 @@ impl Server {
             service.connections().set_listeners(infos);
             let listeners = listeners.into_iter().map(BoundListener::attach);
             let listeners = listeners.collect::<io::Result<_>>()?;
-            let shared = (&*service, node.as_deref());
-            let until = handle_signals(shared, limits_file, signals, keeper.as_ref());
+            let handled = Handled {
+                service: &service,
+                node: node.as_deref(),
+                keeper: keeper.as_ref(),
+                admin: admin.as_ref(),
+            };
+            let until = handle_signals(handled, files, signals);
             serve(&service, setup, listeners, workers, until).await
         });
         // A write may block as long as its disk does.
@@ -180,6 +192,10 @@ impl Server {
             let items = snapshot::save(service.shards(), service.clock().now(), path, || true)
                 .map_err(ServerError::Snapshot)?;
             tracing::info!(items, path = %path.display(), "snapshot saved");
+        }
+        // Last: the process is alive until here.
+        if let Some(admin) = admin {
+            admin.end();
         }
         Ok(())
     }
@@ -207,7 +223,9 @@ pub(crate) async fn serve(
         let (service, workers) = (Arc::clone(service), Arc::clone(&workers));
         accepting.spawn(crate::io::listener::accept(service, listener, workers));
     }
+    service.enter(Stage::Serving);
     until.await;
+    service.enter(Stage::Draining);
     let since = Instant::now();
     sleep(DRAIN_LISTEN).await;
     if let (Some(tasks), Some(cluster)) = (&tasks, &service.config().cluster) {

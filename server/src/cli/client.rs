@@ -72,6 +72,15 @@ impl ServerClient {
         &self.name
     }
 
+    /// Checks that the server answers, be it with a request to log in.
+    pub(super) fn answers(&mut self) -> Result<(), CliError> {
+        self.send("version")?;
+        match self.line()? {
+            answer if answer.starts_with("VERSION ") || answer == UNAUTHENTICATED => Ok(()),
+            answer => Err(self.refused(answer)),
+        }
+    }
+
     /// Sends `stats` with `topic` and returns its `STAT` lines.
     pub(super) fn stats(&mut self, topic: &str) -> Result<StatPairs, CliError> {
         self.send(&format!("stats {topic}"))?;

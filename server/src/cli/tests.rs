@@ -9,7 +9,7 @@ fn read(line: &str) -> Result<CliRequest, String> {
     match parse(&words) {
         Ok(Parsed::Request(request)) => Ok(request),
         Ok(Parsed::Help(text)) => Err(format!("help: {text}")),
-        Ok(Parsed::Snapshot(_)) => Err("snapshot".to_owned()),
+        Ok(other) => Err(format!("{other:?}")),
         Err(error) => Err(error.to_string()),
     }
 }

@@ -4,6 +4,8 @@
 //! Source: each name was tried on memcached 1.6.18, with and without a value; names that it refuses
 //! are refused here with the same text.
 
+use std::path::PathBuf;
+
 /// Options without effect: they tune a mechanism that this server does not have. Their value is
 /// optional.
 const IGNORED: &[&str] = &[
@@ -62,8 +64,6 @@ const IGNORED_WITH_VALUE: &[&str] = &[
 
 /// Options that need TLS.
 const TLS: &[&str] = &[
-    "ssl_chain_cert",
-    "ssl_key",
     "ssl_ca_cert",
     "ssl_verify_mode",
     "ssl_min_version",
@@ -98,6 +98,10 @@ pub(super) struct Extended {
     pub(super) hashpower: Option<u8>,
     /// `watcher_logbuf_size`, in kilobytes.
     pub(super) watcher_logbuf_kb: Option<usize>,
+    /// `ssl_chain_cert`: file of the admin listener's certificate and its chain.
+    pub(super) ssl_chain_cert: Option<PathBuf>,
+    /// `ssl_key`: file of the certificate's private key.
+    pub(super) ssl_key: Option<PathBuf>,
     /// Names accepted without effect, each once, in the order of first occurrence.
     pub(super) ignored: Vec<String>,
 }
@@ -119,6 +123,8 @@ impl Extended {
         self.maxconns_fast = later.maxconns_fast.or(self.maxconns_fast);
         self.hashpower = later.hashpower.or(self.hashpower);
         self.watcher_logbuf_kb = later.watcher_logbuf_kb.or(self.watcher_logbuf_kb);
+        self.ssl_chain_cert = later.ssl_chain_cert.or(self.ssl_chain_cert.take());
+        self.ssl_key = later.ssl_key.or(self.ssl_key.take());
         for name in later.ignored {
             self.ignore(name);
         }
@@ -140,6 +146,8 @@ impl Extended {
             "watcher_logbuf_size" => {
                 self.watcher_logbuf_kb = Some(number(name, value, 1, WATCHER_LOGBUF_KB_MAX)?);
             }
+            "ssl_chain_cert" => self.ssl_chain_cert = Some(file(name, value)?),
+            "ssl_key" => self.ssl_key = Some(file(name, value)?),
             _ if TLS.contains(&name) => {
                 return Err(format!("{name}: TLS is not built yet; leave it out"));
             }
@@ -166,6 +174,13 @@ fn refusal(name: &str, part: &str) -> String {
     match REFUSED.iter().find(|(refused, _)| *refused == name) {
         Some((_, reason)) => format!("{name}: {reason}"),
         None => format!("Illegal suboption \"{part}\""),
+    }
+}
+
+fn file(name: &str, value: Option<&str>) -> Result<PathBuf, String> {
+    match value {
+        None | Some("") => Err(format!("Missing {name} argument")),
+        Some(path) => Ok(PathBuf::from(path)),
     }
 }
 
@@ -199,6 +214,8 @@ mod tests {
                 maxconns_fast: Some(false),
                 hashpower: Some(20),
                 watcher_logbuf_kb: Some(64),
+                ssl_chain_cert: None,
+                ssl_key: None,
                 ignored: Vec::new(),
             },
         );

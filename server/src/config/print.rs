@@ -25,6 +25,7 @@ impl Config {
         self.print_listening(&mut page);
         self.print_items(&mut page);
         self.print_clients(&mut page);
+        self.print_http(&mut page);
         if let Some(cluster) = &self.cluster {
             cluster.print(&mut page);
         }
@@ -73,6 +74,10 @@ impl Config {
             format!("watcher_logbuf_size={}", self.watcher_buffer_bytes >> 10),
         ];
         options.extend(self.hashpower.map(|power| format!("hashpower={power}")));
+        if let Some(tls) = self.http.as_ref().and_then(|http| http.tls.as_ref()) {
+            options.push(format!("ssl_chain_cert={}", tls.certificates.display()));
+            options.push(format!("ssl_key={}", tls.key.display()));
+        }
         page.set("extended", options);
         page.path("auth_file", self.auth_file.as_deref());
         page.path("limits", self.limits_file.as_deref());
@@ -85,6 +90,19 @@ impl Config {
         if self.detail_enabled {
             page.set("prefix_delimiter", char::from(self.prefix_delimiter).to_string());
         }
+    }
+
+    fn print_http(&self, page: &mut Page) {
+        let Some(http) = &self.http else { return page.set("http", "off") };
+        if http.is_named {
+            page.set("http", http.address.to_string());
+        }
+        page.set("http_tls", http.tls.is_some());
+        if !http.hosts.is_empty() {
+            page.set("http_host", http.hosts.clone());
+        }
+        page.set("http_insecure", http.insecure);
+        page.path("tokens", http.tokens.as_deref());
     }
 
     fn print_process(&self, page: &mut Page) {

@@ -10,6 +10,7 @@ use clap::{CommandFactory, FromArgMatches};
 
 use super::cluster::ClusterFlags;
 use super::extended::Extended;
+use super::http::HttpAddr;
 use super::listen::ListenList;
 use super::{ConfigError, LogFormat, value};
 
@@ -17,6 +18,7 @@ const LISTENING: &str = "Listening";
 const MEMORY: &str = "Memory and items";
 const CONNECTIONS: &str = "Connections";
 const COMMANDS: &str = "Commands and access";
+const ADMIN: &str = "Admin listener";
 const PROCESS: &str = "Process";
 const REPORTS: &str = "Configuration and help";
 const COMPATIBLE: &str = "Accepted for memcached's sake";
@@ -153,6 +155,25 @@ pub struct RawConfig {
     #[arg(value_name = "CHAR", value_parser = value::delimiter)]
     pub(super) prefix_delimiter: Option<u8>,
 
+    /// Address for health checks and metrics over HTTP, or off [default: 127.0.0.1 and the client
+    /// port + 20000]
+    #[arg(long, help_heading = ADMIN, value_name = "ADDR", value_parser = HttpAddr::parse)]
+    pub(super) http: Option<HttpAddr>,
+    /// Serve HTTP with the certificate of -o ssl_chain_cert=FILE,ssl_key=FILE
+    #[arg(long, value_name = SWITCH, help_heading = ADMIN)]
+    pub(super) http_tls: Option<bool>,
+    /// Name by which the admin listener is reached, besides localhost and addresses; repeatable
+    #[arg(long, help_heading = ADMIN, value_name = "NAME", value_parser = value::word)]
+    #[arg(action = clap::ArgAction::Append)]
+    pub(super) http_host: Vec<String>,
+    /// Allow everyone who reaches the admin listener to use it without a token
+    #[arg(long, value_name = SWITCH, help_heading = ADMIN)]
+    pub(super) http_insecure: Option<bool>,
+    /// File of tokens for the admin listener; tollgate token prints its lines
+    #[arg(long, help_heading = ADMIN)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) tokens: Option<PathBuf>,
+
     /// The settings of a node that belongs to a cluster.
     #[command(flatten)]
     pub(super) cluster: ClusterFlags,
@@ -283,13 +304,16 @@ impl RawConfig {
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
             auth_file limits enable_shutdown admin_socket admin_loopback disable_flush_all disable_dumping disable_watch
-            prefix_delimiter
+            prefix_delimiter http http_tls http_insecure tokens
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
         }
         self.cluster = self.cluster.or(lower.cluster);
         if self.listen.is_empty() {
             self.listen = lower.listen;
+        }
+        if self.http_host.is_empty() {
+            self.http_host = lower.http_host;
         }
         if self.verbose.is_empty() {
             self.verbose = lower.verbose;
@@ -337,7 +361,7 @@ pub(super) fn help(first_line: &str) -> String {
             }
         })
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
-        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate cluster COMMAND")
+        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate healthcheck\n       tollgate snapshot --pid NUM\n       tollgate token NAME ROLE\n       tollgate cluster COMMAND")
         .before_help(first_line.to_owned())
         .after_help(
             "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\

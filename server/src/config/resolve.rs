@@ -33,11 +33,13 @@ impl RawConfig {
         let mut warnings = self.without_effect(&options);
         let listen = self.addresses(name);
         let cluster = self.cluster.clone().resolve(&listen, &mut warnings)?;
+        let http = self.http(name, &listen, (options.ssl_chain_cert, options.ssl_key))?;
         if cluster.is_some() {
             self.refuse_in_cluster()?;
         }
         Ok(Config {
             listen,
+            http,
             cluster,
             port_file: None,
             backlog: self.listen_backlog.unwrap_or(1024),

@@ -7,14 +7,20 @@
 pub(crate) const CLUSTER: &str = "cluster";
 /// The first word of a command line that requests a snapshot.
 pub(crate) const SNAPSHOT: &str = "snapshot";
+/// The first word of a command line that makes a token for the admin listener.
+pub(crate) const TOKEN: &str = "token";
+/// The first word of a command line that asks a server for its health.
+pub(crate) const HEALTHCHECK: &str = "healthcheck";
 /// The first word of a command line that only checks a limits file.
 pub(super) const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
-const MEANT: [(&str, &str); 9] = [
+const MEANT: [(&str, &str); 11] = [
     (CHECK_LIMITS, "check-limits FILE"),
     (CLUSTER, "cluster, as the first word"),
     (SNAPSHOT, "snapshot, as the first word"),
+    (TOKEN, "token NAME ROLE, as the first word"),
+    (HEALTHCHECK, "healthcheck, as the first word"),
     ("help", "--help"),
     ("version", "--version"),
     ("check-config", "--check-config"),
@@ -38,8 +44,8 @@ pub(super) fn refusal(word: &str) -> String {
     let word: String =
         word.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
     format!(
-        "there is no command `{word}`.{meant} The commands are {CLUSTER}, {CHECK_LIMITS} and \
-         {SNAPSHOT}; without one the server starts (--help lists its flags)"
+        "there is no command `{word}`.{meant} The commands are {CLUSTER}, {CHECK_LIMITS}, \
+         {HEALTHCHECK}, {SNAPSHOT} and {TOKEN}; without one the server starts (--help lists its flags)"
     )
 }
 
@@ -82,7 +88,9 @@ mod tests {
         for word in ["x", "64", "/etc/limits.toml", "", "a\nb"] {
             let reply = refusal(word);
             assert!(!reply.contains("Perhaps") && !reply.contains('\n'), "{reply}");
-            assert!(reply.contains("The commands are cluster, check-limits and snapshot"));
+            assert!(
+                reply.contains("The commands are cluster, check-limits, healthcheck, snapshot")
+            );
         }
     }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use crate::io::worker::{ClientArrival, WorkerHandle};
+use crate::io::worker_handle::{ClientArrival, WorkerHandle};
 use crate::net::Listener;
 use crate::runtime::connections::Connections;
 use crate::runtime::service::Service;
@@ -51,7 +51,7 @@ pub(crate) async fn accept(
             }
         };
         if config.connections_fast && is_full(&service, max) {
-            service.connections().note_rejected();
+            service.connections().note_rejected(&stream, is_admin);
             stream.send(TOO_MANY);
             continue;
         }

@@ -13,24 +13,22 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::JoinHandle;
 
 use arrayvec::ArrayVec;
 use protocol::likely_key;
 use slab::Slab;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::unconstrained;
 
 use crate::commands::scratch::Scratch;
 use crate::io::connection::{ConnContext, Connection, ReadResult, TurnEnd};
+use crate::io::worker_handle::{ClientArrival, WorkerHandle, WorkerMessage};
 use crate::limits::ActiveLimits;
-use crate::net::DetachedStream;
 use crate::node::Node;
 use crate::node::links::WorkerLinks;
 use crate::node::pending::Client;
 use crate::node::router::{Router, RouterContext, node_now};
 use crate::runtime::buffers::INPUT_BYTES;
-use crate::runtime::connections::Registration;
 use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::runtime::service::Service;
 use crate::session::{ClusterContext, REPLY_BYTES_HIGH};
@@ -49,42 +47,6 @@ const LARGE_BYTES_A_ROUND: usize = 1 << 20;
 /// Longer input probably holds several requests.
 const ALONE_BYTES_MAX: usize = 256;
 
-/// An accepted client on its way to a worker.
-pub(crate) struct ClientArrival {
-    pub(crate) stream: DetachedStream,
-    pub(crate) registration: Registration,
-}
-
-/// The handle to a running worker. The connection limit bounds its queue.
-pub(crate) struct WorkerHandle {
-    arrivals: UnboundedSender<ClientArrival>,
-    connections: Arc<AtomicUsize>,
-    /// `None` for a worker that runs as a task.
-    thread: Option<JoinHandle<()>>,
-}
-
-impl WorkerHandle {
-    /// Returns the number of connections of the worker.
-    pub(crate) fn connections(&self) -> usize {
-        self.connections.load(Ordering::Relaxed)
-    }
-
-    /// Closes the worker with its connections, and waits for its thread.
-    pub(crate) fn end(self) {
-        drop(self.arrivals);
-        if self.thread.is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a worker thread panicked: please report this log as a bug");
-        }
-    }
-
-    /// Sends a client to the worker.
-    pub(crate) fn deal(&self, arrival: ClientArrival) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        // The worker is gone, so the server is stopping: drop the client.
-        let _ = self.arrivals.send(arrival);
-    }
-}
-
 /// Starts worker number `index`.
 ///
 /// # Errors
@@ -96,7 +58,7 @@ pub(crate) fn start(
     index: usize,
 ) -> io::Result<WorkerHandle> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (mut handle, mut worker) = make(service, node, index);
+    let (handle, mut worker) = make(service, node, index);
     let thread = std::thread::Builder::new()
         .name(format!("worker-{index}"))
         // tokio's task budget is sized for one client: a round of many would use it up, and ready
@@ -104,8 +66,7 @@ pub(crate) fn start(
         .spawn(move || {
             runtime.block_on(unconstrained(poll_fn(|context| worker.poll(context))));
         })?;
-    handle.thread = Some(thread);
-    Ok(handle)
+    Ok(handle.on_thread(thread))
 }
 
 /// Starts worker number `index` as a task of the current runtime.
@@ -117,12 +78,12 @@ pub(crate) fn task(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usiz
 }
 
 fn make(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usize) -> (WorkerHandle, Worker) {
-    let (arrivals, receiver) = unbounded_channel();
+    let (messages, receiver) = unbounded_channel();
     let connections = Arc::new(AtomicUsize::new(0));
     let worker = Worker {
         service: Arc::clone(service),
         index,
-        arrivals: receiver,
+        messages: receiver,
         connections: Slab::new(),
         count: Arc::clone(&connections),
         ready: Arc::default(),
@@ -136,7 +97,7 @@ fn make(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usize) -> (Work
         links: WorkerLinks::default(),
         next_client: 0,
     };
-    (WorkerHandle { arrivals, connections, thread: None }, worker)
+    (WorkerHandle::new(messages, connections), worker)
 }
 
 /// A connection with its waker.
@@ -155,7 +116,7 @@ struct ConnectionSlot {
 struct Worker {
     service: Arc<Service>,
     index: usize,
-    arrivals: UnboundedReceiver<ClientArrival>,
+    messages: UnboundedReceiver<WorkerMessage>,
     connections: Slab<ConnectionSlot>,
     count: Arc<AtomicUsize>,
     ready: Arc<ReadyQueue>,
@@ -185,8 +146,12 @@ impl Worker {
     /// Runs one round. Ready when the listener is gone.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
         loop {
-            match self.arrivals.poll_recv(context) {
-                Poll::Ready(Some(arrival)) => self.adopt(context, arrival),
+            match self.messages.poll_recv(context) {
+                Poll::Ready(Some(WorkerMessage::Client(arrival))) => self.adopt(context, arrival),
+                Poll::Ready(Some(WorkerMessage::Ping(reply))) => {
+                    // The asker may have given up.
+                    let _ = reply.send(());
+                }
                 Poll::Ready(None) => {
                     while let Some(index) = self.connections.iter().next().map(|(key, _)| key) {
                         self.hang_up(index);

@@ -61,7 +61,8 @@ impl Node {
         }
     }
 
-    fn with_view<T>(
+    /// Runs `work` on the view of the cluster; `None` before the node has a control plane.
+    pub(crate) fn with_view<T>(
         &self,
         now: engine::Now,
         work: impl FnOnce(&ClusterView<'_>) -> T,

@@ -1,5 +1,5 @@
-//! The passage of time in a node: ticks of replicas and workers, and periodic reports to the control
-//! plane.
+//! The passage of time in a node: ticks of replicas and workers, and periodic reports to the
+//! control plane.
 //!
 //! Not here: the effect of a tick on a replica (`replicas`), starting the task (`lifecycle`).
 

@@ -54,6 +54,43 @@ impl Activity {
     }
 }
 
+/// The kind of the listener that a client came through.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Surface {
+    Tcp,
+    Unix,
+    Admin,
+}
+
+impl Surface {
+    pub(crate) const ALL: [Self; 3] = [Self::Tcp, Self::Unix, Self::Admin];
+
+    /// Returns the value of the label `listener`.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Unix => "unix",
+            Self::Admin => "admin",
+        }
+    }
+
+    fn of(peer: &str, is_admin: bool) -> Self {
+        match peer {
+            _ if is_admin => Self::Admin,
+            UNIX_PEER => Self::Unix,
+            _ => Self::Tcp,
+        }
+    }
+}
+
+/// The counts of one kind of listener.
+#[derive(Debug, Default)]
+struct SurfaceCounts {
+    current: AtomicUsize,
+    total: AtomicU64,
+    rejected: AtomicU64,
+}
+
 /// One client, as other threads see it.
 #[derive(Debug)]
 pub struct ConnectionInfo {
@@ -63,6 +100,8 @@ pub struct ConnectionInfo {
     pub peer: String,
     /// The local address that the client connected to.
     pub local: Arc<str>,
+    /// The listener that it came through.
+    surface: Surface,
     /// True if the client connected to the admin socket.
     pub is_admin: bool,
     /// True if the client may change the cluster.
@@ -140,8 +179,8 @@ pub struct Connections {
     open: Mutex<BTreeMap<u64, Arc<ConnectionInfo>>>,
     next: AtomicU64,
     current: AtomicUsize,
-    total: AtomicU64,
-    rejected: AtomicU64,
+    /// In the order of [`Surface::ALL`].
+    counts: [SurfaceCounts; 3],
     idle_kicks: AtomicU64,
     /// Notified when a connection closes.
     closed: Notify,
@@ -162,6 +201,8 @@ impl Drop for Registration {
         let connections = self.service.connections();
         connections.open.lock().remove(&self.index);
         connections.current.fetch_sub(1, Ordering::Relaxed);
+        let counts = &connections.counts[self.info.surface as usize];
+        counts.current.fetch_sub(1, Ordering::Relaxed);
         connections.closed.notify_one();
     }
 }
@@ -207,8 +248,10 @@ impl Connections {
         let (fd, peer) = (stream.fd(), stream.peer());
         let local = connections.shared(stream.local());
         let is_local = address(&peer).map_or(peer == UNIX_PEER, |address| address.is_loopback());
+        let surface = Surface::of(&peer, is_admin);
         let info = Arc::new(ConnectionInfo {
             fd,
+            surface,
             is_admin,
             is_operator: is_admin || (config.admin_loopback && is_local) || config.shutdown_command,
             peer,
@@ -223,7 +266,9 @@ impl Connections {
         let number = connections.next.fetch_add(1, Ordering::Relaxed);
         connections.open.lock().insert(number, Arc::clone(&info));
         connections.current.fetch_add(1, Ordering::Relaxed);
-        connections.total.fetch_add(1, Ordering::Relaxed);
+        let counts = &connections.counts[surface as usize];
+        counts.current.fetch_add(1, Ordering::Relaxed);
+        counts.total.fetch_add(1, Ordering::Relaxed);
         Registration { service: Arc::clone(service), index: number, info }
     }
 
@@ -246,13 +291,13 @@ impl Connections {
     /// Returns the number of connections opened since the start or the last `stats reset`.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
+        self.counts.iter().map(|counts| counts.total.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of connections refused at the connection limit.
     #[must_use]
     pub fn rejected(&self) -> u64 {
-        self.rejected.load(Ordering::Relaxed)
+        self.counts.iter().map(|counts| counts.rejected.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the number of connections closed by the idle timeout.
@@ -265,8 +310,20 @@ impl Connections {
         self.idle_kicks.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn note_rejected(&self) {
-        self.rejected.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn note_rejected(&self, stream: &DetachedStream, is_admin: bool) {
+        let surface = Surface::of(&stream.peer(), is_admin);
+        self.counts[surface as usize].rejected.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns, of each kind of listener, the open connections, and those opened and refused since
+    /// the start or the last `stats reset`.
+    pub(crate) fn by_surface(&self) -> impl Iterator<Item = (Surface, [u64; 3])> + '_ {
+        Surface::ALL.into_iter().zip(&self.counts).map(|(surface, counts)| {
+            let current = counts.current.load(Ordering::Relaxed) as u64;
+            let [total, rejected] =
+                [&counts.total, &counts.rejected].map(|count| count.load(Ordering::Relaxed));
+            (surface, [current, total, rejected])
+        })
     }
 
     /// Waits until a connection closes.
@@ -275,8 +332,10 @@ impl Connections {
     }
 
     pub(crate) fn reset_counters(&self) {
-        self.total.store(0, Ordering::Relaxed);
-        self.rejected.store(0, Ordering::Relaxed);
+        for counts in &self.counts {
+            counts.total.store(0, Ordering::Relaxed);
+            counts.rejected.store(0, Ordering::Relaxed);
+        }
         self.idle_kicks.store(0, Ordering::Relaxed);
     }
 

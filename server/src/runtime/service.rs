@@ -2,7 +2,7 @@
 //!
 //! Not here: one client's requests (`session`), threads (`worker`).
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use crossbeam::utils::CachePadded;
@@ -27,6 +27,17 @@ use crate::shards::{Shards, ShardsOptions};
 /// Lowest cap that `cache_memlimit` accepts, in megabytes, as in memcached.
 const MEMORY_LIMIT_MEGABYTES_MIN: u64 = 8;
 
+/// The part of its life in which a server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Addresses are bound, and the snapshot is read.
+    Starting,
+    /// Clients are accepted.
+    Serving,
+    /// The stop was requested.
+    Draining,
+}
+
 /// The state all clients share.
 pub struct Service {
     config: Config,
@@ -48,6 +59,9 @@ pub struct Service {
     delays: Delays,
     stop: Notify,
     snapshots: SnapshotMetrics,
+    stage: AtomicU8,
+    /// When housekeeping last ran, in milliseconds on the monotonic clock.
+    housekeeping_ms: AtomicU64,
     /// Times that accepting paused for lack of connections, and the total pause.
     pub(crate) listen_disabled: AtomicU64,
     pub(crate) listen_disabled_us: AtomicU64,
@@ -99,6 +113,8 @@ impl Service {
             delays: Delays::default(),
             stop: Notify::new(),
             snapshots: SnapshotMetrics::default(),
+            stage: AtomicU8::new(Stage::Starting as u8),
+            housekeeping_ms: AtomicU64::new(0),
             listen_disabled: AtomicU64::new(0),
             listen_disabled_us: AtomicU64::new(0),
             accepting: AtomicBool::new(true),
@@ -315,6 +331,32 @@ impl Service {
     /// Returns the clients to look at again later.
     pub(crate) fn delays(&self) -> &Delays {
         &self.delays
+    }
+
+    /// Returns the part of its life in which the server is.
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(Ordering::Acquire) {
+            0 => Stage::Starting,
+            1 => Stage::Serving,
+            _ => Stage::Draining,
+        }
+    }
+
+    /// Moves on to another part of the server's life.
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.note_housekeeping();
+        self.stage.fetch_max(stage as u8, Ordering::AcqRel);
+    }
+
+    /// Records that housekeeping runs.
+    pub(crate) fn note_housekeeping(&self) {
+        self.housekeeping_ms.store(self.clock.now().mono.millis(), Ordering::Relaxed);
+    }
+
+    /// Returns the milliseconds since housekeeping last ran.
+    pub(crate) fn housekeeping_age_ms(&self) -> u64 {
+        let last_ms = self.housekeeping_ms.load(Ordering::Relaxed);
+        self.clock.now().mono.millis().saturating_sub(last_ms)
     }
 
     /// Asks the server to stop.

@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::admin::AdminError;
 use crate::node::setup::NodeError;
 use crate::runtime::listeners::BindError;
 use crate::runtime::snapshot::SnapshotError;
@@ -21,6 +22,9 @@ pub enum ServerError {
         /// The system's error.
         source: io::Error,
     },
+    /// The certificate or the tokens of the admin listener cannot be used.
+    #[error(transparent)]
+    Admin(AdminError),
     /// The authentication file is faulty.
     #[error(transparent)]
     Auth(#[from] crate::runtime::auth::AuthError),
@@ -53,13 +57,23 @@ pub enum ServerError {
     System(#[from] io::Error),
 }
 
+impl From<AdminError> for ServerError {
+    fn from(error: AdminError) -> Self {
+        match error {
+            AdminError::Bind(error) => Self::Bind(error),
+            error => Self::Admin(error),
+        }
+    }
+}
+
 impl ServerError {
     /// Returns whether another start with the same files would fail too, so that a supervisor
     /// should not retry.
     #[must_use]
     pub fn is_configuration(&self) -> bool {
         match self {
-            Self::Auth(_)
+            Self::Admin(_)
+            | Self::Auth(_)
             | Self::Limits(_)
             | Self::NoLimits(_)
             | Self::SnapshotPlace(_)

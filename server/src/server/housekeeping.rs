@@ -39,6 +39,7 @@ pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
     loop {
         tick.tick().await;
         service.clock().follow_unix_time();
+        service.note_housekeeping();
         end_idle(service);
         service.delays().wake(service.clock().now().mono.millis());
         service.shards().sweep_ids(service.clock().now());

@@ -13,13 +13,15 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use super::housekeeping::run_housekeeping;
 use crate::LIFE;
+use crate::admin::AdminThread;
+use crate::config::Config;
 use crate::node::{Node, leave, lifecycle};
-use crate::runtime::limits_file::LimitsFile;
 use crate::runtime::service::Service;
 use crate::runtime::snapshot::keeper::Keeper;
+use crate::runtime::watched_file::WatchedFile;
 
-/// Period of the check for a changed limits file.
-const LIMITS_FILE_PERIOD: Duration = Duration::from_secs(1);
+/// Period of the check for changed files.
+const FILES_PERIOD: Duration = Duration::from_secs(1);
 
 /// The handled signals. Once this exists, they no longer kill the process.
 pub(super) struct Signals {
@@ -44,16 +46,71 @@ impl Signals {
     }
 }
 
+/// The parts of the server that signals and changed files concern.
+pub(super) struct Handled<'a> {
+    pub(super) service: &'a Service,
+    pub(super) node: Option<&'a Node>,
+    pub(super) keeper: Option<&'a Keeper>,
+    pub(super) admin: Option<&'a AdminThread>,
+}
+
+impl Handled<'_> {
+    /// Reads again all files that may change while the server runs.
+    fn reload(&self) {
+        self.service.reload_users();
+        if let Some(node) = self.node {
+            lifecycle::reload_security(self.service, node);
+        }
+        self.service.reload_limits();
+        self.reload_tokens();
+    }
+
+    fn reload_tokens(&self) {
+        let http = self.service.config().http.as_ref();
+        if let (Some(admin), Some(path)) = (self.admin, http.and_then(|http| http.tokens.as_ref()))
+        {
+            admin.reload_tokens(path);
+        }
+    }
+}
+
+/// The files whose changes are followed.
+pub(super) struct WatchedFiles {
+    limits: WatchedFile,
+    tokens: WatchedFile,
+}
+
+impl WatchedFiles {
+    /// Marks the current versions as those that are about to be read.
+    pub(super) fn now(config: &Config) -> Self {
+        let tokens = config.http.as_ref().and_then(|http| http.tokens.as_deref());
+        Self {
+            limits: WatchedFile::now(config.limits_file.as_deref()),
+            tokens: WatchedFile::now(tokens),
+        }
+    }
+
+    /// Reads again what has changed.
+    fn follow(&mut self, handled: &Handled<'_>) {
+        if self.limits.changed().is_some() {
+            handled.service.reload_limits();
+        }
+        if self.tokens.changed().is_some() {
+            handled.reload_tokens();
+        }
+    }
+}
+
 /// Runs housekeeping and handles signals until the stop request.
 pub(super) async fn handle_signals(
-    (service, node): (&Service, Option<&Node>),
-    mut limits_file: LimitsFile,
+    handled: Handled<'_>,
+    mut files: WatchedFiles,
     signals: Signals,
-    keeper: Option<&Keeper>,
 ) {
+    let Handled { service, node, keeper, .. } = handled;
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
     let mut house = pin!(run_housekeeping(service));
-    let mut look = interval(LIMITS_FILE_PERIOD);
+    let mut look = interval(FILES_PERIOD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let why = tokio::select! {
@@ -65,13 +122,9 @@ pub(super) async fn handle_signals(
             () = service.stopped() => "shutdown command",
             why = leave::until_removed(node) => why,
             _ = reload.recv() => {
-                service.reload_users();
-                if let Some(node) = node {
-                    lifecycle::reload_security(service, node);
-                }
-                limits_file = LimitsFile::now(service.config());
-                service.reload_limits();
-                tracing::info!("SIGHUP: users, peer security and limits file read again");
+                files = WatchedFiles::now(service.config());
+                handled.reload();
+                tracing::info!("SIGHUP: users, peer security, limits file and tokens read again");
                 continue;
             }
             _ = keep.recv() => {
@@ -83,7 +136,7 @@ pub(super) async fn handle_signals(
                 continue;
             }
             _ = look.tick() => {
-                limits_file.follow(service);
+                files.follow(&handled);
                 continue;
             }
             never = &mut house => match never {},

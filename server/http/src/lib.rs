@@ -1,0 +1,23 @@
+//! The admin listener: health, metrics and access control over HTTP/1.1.
+//!
+//! Here: routes, the text of metrics, tokens, and the listener with its bounds. Not here: what the
+//! server knows about itself. It answers through one trait, [`Host`], and no shard, session or
+//! consensus is visible here.
+
+mod access;
+mod health;
+mod host;
+mod listener;
+mod metrics;
+mod problem;
+mod routes;
+mod tls;
+mod tokens;
+
+pub use access::Access;
+pub use host::{AdminHost, Check, LivenessFuture};
+pub use listener::{AdminListener, CONNECTIONS_MAX, serve};
+pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleValue};
+pub use routes::router;
+pub use tls::{TlsError, TlsSettings, tls_settings};
+pub use tokens::{TokenLine, TokenRole, Tokens, TokensError, new_token};

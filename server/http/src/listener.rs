@@ -1,0 +1,132 @@
+//! The listener: connections of HTTP/1.1, with or without TLS, and their bounds.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+
+/// Most connections at once; one more gets 503.
+pub const CONNECTIONS_MAX: usize = 64;
+/// Longest time for the head of a request, and for a TLS handshake.
+const HEAD_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for requests under way when the listener ends.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// Pause after a failed accept: the process is out of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n\
+    Connection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n";
+
+/// A bound address that does not serve yet.
+#[derive(Debug)]
+pub struct AdminListener(std::net::TcpListener);
+
+impl AdminListener {
+    /// Binds an address.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn bind(address: SocketAddr) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind(address)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self(listener))
+    }
+
+    /// Returns the bound address.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.0.local_addr()
+    }
+}
+
+/// Serves `routes` on `listener` until `stop` completes; then ends requests under way.
+///
+/// # Errors
+///
+/// The socket cannot be used.
+pub async fn serve(
+    listener: AdminListener,
+    tls: Option<Arc<ServerConfig>>,
+    routes: Router,
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener.0)?;
+    let tls = tls.map(TlsAcceptor::from);
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (end, ended) = watch::channel(());
+    let mut stop = std::pin::pin!(stop);
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = &mut stop => break,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            sleep(ACCEPT_PAUSE).await;
+            continue;
+        };
+        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+            tokio::spawn(refuse(stream));
+            continue;
+        };
+        let (routes, tls, ended) = (routes.clone(), tls.clone(), ended.clone());
+        tokio::spawn(async move {
+            let _place = place;
+            // A broken connection concerns its client only.
+            let _ = match tls {
+                None => converse(stream, routes, ended).await,
+                Some(tls) => match timeout(HEAD_MAX, tls.accept(stream)).await {
+                    Ok(Ok(stream)) => converse(stream, routes, ended).await,
+                    Ok(Err(_)) | Err(_) => Ok(()),
+                },
+            };
+        });
+    }
+    drop(listener);
+    let _ = end.send(());
+    // All places are free when all connections have ended.
+    let _ = timeout(DRAIN_MAX, places.acquire_many(CONNECTIONS_MAX as u32)).await;
+    Ok(())
+}
+
+/// Serves one connection until it or the listener ends.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    routes: Router,
+    mut ended: watch::Receiver<()>,
+) -> Result<(), hyper::Error> {
+    let service = TowerToHyperService::new(routes);
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_MAX)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    tokio::select! {
+        result = &mut connection => result,
+        _ = ended.changed() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    }
+}
+
+async fn refuse(mut stream: TcpStream) {
+    // The client may be gone.
+    let _ = timeout(HEAD_MAX, stream.write_all(BUSY)).await;
+    let _ = stream.shutdown().await;
+}

@@ -1,0 +1,206 @@
+//! The routes, and what holds for every request: the names in `Host`, the time, the headers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::time::timeout;
+
+use crate::access::Access;
+use crate::health;
+use crate::host::AdminHost;
+use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT};
+use crate::problem::Problem;
+
+/// Longest time for a request.
+const REQUEST_MAX: Duration = Duration::from_secs(30);
+
+/// The state of the routes.
+#[derive(Clone)]
+struct App {
+    host: Arc<dyn AdminHost>,
+    access: Arc<Access>,
+}
+
+/// Returns the routes of the admin listener.
+pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
+    let app = App { host, access };
+    Router::new()
+        .route("/livez", get(livez))
+        .route("/readyz", get(readyz))
+        .route("/healthz", get(readyz))
+        .route("/metrics", get(prometheus))
+        .route("/metrics/memcached", get(memcached))
+        .fallback(missing)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn_with_state(app.clone(), guard))
+        .with_state(app)
+}
+
+/// Applies the rules of every request.
+async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let mut response = if let Err(problem) = app.access.check_host(request.headers()) {
+        problem.into_response()
+    } else {
+        timeout(REQUEST_MAX, next.run(request)).await.unwrap_or_else(|_| {
+            let detail = "the request took longer than 30 s";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
+        })
+    };
+    for (name, value) in [
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+type Pairs = Query<BTreeMap<String, String>>;
+
+async fn livez(State(app): State<App>, Query(pairs): Pairs) -> Response {
+    health::reply(&app.host.liveness().await, pairs.contains_key("verbose"))
+}
+
+async fn readyz(State(app): State<App>, Query(pairs): Pairs) -> Response {
+    health::reply(&app.host.readiness(), pairs.contains_key("verbose"))
+}
+
+async fn prometheus(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+    app.access.may_read_metrics(&headers)?;
+    Ok(scrape(&headers, app.host.metrics()))
+}
+
+async fn memcached(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
+    app.access.may_read_metrics(&headers)?;
+    Ok(scrape(&headers, app.host.memcached_metrics()))
+}
+
+fn scrape(headers: &HeaderMap, families: Vec<MetricFamily>) -> Response {
+    let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
+    let (kind, text) = if metrics::wants_open_metrics(accept) {
+        (OPEN_METRICS, metrics::open_metrics(families))
+    } else {
+        (PROMETHEUS_TEXT, metrics::prometheus_text(families))
+    };
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
+}
+
+async fn missing() -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, "no such path; see docs/reference/http.md")
+}
+
+async fn wrong_method() -> Problem {
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "this path does not take this method")
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::{Body, to_bytes};
+    use tower::ServiceExt as _;
+
+    use super::*;
+    use crate::host::{Check, LivenessFuture};
+
+    struct Fixed {
+        fault: Option<String>,
+    }
+
+    impl AdminHost for Fixed {
+        fn liveness(&self) -> LivenessFuture<'_> {
+            Box::pin(async { vec![Check::new("worker-0", self.fault.clone())] })
+        }
+
+        fn readiness(&self) -> Vec<Check> {
+            vec![Check::new("listeners", None), Check::new("cluster", self.fault.clone())]
+        }
+
+        fn metrics(&self) -> Vec<MetricFamily> {
+            vec![MetricFamily::counter("tollgate_samples", "Samples", 1)]
+        }
+
+        fn memcached_metrics(&self) -> Vec<MetricFamily> {
+            vec![MetricFamily::gauge("memcached_up", "Up", true)]
+        }
+    }
+
+    async fn ask(
+        fault: Option<&str>,
+        request: axum::http::request::Builder,
+    ) -> (u16, HeaderMap, String) {
+        let host = Arc::new(Fixed { fault: fault.map(str::to_owned) });
+        let router = router(host, Arc::default());
+        let request = request.body(Body::empty()).expect("the test writes requests");
+        let response = router.oneshot(request).await.expect("routes do not fail");
+        let (parts, body) = response.into_parts();
+        let body = to_bytes(body, usize::MAX).await.expect("the body is in memory");
+        let body = String::from_utf8(body.to_vec()).expect("replies are UTF-8");
+        (parts.status.as_u16(), parts.headers, body)
+    }
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+    }
+
+    #[test]
+    fn probes_name_the_checks_that_fail() {
+        runtime().block_on(async {
+            for (path, fault, status, body) in [
+                ("/livez", None, 200, "ok\n"),
+                ("/readyz", None, 200, "ok\n"),
+                ("/healthz?verbose", None, 200, "[+] listeners ok\n[+] cluster ok\nok\n"),
+                ("/livez", Some("no answer"), 503, "[-] worker-0: no answer\nfailed\n"),
+                (
+                    "/readyz?verbose",
+                    Some("it is draining"),
+                    503,
+                    "[+] listeners ok\n[-] cluster: it is draining\nfailed\n",
+                ),
+            ] {
+                let (got, headers, text) = ask(fault, Request::get(path)).await;
+                assert_eq!((got, text.as_str()), (status, body), "{path}");
+                assert_eq!(headers["cache-control"], "no-store");
+            }
+        });
+    }
+
+    #[test]
+    fn the_accept_header_selects_the_content_type() {
+        runtime().block_on(async {
+            let (_, headers, text) = ask(None, Request::get("/metrics")).await;
+            assert_eq!(headers["content-type"], PROMETHEUS_TEXT);
+            assert!(text.ends_with("tollgate_samples_total 1\n"), "{text}");
+            let request = Request::get("/metrics/memcached")
+                .header("accept", "application/openmetrics-text; version=1.0.0");
+            let (_, headers, text) = ask(None, request).await;
+            assert_eq!(headers["content-type"], OPEN_METRICS);
+            assert!(text.ends_with("memcached_up 1\n# EOF\n"), "{text}");
+        });
+    }
+
+    #[test]
+    fn other_paths_methods_and_names_are_refused() {
+        runtime().block_on(async {
+            for (request, status) in [
+                (Request::get("/"), 404),
+                (Request::get("/metrics/"), 404),
+                (Request::post("/metrics"), 405),
+                (Request::head("/livez"), 200),
+                (Request::get("/livez").header("host", "evil.example"), 421),
+            ] {
+                let (got, headers, _) = ask(None, request).await;
+                assert_eq!(got, status);
+                if got != 200 {
+                    assert_eq!(headers["content-type"], "application/problem+json");
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,55 @@
+//! The certificate of the listener.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{self, ServerConfig};
+
+/// The settings of TLS, for [`crate::serve`].
+pub type TlsSettings = Arc<ServerConfig>;
+
+/// The reason why a certificate cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or is no PEM file.
+    #[error("{}: {source}", path.display())]
+    Pem {
+        /// The file.
+        path: PathBuf,
+        /// The defect.
+        source: pem::Error,
+    },
+    /// The certificate and the key do not fit.
+    #[error("{}: {source}", path.display())]
+    Certificate {
+        /// The file of the certificate.
+        path: PathBuf,
+        /// The defect.
+        source: rustls::Error,
+    },
+}
+
+/// Reads a certificate with its chain, and its private key, both PEM.
+///
+/// # Errors
+///
+/// A file cannot be read, or the two do not fit.
+pub fn tls_settings(certificates: &Path, key: &Path) -> Result<TlsSettings, TlsError> {
+    let pem_error = |path: &Path| {
+        let path = path.to_owned();
+        move |source| TlsError::Pem { path, source }
+    };
+    let chain = CertificateDer::pem_file_iter(certificates)
+        .and_then(Iterator::collect)
+        .map_err(pem_error(certificates))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut settings = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|source| TlsError::Certificate { path: certificates.to_owned(), source })?;
+    settings.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(settings))
+}

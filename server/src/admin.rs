@@ -1,0 +1,126 @@
+//! The admin listener of a running server: binding it, and the thread on which it answers.
+//!
+//! Here: the settings' files, the thread, the reload of tokens. Not here: its answers (`host`), the
+//! metrics (`metrics`, `memcached`), HTTP itself (the package `tollgate-http`).
+
+mod host;
+mod memcached;
+mod metrics;
+mod process;
+
+use std::fmt::Display;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use tokio::sync::oneshot;
+use tollgate_http::{Access, AdminHost, AdminListener, TlsError, TlsSettings, Tokens, TokensError};
+
+pub(crate) use self::host::ServerHost;
+use crate::config::HttpConfig;
+use crate::runtime::listeners::BindError;
+
+/// The reason why the admin listener cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// Its address cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// Its certificate cannot be used.
+    #[error("--http-tls: {0}")]
+    Tls(#[from] TlsError),
+    /// The tokens file cannot be used.
+    #[error("--tokens: {0}")]
+    Tokens(#[from] TokensError),
+}
+
+/// A bound admin listener that does not serve yet.
+pub(crate) struct BoundAdmin {
+    listener: AdminListener,
+    tls: Option<TlsSettings>,
+    access: Arc<Access>,
+}
+
+impl BoundAdmin {
+    /// Binds the listener of `config` and reads its files. `None`, with a warning, if the default
+    /// address is taken.
+    pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Self>, AdminError> {
+        let tls = config.tls.as_ref();
+        let tls = tls.map(|tls| tollgate_http::tls_settings(&tls.certificates, &tls.key));
+        let tls = tls.transpose()?;
+        let tokens = config.tokens.as_deref().map(Tokens::load).transpose()?;
+        let access = Arc::new(Access::new(config.hosts.clone(), tokens));
+        match AdminListener::bind(config.address) {
+            Ok(listener) => Ok(Some(Self { listener, tls, access })),
+            Err(source) if config.is_named => {
+                let place = format!("--http {}", config.address);
+                Err(BindError { place, source }.into())
+            }
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    address = %config.address,
+                    "no health checks and metrics over HTTP: the default address is taken, so \
+                     choose another with --http, or --http off"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Starts the thread that serves the listener.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread or its runtime.
+    pub(crate) fn start(self, host: Arc<ServerHost>) -> io::Result<AdminThread> {
+        let Self { listener, tls, access } = self;
+        let (end, ended) = oneshot::channel();
+        let routes = tollgate_http::router(host as Arc<dyn AdminHost>, Arc::clone(&access));
+        let address = listener.address()?;
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        tracing::info!(target: crate::LIFE, "health and metrics at {scheme}://{address}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let thread = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
+            let stop = async {
+                // An error means that the server has ended without a word: stop as well.
+                let _ = ended.await;
+            };
+            let served = runtime.block_on(tollgate_http::serve(listener, tls, routes, stop));
+            if let Err(error) = served {
+                tracing::error!(%error, "the admin listener has ended: restart the server");
+            }
+        })?;
+        Ok(AdminThread { thread, end, access })
+    }
+}
+
+/// The running admin listener.
+pub(crate) struct AdminThread {
+    thread: JoinHandle<()>,
+    end: oneshot::Sender<()>,
+    access: Arc<Access>,
+}
+
+impl AdminThread {
+    /// Reads the tokens file again; a faulty one leaves the previous tokens in force.
+    pub(crate) fn reload_tokens(&self, path: &Path) {
+        match Tokens::load(path) {
+            Ok(tokens) => self.access.set_tokens(tokens),
+            Err(error) => log_refused(&error),
+        }
+    }
+
+    /// Ends the listener and waits for its thread.
+    pub(crate) fn end(self) {
+        let _ = self.end.send(());
+        if self.thread.join().is_err() {
+            tracing::error!("the thread http panicked: please report this log as a bug");
+        }
+    }
+}
+
+fn log_refused(error: &dyn Display) {
+    tracing::error!(%error, "tokens file refused, tokens kept as they were: correct the file");
+}

@@ -1,0 +1,87 @@
+//! The answers of the server to its admin listener.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tokio::time::timeout;
+use tollgate_http::{AdminHost, Check, LivenessFuture, MetricFamily};
+
+use super::{memcached, metrics};
+use crate::io::worker_handle::WorkerProbe;
+use crate::node::Node;
+use crate::runtime::service::{Service, Stage};
+
+/// A part of the server that does not answer within this time is not alive.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+
+/// The server, as the admin listener asks it.
+pub(crate) struct ServerHost {
+    service: Arc<Service>,
+    node: Option<Arc<Node>>,
+    /// Empty until the workers run.
+    workers: OnceLock<Vec<WorkerProbe>>,
+}
+
+impl ServerHost {
+    /// Creates the host of a server whose workers do not run yet.
+    pub(crate) fn new(service: Arc<Service>, node: Option<Arc<Node>>) -> Self {
+        Self { service, node, workers: OnceLock::new() }
+    }
+
+    /// Sets the workers, once.
+    pub(crate) fn set_workers(&self, workers: Vec<WorkerProbe>) {
+        let _ = self.workers.set(workers);
+    }
+}
+
+impl AdminHost for ServerHost {
+    fn liveness(&self) -> LivenessFuture<'_> {
+        Box::pin(async {
+            let probes = self.workers.get().into_iter().flatten();
+            let pings: Vec<_> = probes.map(WorkerProbe::ping).collect();
+            let mut checks = Vec::with_capacity(pings.len() + 1);
+            let mut left = ANSWER_MAX;
+            for (index, ping) in pings.into_iter().enumerate() {
+                // A worker that has ended, as all do at last, is not a worker that hangs.
+                let fault = timeout(left, ping).await.is_err().then(|| {
+                    // All have had the time by now.
+                    left = Duration::ZERO;
+                    "no answer within a second".to_owned()
+                });
+                checks.push(Check::new(format!("worker-{index}"), fault));
+            }
+            if self.service.stage() == Stage::Serving {
+                let age_ms = self.service.housekeeping_age_ms();
+                let is_late = u128::from(age_ms) > ANSWER_MAX.as_millis();
+                let fault = is_late.then(|| format!("did not run for {age_ms} ms"));
+                checks.push(Check::new("housekeeping", fault));
+            }
+            checks
+        })
+    }
+
+    fn readiness(&self) -> Vec<Check> {
+        let fault = match self.service.stage() {
+            Stage::Starting => Some("the server is starting"),
+            Stage::Serving => None,
+            Stage::Draining => Some("the server is stopping"),
+        };
+        let mut checks = vec![Check::new("serving", fault.map(str::to_owned))];
+        if let Some(node) = &self.node {
+            let now = self.service.clock().now();
+            let fault = node.with_view(now, |view| view.not_ready().map(str::to_owned));
+            let fault = fault.unwrap_or_else(|| Some("it seeks a cluster".to_owned()));
+            checks.push(Check::new("cluster", fault));
+        }
+        checks
+    }
+
+    fn metrics(&self) -> Vec<MetricFamily> {
+        let is_ready = self.readiness().iter().all(Check::holds);
+        metrics::all(&self.service, self.node.as_deref(), is_ready)
+    }
+
+    fn memcached_metrics(&self) -> Vec<MetricFamily> {
+        memcached::all(&self.service)
+    }
+}

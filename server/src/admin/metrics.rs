@@ -1,0 +1,365 @@
+//! Tollgate's own metrics.
+//!
+//! All values are sums read at the moment of the scrape; no request waits for it. A key is never a
+//! label; the names of limits are, of which there are at most 10,000.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+
+use control::MembershipState;
+use tollgate_http::{Labels, MetricFamily, SampleValue};
+
+use super::process;
+use crate::cluster_stats::ClusterView;
+use crate::counters::CounterSums;
+use crate::node::Node;
+use crate::runtime::service::Service;
+
+fn label(name: &'static str, value: impl Into<Cow<'static, str>>) -> Labels {
+    vec![(name, value.into())]
+}
+
+/// Adds a sample for each pair of a label's value and a count.
+fn by<V: Into<SampleValue>>(
+    family: MetricFamily,
+    name: &'static str,
+    samples: impl IntoIterator<Item = (&'static str, V)>,
+) -> MetricFamily {
+    samples
+        .into_iter()
+        .fold(family, |family, (value, count)| family.with(label(name, value), count))
+}
+
+/// Returns all metrics.
+pub(super) fn all(service: &Service, node: Option<&Node>, is_ready: bool) -> Vec<MetricFamily> {
+    let now = service.clock().now();
+    let uptime_seconds = service.clock().uptime_seconds();
+    #[expect(clippy::cast_precision_loss, reason = "milliseconds need 41 bits")]
+    let start_seconds = now.unix_ms as f64 / 1e3 - uptime_seconds as f64;
+    let build = vec![
+        ("version", env!("CARGO_PKG_VERSION").into()),
+        ("protocol_level", crate::MEMCACHED_VERSION.into()),
+    ];
+    let mut families = vec![
+        MetricFamily::gauges("tollgate_build_info", "The version of the server").with(build, 1_u64),
+        MetricFamily::gauge(
+            "tollgate_start_time_seconds",
+            "Start of the server, in seconds since the Unix epoch",
+            start_seconds,
+        ),
+    ];
+    families.push(MetricFamily::gauge(
+        "tollgate_ready",
+        "1 if clients should be sent here, as `/readyz` says",
+        is_ready,
+    ));
+    let sums = service.sums();
+    families.push(commands(&sums));
+    limits(service, &mut families);
+    connections(service, &sums, &mut families);
+    store(service, &mut families);
+    snapshots(service, &mut families);
+    if let Some(node) = node {
+        node.with_view(now, |view| cluster(view, &mut families));
+    }
+    families.extend(process::all(start_seconds));
+    families
+}
+
+fn commands(sums: &CounterSums) -> MetricFamily {
+    let family = MetricFamily::counters(
+        "tollgate_commands",
+        "Commands and keys of clients by command and result",
+    );
+    [
+        ("get", "hit", sums.get_hits),
+        ("get", "miss", sums.get_misses),
+        ("set", "stored", sums.total_items),
+        ("set", "too_large", sums.store_too_large),
+        ("set", "no_memory", sums.store_no_memory),
+        ("cas", "hit", sums.cas_hits),
+        ("cas", "miss", sums.cas_misses),
+        ("cas", "badval", sums.cas_badval),
+        ("delete", "hit", sums.delete_hits),
+        ("delete", "miss", sums.delete_misses),
+        ("incr", "hit", sums.incr_hits),
+        ("incr", "miss", sums.incr_misses),
+        ("decr", "hit", sums.decr_hits),
+        ("decr", "miss", sums.decr_misses),
+        ("touch", "hit", sums.touch_hits),
+        ("touch", "miss", sums.touch_misses),
+        ("flush", "ok", sums.cmd_flush),
+        ("meta", "ok", sums.cmd_meta),
+        ("auth", "ok", sums.auth_cmds.saturating_sub(sums.auth_errors)),
+        ("auth", "error", sums.auth_errors),
+    ]
+    .into_iter()
+    .fold(family, |family, (command, result, count)| {
+        family.with(vec![("command", command.into()), ("result", result.into())], count)
+    })
+}
+
+fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
+    let handle = service.limits();
+    let active = handle.load();
+    let active_keys = service.shards().active_keys();
+    let mut decisions =
+        MetricFamily::counters("tollgate_decisions", "Decisions of configured limits by outcome");
+    let mut keys =
+        MetricFamily::gauges("tollgate_limit_active_keys", "Keys of which the limit holds a state");
+    for limit in active.limits() {
+        let Some(metrics) = active.metrics(limit.index()) else { continue };
+        let sums = metrics.sums();
+        for (outcome, count) in [
+            ("allowed", sums.allowed),
+            ("denied", sums.denied),
+            ("shadow_denied", sums.shadow_denied),
+        ] {
+            let labels =
+                vec![("limit", limit.name().to_owned().into()), ("outcome", outcome.into())];
+            decisions = decisions.with(labels, count);
+        }
+        let count = active_keys.get(&metrics.number()).copied().unwrap_or(0);
+        keys = keys.with(label("limit", limit.name().to_owned()), count);
+    }
+    families.extend([
+        decisions,
+        keys,
+        MetricFamily::gauge("tollgate_limits", "Limits in force", active.limits().len()),
+        MetricFamily::gauge(
+            "tollgate_limits_generation",
+            "Times that the limits in force were replaced",
+            handle.generation(),
+        ),
+        MetricFamily::counter(
+            "tollgate_limits_refused",
+            "Limits files that were refused",
+            handle.refused(),
+        ),
+        MetricFamily::gauge(
+            "tollgate_limits_fault",
+            "1 while the last limits file is refused and older limits are in force",
+            handle.fault().is_some(),
+        ),
+    ]);
+}
+
+fn connections(service: &Service, sums: &CounterSums, families: &mut Vec<MetricFamily>) {
+    let mut open = MetricFamily::gauges("tollgate_connections", "Open connections of clients");
+    let mut accepted = MetricFamily::counters(
+        "tollgate_connections_accepted",
+        "Connections of clients that were accepted",
+    );
+    let mut rejected = MetricFamily::counters(
+        "tollgate_connections_rejected",
+        "Connections of clients that were refused at the limit of connections",
+    );
+    for (surface, [current, total, refused]) in service.connections().by_surface() {
+        let listener = || label("listener", surface.word());
+        open = open.with(listener(), current);
+        accepted = accepted.with(listener(), total);
+        rejected = rejected.with(listener(), refused);
+    }
+    families.extend([
+        open,
+        accepted,
+        rejected,
+        MetricFamily::gauge(
+            "tollgate_connections_max",
+            "The limit of connections of clients",
+            service.config().connections_max,
+        ),
+        MetricFamily::counter(
+            "tollgate_received_bytes",
+            "Bytes received from clients",
+            sums.bytes_read,
+        ),
+        MetricFamily::counter("tollgate_sent_bytes", "Bytes sent to clients", sums.bytes_written),
+        by(
+            MetricFamily::counters("tollgate_auth_failures", "Wrong passwords and tokens"),
+            "surface",
+            [("client", sums.auth_errors)],
+        ),
+    ]);
+}
+
+fn store(service: &Service, families: &mut Vec<MetricFamily>) {
+    let totals = service.shards().totals();
+    let memory_cap = service.shards().memory_cap();
+    let losses = totals.losses;
+    families.extend([
+        MetricFamily::gauge("tollgate_items", "Items and states of limits", totals.items),
+        MetricFamily::gauge(
+            "tollgate_item_bytes",
+            "Bytes of items and states of limits",
+            totals.item_bytes,
+        ),
+        MetricFamily::gauge(
+            "tollgate_memory_limit_bytes",
+            "The memory cap for items",
+            memory_cap.limit_bytes(),
+        ),
+        MetricFamily::gauge(
+            "tollgate_memory_used_bytes",
+            "Memory that counts towards the cap",
+            memory_cap.used_bytes(),
+        ),
+        MetricFamily::counter(
+            "tollgate_evictions",
+            "Items removed before their deadline to make room",
+            losses.evicted,
+        ),
+        MetricFamily::counter(
+            "tollgate_expired",
+            "Items removed past their deadline",
+            losses.expired,
+        ),
+    ]);
+}
+
+fn snapshots(service: &Service, families: &mut Vec<MetricFamily>) {
+    if service.config().snapshot_file.is_none() {
+        return;
+    }
+    let metrics = service.snapshots();
+    let read = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    families.extend([
+        MetricFamily::gauge(
+            "tollgate_snapshot_last_success_timestamp_seconds",
+            "Start of the last saved snapshot, in seconds since the Unix epoch; 0 before the first",
+            read(&metrics.last_begun_unix_ms) / 1000,
+        ),
+        MetricFamily::gauge(
+            "tollgate_snapshot_items",
+            "Items of the last saved snapshot",
+            read(&metrics.last_items),
+        ),
+        MetricFamily::counter(
+            "tollgate_snapshot_failures",
+            "Snapshots that could not be saved",
+            read(&metrics.failed),
+        ),
+    ]);
+}
+
+/// The metrics of a node of a cluster.
+fn cluster(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
+    nodes(view, families);
+    operations(view, families);
+    partitions(view, families);
+}
+
+fn operations(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
+    let traffic = view.traffic;
+    families.extend([
+        by(
+            MetricFamily::counters(
+                "tollgate_operations",
+                "Operations by way: on keys of this node, forwarded, received, sent again",
+            ),
+            "way",
+            [
+                ("direct", traffic.ops_direct),
+                ("forwarded", traffic.ops_forwarded),
+                ("received", traffic.ops_received),
+                ("resent", traffic.ops_resent),
+            ],
+        ),
+        MetricFamily::counter(
+            "tollgate_not_applied",
+            "Operations that clients were told were not applied",
+            traffic.not_applied,
+        ),
+        MetricFamily::counter(
+            "tollgate_unknown_outcome",
+            "Operations that clients were told have an unknown outcome",
+            traffic.unknown_outcome,
+        ),
+        MetricFamily::counter(
+            "tollgate_degraded_admitted",
+            "Units admitted by this node alone while the owner was out of reach",
+            traffic.degraded_admitted,
+        ),
+        MetricFamily::gauge(
+            "tollgate_debt_pending",
+            "Units of these that the owner does not know yet",
+            traffic.debt_pending,
+        ),
+        MetricFamily::gauge(
+            "tollgate_held_requests",
+            "Operations that wait for a partition to move",
+            traffic.held,
+        ),
+    ]);
+}
+
+fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
+    let partitions = view.partitions;
+    let own = view.own();
+    families.extend([
+        by(
+            MetricFamily::gauges(
+                "tollgate_partitions",
+                "Partitions: primary and backup are those of this node, the others those of all",
+            ),
+            "state",
+            [
+                ("primary", own.map_or(0, |row| row.primaries)),
+                ("backup", own.map_or(0, |row| row.backups)),
+                ("moving", partitions.moving),
+                ("below_replicas", partitions.under_replicated),
+                ("unavailable", partitions.without_primary),
+            ],
+        ),
+        MetricFamily::gauge(
+            "tollgate_map_version",
+            "The version of the cluster's map at this node",
+            view.status.map_ver,
+        ),
+        MetricFamily::gauge(
+            "tollgate_control_leader",
+            "1 if this node leads the control plane",
+            view.node.is_some() && view.status.leader == view.node,
+        ),
+    ]);
+    if let Some(age) = view.status.lease {
+        families.push(MetricFamily::gauge(
+            "tollgate_control_lease_seconds",
+            "Time since this node last heard most voters of the control plane",
+            age.as_secs_f64(),
+        ));
+    }
+}
+
+fn nodes(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
+    let mut info = MetricFamily::gauges("tollgate_node_info", "The nodes of the cluster");
+    let mut up = MetricFamily::gauges("tollgate_peer_up", "1 while the link to the node is up");
+    let mut offsets = MetricFamily::gauges(
+        "tollgate_peer_clock_offset_seconds",
+        "Time by which the wall clock of the node is ahead of what most nodes agree on",
+    );
+    let states: BTreeMap<_, _> = view.nodes.iter().map(|row| (row.id, row)).collect();
+    for (id, row) in states {
+        let name = format!("n{}", id.0);
+        let state = crate::cluster_stats::membership_word(MembershipState::Member(row.node.state));
+        info = info.with(
+            vec![
+                ("node", name.clone().into()),
+                ("ring_name", row.node.description.ring_name.clone().into()),
+                ("zone", row.node.description.zone.clone().into()),
+                ("state", state.into()),
+            ],
+            1_u64,
+        );
+        if let Some(link) = row.link {
+            up = up.with(label("peer", name.clone()), link.is_up);
+        }
+        if let Some(offset_ms) = row.clock_offset_ms {
+            #[expect(clippy::cast_precision_loss, reason = "offsets are far below 2^52 ms")]
+            let seconds = offset_ms as f64 / 1e3;
+            offsets = offsets.with(label("peer", name), seconds);
+        }
+    }
+    families.extend([info, up, offsets]);
+}

@@ -1,0 +1,49 @@
+//! Watches a file while the server runs, so that a change is read.
+//!
+//! Here: detecting a change. Not here: parsing, and putting the content in force.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+/// Detects changes of a file by comparing its metadata once a second. This detects an editor's
+/// write and a container's replaced symbolic link alike, and needs no notifications of the
+/// operating system.
+pub(crate) struct WatchedFile {
+    path: Option<PathBuf>,
+    /// Mark of the version that was read. Taken before reading, so that a write in between counts
+    /// as a change.
+    read: Option<FileMark>,
+    /// Mark at the last check.
+    seen: Option<FileMark>,
+}
+
+/// Device, inode, length, and the seconds and nanoseconds of the last write.
+type FileMark = (u64, u64, u64, i64, i64);
+
+impl WatchedFile {
+    /// Marks the current version as the one that is about to be read. `None` for no file.
+    pub(crate) fn now(path: Option<&Path>) -> Self {
+        let mut file = Self { path: path.map(Path::to_owned), read: None, seen: None };
+        file.read = file.mark();
+        file.seen = file.read;
+        file
+    }
+
+    fn mark(&self) -> Option<FileMark> {
+        let data = std::fs::metadata(self.path.as_ref()?).ok()?;
+        Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
+    }
+
+    /// Returns the path if the file has changed and then stayed the same for one check: a file that
+    /// is still being written may lack lines and yet have no mistake. A missing file counts as
+    /// unchanged.
+    pub(crate) fn changed(&mut self) -> Option<&Path> {
+        let mark = self.mark();
+        let settled = std::mem::replace(&mut self.seen, mark) == mark;
+        if !settled || mark.is_none() || mark == self.read {
+            return None;
+        }
+        self.read = mark;
+        self.path.as_deref()
+    }
+}
