@@ -429,15 +429,15 @@ impl Cluster {
         Some(stats.iter().find_map(|stat| stat.strip_prefix(&wanted))?.to_owned())
     }
 
-    /// Waits until the cluster has `count` active nodes, all of them ready, every partition has its
-    /// copies, nothing moves, and the number of voters is right. A node that has just restarted
-    /// reads the map of before from its disk, and is not ready.
+    /// Waits until the cluster has `count` active nodes that know it, every partition has its copies,
+    /// nothing moves, and the number of voters is right. A node that has just restarted reads the map
+    /// of before from its disk, and its place is not active.
     pub(super) fn until_at_rest(&mut self, count: usize) {
         let start = Instant::now();
         loop {
             let is_at_rest = self.running().collect::<Vec<_>>().into_iter().all(|number| {
                 self.stat(number, "nodes_active").as_deref() == Some(&count.to_string())
-                    && self.stat(number, "ready").as_deref() == Some("yes")
+                    && self.stat(number, "place").as_deref() == Some("active")
                     && [
                         "partitions_moving",
                         "partitions_learners",

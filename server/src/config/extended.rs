@@ -259,7 +259,8 @@ mod tests {
             ("hot_lru_pct", "Missing hot_lru_pct argument"),
             ("hot_lru_pct=", "Missing hot_lru_pct argument"),
             ("ext_path=/f:1G", "ext_path: items are kept in memory only; leave it out"),
-            ("ssl_key=/k", "ssl_key: TLS is not built yet; leave it out"),
+            ("ssl_ca_cert=/k", "ssl_ca_cert: TLS is not built yet; leave it out"),
+            ("ssl_key", "Missing ssl_key argument"),
         ] {
             assert_eq!(Extended::parse(written), Err(reason.to_owned()), "{written}");
         }

@@ -96,6 +96,8 @@ impl Config {
         let Some(http) = &self.http else { return page.set("http", "off") };
         if http.is_named {
             page.set("http", http.address.to_string());
+        } else {
+            page.line(&format!("# http = \"{}\", unless it is taken", http.address));
         }
         page.set("http_tls", http.tls.is_some());
         if !http.hosts.is_empty() {

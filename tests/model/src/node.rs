@@ -719,6 +719,7 @@ impl Node {
     pub(super) fn tick(&mut self, env: &mut Env<'_>, evicts: bool) {
         let now = self.now(env.true_ns);
         let silent_ns = self.profile.options.silent_ns;
+        let has_patience = self.profile.has_patience;
         for at in 0..self.replicas.len() {
             let partition = Partition(at as u16);
             if !self.is_free(partition) {
@@ -741,7 +742,7 @@ impl Node {
                 progress_ns: shared
                     .lane_link(node, at)
                     .map_or(0, |link| shared.link(link).receiver.progress_ns),
-                is_replaced_soon: (now.mono_ns / 1_000_000_000).is_multiple_of(2),
+                is_replaced_soon: has_patience && (now.mono_ns / 1_000_000_000).is_multiple_of(2),
             };
             worker.streams.tick(now, contact, |one| {
                 ended.push((one.token as u32, Ended::of(&one.outcome)));

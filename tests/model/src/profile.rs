@@ -111,6 +111,9 @@ pub struct Profile {
     pub todo_max: usize,
     /// Whether the clients of a node only read from time to time.
     pub has_readers: bool,
+    /// Whether operations wait longer in every other second, as if the map would soon name another
+    /// owner.
+    pub has_patience: bool,
     /// The aim of the run.
     pub aim: Aim,
     /// Faults that an event causes.
@@ -164,6 +167,7 @@ impl Profile {
             pause_in: rng.pick(&[4, 16, 1000]).unwrap_or(16),
             todo_max: rng.pick(&[64, 1 << 20, 1 << 20]).unwrap_or(64),
             has_readers: aim == Aim::Readers,
+            has_patience: seed % 4 == 3,
             aim,
             aimed: Aimed::default(),
             bug: None,
