@@ -6,9 +6,9 @@
 //! - `dispatch`: turns requests into operations. `router`: a worker's way from its clients to the
 //!   owners of keys. `pending`: replies of operations. `reply_queue`: the order of a client's
 //!   replies.
-//! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`: decisions of limits
-//!   while owners are out of reach. `limits`: the limits in force.
-//! - `inbound`: control frames of other nodes. `clocks`: the offsets of their clocks.
+//! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`, `debts`:
+//!   decisions of limits while owners are out of reach. `limits`: the limits in force.
+//! - `inbox`: events for a worker. `inbound`: control frames of other nodes. `clocks`: the offsets of their clocks.
 //!   `reachability` and `paths`: how frames reach them. `links`: the connections of the workers.
 //! - `operator`: commands of operators. `setup`, `lifecycle`: the node's tasks from start to end.
 //!   `ticks`: their clock. `leave`: the way out of the cluster. `events`: log lines about other
@@ -25,12 +25,14 @@
 
 pub(crate) mod batch;
 mod clocks;
+mod debts;
 mod degraded;
 pub(crate) mod dispatch;
 pub(crate) mod environment;
 mod events;
 pub(crate) mod hand_over;
 mod inbound;
+mod inbox;
 pub(crate) mod leave;
 pub(crate) mod lifecycle;
 mod limits;
@@ -55,16 +57,13 @@ mod ticks;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::task::Waker;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::handshake::CloseReason;
-use cluster::replica::{AckMode, Opening, Refusal, ReplicaOptions, Route};
+use cluster::replica::{AckMode, ReplicaOptions};
 use control::{Control, Unreachable};
-use crossbeam::queue::SegQueue;
 use engine::PartitionPrefix;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
@@ -75,84 +74,10 @@ use crate::config::{Ack, ClusterConfig};
 use crate::runtime::service::Service;
 use crate::transport::{LinkError, PeerAddr, Transport};
 use degraded::LocalCounts;
-use operation::HeldOp;
+pub(crate) use inbox::{Inbox, WorkerEvent};
 use paths::PeerPaths;
 use reachability::{Path, ReachAction, Reachability};
 use replicas::Replicas;
-
-/// An event for a worker.
-#[derive(Debug)]
-pub(crate) enum WorkerEvent {
-    /// A partition has changed in a way that replies may wait for.
-    Open(Opening),
-    /// A held operation is due to be performed.
-    Perform(HeldOp),
-    /// A held operation belongs to another primary.
-    Refer(HeldOp, Option<Route>),
-    /// A held operation was not done.
-    Refuse(HeldOp, Refusal),
-    /// A link to a node is up: unanswered operations for the node are sent again.
-    LinkUp(NodeId),
-    /// A task's reply to a request; the token identifies the waiting client.
-    Reply(u64, Bytes),
-    /// A data link for the worker to serve.
-    DataLink(Box<links::LinkArrival>),
-}
-
-/// A worker's queue of events from other threads.
-#[derive(Default)]
-pub(crate) struct Inbox {
-    queue: SegQueue<WorkerEvent>,
-    waker: OnceLock<Waker>,
-    /// The worker has been woken and has not yet read the queue.
-    is_woken: AtomicBool,
-    /// The worker waits for answers and needs a wake-up at every tick.
-    pub(crate) is_waiting: AtomicBool,
-    /// Replies of the worker wait for copies.
-    awaits_copies: AtomicBool,
-}
-
-impl Inbox {
-    /// Whether replies of the worker wait for copies: the worker is then woken when a link
-    /// acknowledges something.
-    pub(crate) fn awaits_copies(&self) -> bool {
-        self.awaits_copies.load(Ordering::Acquire)
-    }
-
-    /// Records whether replies of the worker wait for copies.
-    pub(crate) fn set_awaits_copies(&self, awaits: bool) {
-        if self.awaits_copies.load(Ordering::Relaxed) != awaits {
-            self.awaits_copies.store(awaits, Ordering::SeqCst);
-        }
-    }
-
-    /// Sets the waker of the worker; only the first call has an effect.
-    pub(crate) fn set_waker(&self, waker: &Waker) {
-        let _ = self.waker.set(waker.clone());
-    }
-
-    pub(crate) fn push(&self, inbound: WorkerEvent) {
-        self.queue.push(inbound);
-        self.wake();
-    }
-
-    pub(crate) fn wake(&self) {
-        if !self.is_woken.swap(true, Ordering::AcqRel)
-            && let Some(waker) = self.waker.get()
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    /// Called by the worker before it reads the queue: every later event wakes it again.
-    pub(crate) fn clear_woken(&self) {
-        self.is_woken.store(false, Ordering::Release);
-    }
-
-    pub(crate) fn pop(&self) -> Option<WorkerEvent> {
-        self.queue.pop()
-    }
-}
 
 /// Whether a link stays closed until an operator changes a setting.
 fn is_about_peers(why: CloseReason) -> bool {

@@ -7,15 +7,16 @@
 //! room after all, the earlier ones are rolled back, and the whole charge is repeated after other
 //! shards made room.
 
+mod lease;
+mod result;
+
 use std::ops::Range;
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{
-    Engine, Judgement, LeaseParams, LeaseResult, Now, PolicyRef, SavedState, TakeInfo, TakeParams,
-    TakeResult, is_leasable,
-};
-use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
+use engine::{Judgement, Now, PolicyRef, SavedState, TakeInfo, TakeParams, TakeResult};
+use protocol::{Algorithm, COUNT_MAX, Policy};
 
+pub(crate) use self::result::{Adjustment, ChargeResult};
 use crate::commands::native::waits_in_vain;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
@@ -64,18 +65,6 @@ pub(crate) struct ChargeContext<'a> {
     pub(crate) worker: usize,
 }
 
-/// The result of a charge.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ChargeResult {
-    /// The reply for all keys, with the numbers of the key with the least remaining, or of the one
-    /// that refuses for longest.
-    pub(crate) all: TakeResult,
-    /// The numbers of the first key, with the decision for all.
-    pub(crate) first: TakeResult,
-    /// The index of the request's key that refused.
-    pub(crate) at: usize,
-}
-
 /// A listed key, for charging it elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChargeRow<'a> {
@@ -91,85 +80,6 @@ pub(crate) struct ChargeRow<'a> {
     pub(crate) member: usize,
     /// The number of times that the request charges it.
     pub(crate) times: u64,
-}
-
-impl ChargeResult {
-    /// Creates the result if all keys allow, with the numbers of the key with the least remaining.
-    pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
-        let first = facts[0];
-        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
-        let tightest =
-            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
-        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
-        let verdict = match () {
-            () if granted < cost => Verdict::Part,
-            () if waits => Verdict::Wait,
-            () => Verdict::Allow,
-        };
-        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
-        let retry = longest.filter(|retry| *retry < u64::MAX);
-        let lease = facts.iter().find_map(|facts| facts.decision.lease);
-        let shadow = facts.iter().any(|facts| facts.shadow);
-        let of = |decision: Decision| {
-            let decision = Decision { verdict, granted, retry, lease, ..decision };
-            TakeResult::Decided(TakeInfo { decision, shadow, ..first })
-        };
-        Self { all: of(tightest), first: of(first.decision), at: 0 }
-    }
-
-    /// Creates the result if key `index` refuses, which is charged for key `member` of the request.
-    pub(crate) fn refused(facts: &[TakeInfo], index: usize, member: usize) -> Self {
-        let first = facts[0];
-        let denied = |facts: TakeInfo| {
-            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
-            TakeResult::Decided(TakeInfo { decision, shadow: false, ..facts })
-        };
-        let all = TakeInfo { cas: first.cas, ..facts[index] };
-        Self { all: denied(all), first: denied(first), at: member }
-    }
-
-    pub(crate) fn undecided(limited: TakeResult) -> Self {
-        Self { all: limited, first: limited, at: 0 }
-    }
-}
-
-/// A change of several keys that cannot be refused.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Adjustment {
-    /// Gives this many units back.
-    Refund(u64),
-    /// Ends a hold at its true cost.
-    Settle {
-        /// The id of the hold.
-        lease: u64,
-        /// The true cost.
-        actual: u64,
-    },
-    /// Extends a hold to this time from now.
-    Renew {
-        /// The id of the hold.
-        lease: u64,
-        /// Nanoseconds from now.
-        for_ns: u64,
-    },
-}
-
-impl Adjustment {
-    /// Applies the change to one key.
-    pub(crate) fn apply(
-        self,
-        engine: &mut Engine,
-        now: Now,
-        hash: u64,
-        key: &[u8],
-        policy_ref: Option<PolicyRef<'_>>,
-    ) -> TakeResult {
-        match self {
-            Self::Refund(units) => engine.refund(now, hash, key, policy_ref, units),
-            Self::Settle { lease, actual } => engine.settle(now, hash, key, lease, actual),
-            Self::Renew { lease, for_ns } => engine.renew(now, hash, key, lease, for_ns),
-        }
-    }
 }
 
 impl ChargeSet {
@@ -449,81 +359,6 @@ impl ChargeSet {
             member: row.member,
             times: row.times,
         })
-    }
-
-    /// Leases from the first key as much as all others can spare, and takes that from the others.
-    /// These have no lease of their own: units that the client returns later reach them only by
-    /// refill.
-    pub(crate) fn lease(
-        &self,
-        charge_ctx: ChargeContext<'_>,
-        charge_scratch: &mut ChargeScratch,
-        engines: &mut LockedShards<'_>,
-        params: &LeaseParams<'_>,
-    ) -> Result<LeaseResult, NoRoom> {
-        let now = charge_ctx.now;
-        let Some((first, others)) = self.rows.split_first() else { return Ok(LeaseResult::Full) };
-        if others.iter().any(|row| !is_leasable(&row.policy)) {
-            return Ok(LeaseResult::NotLeasable);
-        }
-        let mut want = params.want;
-        for row in others {
-            let engine = engines.engine(row.hash);
-            let look = engine.look(now, row.hash, self.key(row), Some(charge_ctx.policy_ref(row)));
-            let spare = look.map_or(0, |facts| facts.decision.left());
-            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
-            want = want.min(spare);
-        }
-        charge_scratch.forget_saved();
-        let engine = engines.engine(first.hash);
-        charge_scratch.saved.push(engine.save(
-            now,
-            first.hash,
-            self.key(first),
-            &mut charge_scratch.bytes,
-        ));
-        let params = LeaseParams { want, ..*params };
-        let leased = engine.lease(
-            now,
-            first.hash,
-            self.key(first),
-            Some(charge_ctx.policy_ref(first)),
-            &params,
-        );
-        let LeaseResult::Decided(line) = leased else { return Ok(leased) };
-        if line.granted == 0 {
-            return Ok(leased);
-        }
-        let take = TakeParams { cost: line.granted, wait: Some(0), ..TakeParams::default() };
-        for row in others {
-            let engine = engines.engine(row.hash);
-            charge_scratch.saved.push(engine.save(
-                now,
-                row.hash,
-                self.key(row),
-                &mut charge_scratch.bytes,
-            ));
-            let taken =
-                engine.take(now, row.hash, self.key(row), Some(charge_ctx.policy_ref(row)), &take);
-            if matches!(taken, TakeResult::Decided(facts) if !facts.refuses()) {
-                continue;
-            }
-            for (row, saved) in self.rows.iter().zip(&charge_scratch.saved).rev() {
-                let engine = engines.engine(row.hash);
-                engine.rollback(now, row.hash, self.key(row), saved, &charge_scratch.bytes);
-            }
-            return match taken {
-                TakeResult::Full => Err(NoRoom),
-                // Two limits count under one key, and the second found the units of the first
-                // taken.
-                _ => Ok(LeaseResult::Decided(LeaseLine {
-                    granted: 0,
-                    safe: line.safe - line.granted,
-                    ..line
-                })),
-            };
-        }
-        Ok(leased)
     }
 
     /// Applies a change that cannot be refused to every key that has the state. Returns the result

@@ -15,7 +15,8 @@ use cluster::id::Partition;
 use engine::ForeignHold;
 use protocol::{Algorithm, Command, Form, Native, Operation, encode};
 
-use super::degraded::{DebtPolicy, DegradedCharge, LocalCounts};
+use super::debts::DebtPolicy;
+use super::degraded::{DegradedCharge, LocalCounts};
 use super::pending::{OpAccess, OpResult, ReplyKind};
 use super::router::operation;
 use super::router::{Router, RouterContext};

@@ -1,54 +1,48 @@
 //! A worker's way from clients to the owners of keys, and from other nodes to the replicas here.
 //!
 //! Here: the pending operations of the worker, the order of a round. In `data_plane` operations
-//! under way and replies that wait for copies, in `owner` operations that this node performs, in
-//! `backup` frames of links, in `away` owners out of reach. Not here: the requests of clients
+//! under way, in `parked` replies that wait for copies, in `owner` operations that this node
+//! performs, in `backup` frames of links, in `away` owners out of reach, in `delivery` results. Not here: the requests of clients
 //! (`dispatch`), the order of a client's replies (`reply_queue`).
 
 mod away;
 mod backup;
+mod context;
 mod data_plane;
+mod delivery;
 mod fast_op;
 mod local_batch;
 mod owner;
+mod parked;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use cluster::contact::LastContact;
 use cluster::frames::{ExceptionKind, ForwardOp, op_flags};
 use cluster::id::Partition;
 use cluster::op_stream::NewOp;
-use cluster::replica::{AckMode, NodeTime, Refusal};
+use cluster::replica::{AckMode, Refusal};
 use slab::Slab;
 
+pub(super) use self::context::operation;
+pub(crate) use self::context::{RouterContext, node_now, router_context};
 use self::data_plane::{DataPlane, EndedOp};
 pub(crate) use self::fast_op::FastOp;
 use self::owner::line_of;
-use super::degraded::Debts;
+use super::debts::Debts;
 use super::links::LinkArrival;
-use super::multi_owner::{MultiOwnerRequest, MultiOwnerResult};
-use super::pending::{
-    Client, Completion, OpAccess, OpResult, PendingOp, ReplyKind, ReplyRun, text_of,
-};
-use super::replicas::{ReplicaContext, ReplicaScratch};
-use super::reply_queue::ReplyQueue;
+use super::multi_owner::MultiOwnerRequest;
+use super::pending::{Client, Completion, OpAccess, OpResult, PendingOp, ReplyKind, ReplyRun};
+use super::replicas::ReplicaScratch;
 use super::state_machine::{OpKind, partition_of};
 use super::{Node, WorkerEvent};
-use crate::commands::context::ExecContext;
-use crate::commands::scratch::Scratch;
-use crate::counters::Counters;
-use crate::limits::ActiveLimits;
-use crate::net::clock::Clock;
-use crate::runtime::service::Service;
 
 /// An operation is retried for this long while its owner's link makes no progress, and then fails.
 const DEADLINE_NS: u64 = 1_000_000_000;
 /// Most unanswered operations of a worker.
 const WAITING_MAX: usize = 65_536;
-/// Longer text buffers are released.
-const TEXTS_KEPT_BYTES: usize = 1 << 20;
 
 /// The operations of one worker.
 pub(crate) struct Router {
@@ -89,77 +83,6 @@ pub(crate) struct Router {
     pub(crate) arrivals: Vec<LinkArrival>,
     generation: u64,
     ticks: u64,
-}
-
-/// The context that a worker lends its router for one call.
-pub(crate) struct RouterContext<'a> {
-    pub(crate) service: &'a Service,
-    pub(crate) counters: &'a Counters,
-    pub(crate) now: NodeTime,
-    pub(crate) active_limits: &'a ActiveLimits,
-    pub(crate) worker: usize,
-    pub(crate) scratch: &'a mut Scratch,
-}
-
-impl RouterContext<'_> {
-    /// The context for work on replicas.
-    fn replica_context<'h>(
-        &'h mut self,
-        node: &'h Node,
-        contact: LastContact,
-        replica_scratch: &'h mut ReplicaScratch,
-    ) -> ReplicaContext<'h> {
-        ReplicaContext {
-            service: self.service,
-            node,
-            now: self.now,
-            contact,
-            counters: self.counters,
-            active_limits: self.active_limits,
-            worker: self.worker,
-            scratch: self.scratch,
-            replica_scratch,
-        }
-    }
-
-    /// A context without a router, for replies and counts of this node, on its monotonic clock.
-    pub(super) fn exec_context(&mut self) -> ExecContext<'_> {
-        let mono = engine::Nanos(self.now.mono_ns);
-        let now = engine::Now { mono, unix_ms: self.now.wall_ns / 1_000_000 };
-        let counters = self.counters;
-        ExecContext::of_key(
-            self.service,
-            counters,
-            now,
-            self.active_limits,
-            self.scratch,
-            self.worker,
-        )
-    }
-}
-
-/// The time of a round, as replicas use it.
-pub(crate) fn node_now(clock: &Clock, now: engine::Now) -> NodeTime {
-    NodeTime { mono_ns: now.mono.0, wall_ns: clock.calendar_ns(now.mono) }
-}
-
-pub(super) fn operation(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
-    let mut bytes = BytesMut::with_capacity(1 + raw_request.len());
-    bytes.put_u8(op_kind as u8);
-    bytes.put_slice(raw_request);
-    bytes.freeze()
-}
-
-/// The router's context for a client's request.
-pub(crate) fn router_context<'r>(ctx: &'r mut ExecContext<'_>) -> RouterContext<'r> {
-    RouterContext {
-        service: ctx.service,
-        counters: ctx.counters,
-        now: node_now(ctx.service.clock(), ctx.now),
-        active_limits: ctx.active_limits,
-        worker: ctx.worker,
-        scratch: ctx.scratch,
-    }
 }
 
 /// A fast request for its owner.
@@ -443,82 +366,6 @@ impl Router {
         self.results.push((one, OpResult::NotApplied(Refusal::Busy)));
     }
 
-    /// Delivers the results of operations to their clients.
-    ///
-    /// The consequences of a result are handled by the same call: nested calls for each of many
-    /// requests could exceed a thread's stack.
-    fn deliver(&mut self, ctx: &mut RouterContext<'_>) {
-        if self.is_delivering {
-            return;
-        }
-        self.is_delivering = true;
-        while !self.results.is_empty() || !self.ended_multi_owner.is_empty() {
-            let mut results = std::mem::take(&mut self.results);
-            for (pending, result) in results.drain(..) {
-                self.deliver_one(ctx, pending, result);
-            }
-            if self.results.is_empty() {
-                self.results = results;
-            }
-            self.finish_multi_owner(ctx);
-        }
-        self.is_delivering = false;
-    }
-
-    fn deliver_one(&mut self, ctx: &mut RouterContext<'_>, pending: PendingOp, result: OpResult) {
-        match &result {
-            OpResult::Done(_) => {}
-            OpResult::NotApplied(_) => {
-                self.node.metrics.not_applied.fetch_add(1, Ordering::Relaxed);
-            }
-            OpResult::Unknown => {
-                self.node.metrics.unknown.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-        self.note_reach(ctx.now, pending.partition, &result);
-        match pending.reply_kind {
-            ReplyKind::Debt(index) => return self.debt_ended(ctx, index, &result),
-            ReplyKind::Hold(index) => return self.on_hold_sent(index, &result),
-            _ => {}
-        }
-        if let ReplyKind::Limited { quiet, raw_request } = &pending.reply_kind
-            && !matches!(result, OpResult::Done(_))
-        {
-            let (quiet, raw_request) = (*quiet, raw_request.clone());
-            let Err(error) = text_of(result) else { return };
-            return self.answer_failed(ctx, &pending, &raw_request, quiet, error);
-        }
-        let PendingOp { client, place, reply_kind, .. } = pending;
-        if let ReplyKind::SubRequest { request, row } = reply_kind {
-            if let Some(kept) = self.multi_owner.get_mut(request)
-                && kept.note(row, text_of(result))
-            {
-                self.ended_multi_owner.push(request);
-            }
-            return;
-        }
-        self.completions.push(Completion { client, place, kind: reply_kind, result });
-    }
-
-    fn finish_multi_owner(&mut self, ctx: &mut RouterContext<'_>) {
-        while let Some(index) = self.ended_multi_owner.pop() {
-            let Some(request) = self.multi_owner.try_remove(index) else { continue };
-            let (ended, back) = request.finish(ctx);
-            let completion = match ended {
-                MultiOwnerResult::Completed(completion) => completion,
-                MultiOwnerResult::Failed { client, place, raw_request, quiet, error } => {
-                    let error = if quiet { "" } else { error };
-                    let text = self.answer_degraded(ctx, &raw_request, error);
-                    Completion::ready(client, place, text)
-                }
-            };
-            self.completions.push(completion);
-            for (partition, op) in back {
-                self.submit(ctx, partition, OpAccess::Write, &op, 0, ReplyKind::Nothing);
-            }
-        }
-    }
-
     /// Ends a round: sends the submitted operations to their owners, this node included.
     pub(crate) fn send_bursts(&mut self, ctx: &mut RouterContext<'_>) {
         let node = Arc::clone(&self.node);
@@ -562,37 +409,6 @@ impl Router {
         if inbox.is_waiting.load(Ordering::Relaxed) != is_waiting {
             inbox.is_waiting.store(is_waiting, Ordering::SeqCst);
             node.want_ticks();
-        }
-    }
-
-    pub(crate) fn text_of(&self, run: &ReplyRun) -> &[u8] {
-        self.texts.get(run.text.0..run.text.1).unwrap_or_default()
-    }
-
-    /// Clears the texts once all runs were delivered to their clients.
-    pub(crate) fn forget_texts(&mut self) {
-        if self.runs.is_empty() {
-            self.texts.clear();
-            if self.texts.capacity() > TEXTS_KEPT_BYTES {
-                self.texts = Vec::new();
-            }
-        }
-    }
-
-    /// Delivers the completed replies of the current client.
-    pub(crate) fn deliver_to(&mut self, client: Client, replies: &mut ReplyQueue) {
-        if !self.runs.is_empty() {
-            for run in self.runs.extract_if(.., |run| run.client == client) {
-                let text = self.texts.get(run.text.0..run.text.1).unwrap_or_default();
-                replies.complete_run(run.place, run.count as usize, text);
-            }
-        }
-        if self.completions.is_empty() {
-            return;
-        }
-        for completion in self.completions.extract_if(.., |completion| completion.client == client)
-        {
-            completion.complete(replies);
         }
     }
 }

@@ -1,0 +1,97 @@
+//! The result of charging several keys, and changes of them that cannot be refused.
+//!
+//! Not here: the keys and their charge (`multi_key`), the reply (`limit_op`).
+
+use engine::algorithms::{Decision, Verdict};
+use engine::{Engine, Now, PolicyRef, TakeInfo, TakeResult};
+
+/// The result of a charge.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ChargeResult {
+    /// The reply for all keys, with the numbers of the key with the least remaining, or of the one
+    /// that refuses for longest.
+    pub(crate) all: TakeResult,
+    /// The numbers of the first key, with the decision for all.
+    pub(crate) first: TakeResult,
+    /// The index of the request's key that refused.
+    pub(crate) at: usize,
+}
+
+impl ChargeResult {
+    /// Creates the result if all keys allow, with the numbers of the key with the least remaining.
+    pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
+        let first = facts[0];
+        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
+        let tightest =
+            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
+        let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
+        let verdict = match () {
+            () if granted < cost => Verdict::Part,
+            () if waits => Verdict::Wait,
+            () => Verdict::Allow,
+        };
+        let longest = decisions().map(|decision| decision.retry.unwrap_or(u64::MAX)).max();
+        let retry = longest.filter(|retry| *retry < u64::MAX);
+        let lease = facts.iter().find_map(|facts| facts.decision.lease);
+        let shadow = facts.iter().any(|facts| facts.shadow);
+        let of = |decision: Decision| {
+            let decision = Decision { verdict, granted, retry, lease, ..decision };
+            TakeResult::Decided(TakeInfo { decision, shadow, ..first })
+        };
+        Self { all: of(tightest), first: of(first.decision), at: 0 }
+    }
+
+    /// Creates the result if key `index` refuses, which is charged for key `member` of the request.
+    pub(crate) fn refused(facts: &[TakeInfo], index: usize, member: usize) -> Self {
+        let first = facts[0];
+        let denied = |facts: TakeInfo| {
+            let decision = Decision { verdict: Verdict::Deny, granted: 0, ..facts.decision };
+            TakeResult::Decided(TakeInfo { decision, shadow: false, ..facts })
+        };
+        let all = TakeInfo { cas: first.cas, ..facts[index] };
+        Self { all: denied(all), first: denied(first), at: member }
+    }
+
+    pub(crate) fn undecided(limited: TakeResult) -> Self {
+        Self { all: limited, first: limited, at: 0 }
+    }
+}
+
+/// A change of several keys that cannot be refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Adjustment {
+    /// Gives this many units back.
+    Refund(u64),
+    /// Ends a hold at its true cost.
+    Settle {
+        /// The id of the hold.
+        lease: u64,
+        /// The true cost.
+        actual: u64,
+    },
+    /// Extends a hold to this time from now.
+    Renew {
+        /// The id of the hold.
+        lease: u64,
+        /// Nanoseconds from now.
+        for_ns: u64,
+    },
+}
+
+impl Adjustment {
+    /// Applies the change to one key.
+    pub(crate) fn apply(
+        self,
+        engine: &mut Engine,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+    ) -> TakeResult {
+        match self {
+            Self::Refund(units) => engine.refund(now, hash, key, policy_ref, units),
+            Self::Settle { lease, actual } => engine.settle(now, hash, key, lease, actual),
+            Self::Renew { lease, for_ns } => engine.renew(now, hash, key, lease, for_ns),
+        }
+    }
+}
