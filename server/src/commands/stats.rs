@@ -12,10 +12,12 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
 
+use crate::counters::CounterSums;
 use crate::limits::ActiveLimits;
 use crate::net::ListenerInfo;
 use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::service::Service;
+use crate::shards::Totals;
 
 /// Longest reply to `stats cachedump`, as in memcached: two megabytes.
 const CACHEDUMP_BYTES_MAX: usize = 2 << 20;
@@ -133,9 +135,16 @@ fn limits(service: &Service, active_limits: &ActiveLimits, lines: &mut StatLines
 fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     let sums = service.sums();
     let totals = service.shards().totals();
+    process(service, now, lines);
+    verb_counts(&sums, &totals, lines);
+    threads_and_table(service, &sums, &totals, lines);
+    item_counts(service, &sums, &totals, lines);
+}
+
+/// Writes the statistics of the process and of its connections.
+fn process(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     let connections = service.connections();
     let config = service.config();
-    let memory_cap = service.shards().memory_cap();
     lines.stat("pid", std::process::id());
     lines.stat("uptime", service.clock().uptime_seconds());
     lines.stat("time", now.unix_ms / 1000);
@@ -159,6 +168,10 @@ fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     lines.stat("read_buf_bytes_free", 0);
     lines.stat("read_buf_oom", 0);
     lines.stat("reserved_fds", crate::RESERVED_FILES);
+}
+
+/// Writes the counters of verbs, logins and bytes.
+fn verb_counts(sums: &CounterSums, totals: &Totals, lines: &mut StatLines<'_>) {
     for (name, value) in [
         ("cmd_get", sums.cmd_get),
         ("cmd_set", sums.cmd_set),
@@ -189,6 +202,17 @@ fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     ] {
         lines.stat(name, value);
     }
+}
+
+/// Writes the statistics of memory, threads and the item table.
+fn threads_and_table(
+    service: &Service,
+    sums: &CounterSums,
+    totals: &Totals,
+    lines: &mut StatLines<'_>,
+) {
+    let config = service.config();
+    let memory_cap = service.shards().memory_cap();
     lines.stat("limit_maxbytes", memory_cap.limit_bytes());
     lines.stat("accepting_conns", u8::from(service.accepting.load(Ordering::Relaxed)));
     lines.stat("listen_disabled_num", service.listen_disabled.load(Ordering::Relaxed));
@@ -206,6 +230,11 @@ fn general(service: &Service, now: Now, lines: &mut StatLines<'_>) {
     lines.zeros(&["lru_maintainer_juggles", "malloc_fails", "log_worker_dropped"]);
     lines.zeros(&["log_worker_written", "log_watcher_skipped", "log_watcher_sent"]);
     lines.zeros(&["log_watchers", "unexpected_napi_ids", "round_robin_fallback"]);
+}
+
+/// Writes the counts of items, of their removals, and of ids.
+fn item_counts(service: &Service, sums: &CounterSums, totals: &Totals, lines: &mut StatLines<'_>) {
+    let connections = service.connections();
     lines.stat("bytes", totals.item_bytes);
     lines.stat("curr_items", totals.items);
     lines.stat("total_items", sums.total_items);

@@ -3,8 +3,8 @@
 //! A connection is a state machine that a worker drives in rounds (`worker`): [`Connection::read`]
 //! for all ready connections, then [`Connection::run`] for each. The worker owns the buffers; a
 //! connection keeps only partly sent requests and unread replies, so an idle one holds no buffer.
-//! Not here: the meaning of requests (`session`), reading (`connection/read`), replies that the socket
-//! does not take at once (`connection/write`).
+//! Not here: the meaning of requests (`session`), reading (`connection/read`), replies that the
+//! socket does not take at once (`connection/write`).
 
 mod read;
 mod write;

@@ -237,27 +237,7 @@ impl MultiOwnerRequest {
             0
         };
         if !take.peek {
-            for (part, row) in self.parts.iter().zip(&self.rows) {
-                let SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(facts))) =
-                    part
-                else {
-                    continue;
-                };
-                let kept = all_keep.saturating_mul(row.times);
-                let units = facts.decision.granted.saturating_sub(kept);
-                if units == 0 || facts.refuses() || (row.counts_refused && refuses) {
-                    continue;
-                }
-                let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
-                let change = match held {
-                    Some(name) => Adjustment::Settle { lease: name, actual: kept },
-                    // Units that become free this soon may be free before a refund arrives, and it
-                    // would then be taken off the next window.
-                    None if facts.decision.reset <= SOON_NS => continue,
-                    None => Adjustment::Refund(units),
-                };
-                back.push((row.partition, row.sub_request(SubOp::Adjust(change))));
-            }
+            self.add_refunds(&take, (all_keep, refuses), back);
         }
         match (failed, odd) {
             (Some(why), _) => Err(why),
@@ -275,6 +255,36 @@ impl MultiOwnerRequest {
                 Ok(ChargeResult::refused(&facts, index, self.rows[index].member))
             }
             (None, None) => Ok(ChargeResult::allowed(&facts, all_keep, take.cost)),
+        }
+    }
+
+    /// Adds the refunds of the units that keys granted beyond `all_keep` each. `refuses`: some key
+    /// refuses.
+    fn add_refunds(
+        &self,
+        take: &TakeParams,
+        (all_keep, refuses): (u64, bool),
+        back: &mut Vec<(Partition, Bytes)>,
+    ) {
+        for (part, row) in self.parts.iter().zip(&self.rows) {
+            let SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(facts))) = part
+            else {
+                continue;
+            };
+            let kept = all_keep.saturating_mul(row.times);
+            let units = facts.decision.granted.saturating_sub(kept);
+            if units == 0 || facts.refuses() || (row.counts_refused && refuses) {
+                continue;
+            }
+            let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
+            let change = match held {
+                Some(name) => Adjustment::Settle { lease: name, actual: kept },
+                // Units that become free this soon may be free before a refund arrives, and it
+                // would then be taken off the next window.
+                None if facts.decision.reset <= SOON_NS => continue,
+                None => Adjustment::Refund(units),
+            };
+            back.push((row.partition, row.sub_request(SubOp::Adjust(change))));
         }
     }
 

@@ -5,7 +5,7 @@
 use engine::{LeaseParams, LeaseResult, TakeParams, TakeResult, is_leasable};
 use protocol::{COUNT_MAX, LeaseLine};
 
-use super::{ChargeContext, ChargeScratch, ChargeSet};
+use super::{ChargeContext, ChargeScratch, ChargeSet, KeyCharge};
 use crate::shards::{LockedShards, NoRoom};
 
 impl ChargeSet {
@@ -24,14 +24,7 @@ impl ChargeSet {
         if others.iter().any(|row| !is_leasable(&row.policy)) {
             return Ok(LeaseResult::NotLeasable);
         }
-        let mut want = params.want;
-        for row in others {
-            let engine = engines.engine(row.hash);
-            let look = engine.look(now, row.hash, self.key(row), Some(charge_ctx.policy_ref(row)));
-            let spare = look.map_or(0, |facts| facts.decision.left());
-            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
-            want = want.min(spare);
-        }
+        let want = self.least_spare(charge_ctx, engines, others, params.want);
         charge_scratch.forget_saved();
         let engine = engines.engine(first.hash);
         charge_scratch.saved.push(engine.save(
@@ -82,5 +75,29 @@ impl ChargeSet {
             };
         }
         Ok(leased)
+    }
+
+    /// Returns the units that each of `rows` can spare, at most `want`.
+    fn least_spare(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        engines: &mut LockedShards<'_>,
+        rows: &[KeyCharge],
+        want: u64,
+    ) -> u64 {
+        let mut want = want;
+        for row in rows {
+            let engine = engines.engine(row.hash);
+            let look = engine.look(
+                charge_ctx.now,
+                row.hash,
+                self.key(row),
+                Some(charge_ctx.policy_ref(row)),
+            );
+            let spare = look.map_or(0, |facts| facts.decision.left());
+            let spare = if row.policy.shadow { COUNT_MAX } else { spare };
+            want = want.min(spare);
+        }
+        want
     }
 }
