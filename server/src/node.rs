@@ -6,10 +6,11 @@
 //! - `dispatch`: turns requests into operations. `router`: a worker's way from its clients to the
 //!   owners of keys. `pending`: replies of operations. `reply_queue`: the order of a client's
 //!   replies.
-//! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`, `debts`:
-//!   decisions of limits while owners are out of reach. `limits`: the limits in force.
-//! - `inbox`: events for a worker. `inbound`: control frames of other nodes. `clocks`: the offsets of their clocks.
-//!   `reachability` and `paths`: how frames reach them. `links`: the connections of the workers.
+//! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`, `debts`: decisions
+//!   of limits while owners are out of reach. `limits`: the limits in force.
+//! - `inbox`: events for a worker. `inbound`: control frames of other nodes. `clocks`: the offsets
+//!   of their clocks. `reachability` and `paths`: how frames reach them. `links`: the connections of
+//!   the workers.
 //! - `operator`: commands of operators. `setup`, `lifecycle`: the node's tasks from start to end.
 //!   `ticks`: their clock. `leave`: the way out of the cluster. `events`: log lines about other
 //!   nodes.
