@@ -37,6 +37,7 @@ mod inbox;
 pub(crate) mod leave;
 pub(crate) mod lifecycle;
 mod limits;
+mod link_cache;
 pub(crate) mod links;
 mod multi_owner;
 pub(crate) mod operation;

@@ -3,8 +3,9 @@
 //! Every line is `STAT <name> <value>`; monitoring agents reject lines without a value. Not here:
 //! the counting (`counters`, `shards`, `connections`).
 
+mod conns;
+
 use std::fmt::{Display, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Now;
@@ -14,8 +15,6 @@ use protocol::{StatsTopic, write_escaped_key};
 
 use crate::counters::CounterSums;
 use crate::limits::ActiveLimits;
-use crate::net::ListenerInfo;
-use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::service::Service;
 use crate::shards::Totals;
 
@@ -73,7 +72,7 @@ pub(crate) fn write(
         StatsTopic::Items => items(service, &mut lines),
         StatsTopic::Slabs => slabs(service, &mut lines),
         StatsTopic::Sizes => lines.stat("sizes_status", "disabled"),
-        StatsTopic::Conns => conns(service, asking, now, &mut lines),
+        StatsTopic::Conns => conns::write(service, asking, now, &mut lines),
         StatsTopic::Reset => {
             service.reset_counters();
             out.extend_from_slice(b"RESET\r\n");
@@ -403,45 +402,6 @@ fn slabs(service: &Service, lines: &mut StatLines<'_>) {
     }
     lines.stat("active_slabs", u8::from(totals.items > 0));
     lines.stat("total_malloced", used);
-}
-
-/// Writes each socket by its descriptor: the listeners and the clients.
-fn conns(service: &Service, asking: i32, now: Now, lines: &mut StatLines<'_>) {
-    let now_ms = now.mono.millis();
-    let connections = service.connections();
-    let mut sockets: Vec<(i32, ConnsEntry)> = connections
-        .listeners()
-        .into_iter()
-        .map(|listener| (listener.fd, ConnsEntry::Listener(listener)))
-        .chain(connections.list().into_iter().map(|client| (client.fd, ConnsEntry::Client(client))))
-        .collect();
-    sockets.sort_by_key(|(fd, _)| *fd);
-    for (fd, socket) in sockets {
-        let mut stat = |name: &str, value: &str| lines.stat(&format!("{fd}:{name}"), value);
-        match socket {
-            ConnsEntry::Listener(listener) => {
-                stat("addr", &listener.address);
-                stat("state", "conn_listening");
-                let idle = service.clock().uptime_seconds();
-                stat("secs_since_last_cmd", &idle.to_string());
-            }
-            ConnsEntry::Client(client) => {
-                stat("addr", &client.peer);
-                stat("listen_addr", &client.local);
-                let is_asking = asking == fd;
-                let state = if is_asking { "conn_parse_cmd" } else { client.activity().word() };
-                stat("state", state);
-                let idle = if is_asking { 0 } else { client.idle_seconds(now_ms) };
-                stat("secs_since_last_cmd", &idle.to_string());
-            }
-        }
-    }
-}
-
-/// A socket in `stats conns`.
-enum ConnsEntry {
-    Listener(ListenerInfo),
-    Client(Arc<ConnectionInfo>),
 }
 
 /// Writes the keys of the only class, each with its length and its deadline in Unix seconds.

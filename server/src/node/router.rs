@@ -2,8 +2,8 @@
 //!
 //! Here: the pending operations of the worker, the order of a round. In `data_plane` operations
 //! under way, in `parked` replies that wait for copies, in `owner` operations that this node
-//! performs, in `backup` frames of links, in `away` owners out of reach, in `delivery` results. Not here: the requests of clients
-//! (`dispatch`), the order of a client's replies (`reply_queue`).
+//! performs, in `backup` frames of links, in `away` owners out of reach, in `delivery` results. Not
+//! here: the requests of clients (`dispatch`), the order of a client's replies (`reply_queue`).
 
 mod away;
 mod backup;

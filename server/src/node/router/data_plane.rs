@@ -1,8 +1,8 @@
 //! A worker's part of the data plane: its operations under way.
 //!
 //! Here: sending operations to owners, this node included, and handling their answers. Not here:
-//! replies that wait for copies (`parked`), performing operations for others (`owner`), installing records (`backup`),
-//! clients (`super`).
+//! replies that wait for copies (`parked`), performing operations for others (`owner`), installing
+//! records (`backup`), clients (`super`).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,7 +20,8 @@ use slab::Slab;
 
 use super::{Router, RouterContext};
 use crate::node::Node;
-use crate::node::batch::{LinkCache, Recorder};
+use crate::node::batch::Recorder;
+use crate::node::link_cache::LinkCache;
 use crate::node::operation::OpSource;
 use crate::node::pending::{OpResult, PendingOp, ReplyKind, ReplyRun};
 
