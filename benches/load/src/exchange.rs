@@ -1,7 +1,7 @@
 //! The outstanding requests of one connection, and the check of every reply.
 //!
 //! Here: the requests with their times, and the tally of right and wrong replies. Not here: the
-//! socket (`connection`), so that a test can feed bytes; the check of a reply (`dialect`).
+//! socket (`connection`), so that a test can feed bytes; the check of a reply (`wire`).
 
 use std::collections::VecDeque;
 

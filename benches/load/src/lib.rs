@@ -5,7 +5,7 @@
 //!
 //! - requests and their expected replies: [`keys`], [`op`], [`take`], [`reply`], [`ledger`],
 //!   [`exchange`]
-//! - the same in other protocols: [`dialect`], [`redis`], [`resp`]
+//! - the same in other protocols: [`dialect`], [`redis`], [`resp`], [`wire`]
 //! - the choice of keys: [`zipf`], [`spread`]
 //! - the loop that sends: [`latency`], [`connection`], [`worker`], [`cell`]; other users of the
 //!   cores: [`disturbance`]
@@ -49,6 +49,7 @@ pub mod resp;
 pub mod server;
 pub mod spread;
 pub mod take;
+pub mod wire;
 pub mod worker;
 pub mod zipf;
 
