@@ -5,7 +5,8 @@
 //! `node` finds the owner of a key and holds copies, `commands` runs requests on items and limits,
 //! `runtime` is the state that all threads share, `shards` is the store behind its locks, `cli` and
 //! `config` are the operator's commands and the settings, `limits` finds the limit of a key,
-//! `transport` links nodes, `net` has sockets, clocks and randomness. Only `net` names socket types and reads a clock.
+//! `transport` links nodes, `net` has sockets, clocks and randomness. Only `net` names socket types
+//! and reads a clock.
 
 pub mod admin;
 pub mod cli;

@@ -1,4 +1,5 @@
-//! The right to send a request: the names under which the listener is known, and the roles of tokens.
+//! The right to send a request: the names under which the listener is known, and the roles of
+//! tokens.
 
 use std::net::IpAddr;
 use std::sync::Arc;
