@@ -429,9 +429,9 @@ impl Cluster {
         Some(stats.iter().find_map(|stat| stat.strip_prefix(&wanted))?.to_owned())
     }
 
-    /// Waits until the cluster has `count` active nodes that know it, every partition has its copies,
-    /// nothing moves, and the number of voters is right. A node that has just restarted reads the map
-    /// of before from its disk, and its place is not active.
+    /// Waits until the cluster has `count` active nodes that know it, every partition has its
+    /// copies, nothing moves, and the number of voters is right. A node that has just restarted
+    /// reads the map of before from its disk, and its place is not active.
     pub(super) fn until_at_rest(&mut self, count: usize) {
         let start = Instant::now();
         loop {
