@@ -9,8 +9,8 @@
 //! - `multi_owner`, `sub_request`: keys that are charged together. `degraded`, `debts`: decisions
 //!   of limits while owners are out of reach. `limits`: the limits in force.
 //! - `inbox`: events for a worker. `inbound`: control frames of other nodes. `clocks`: the offsets
-//!   of their clocks. `reachability` and `paths`: how frames reach them. `links`: the connections of
-//!   the workers.
+//!   of their clocks. `reachability` and `paths`: how frames reach them. `links`: the connections
+//!   of the workers. `link_cache`: a worker's cache of them.
 //! - `operator`: commands of operators. `setup`, `lifecycle`: the node's tasks from start to end.
 //!   `ticks`: their clock. `leave`: the way out of the cluster. `events`: log lines about other
 //!   nodes.
