@@ -45,7 +45,8 @@ fn sources() -> Vec<(String, String)> {
 
 /// The part of a file before its unit tests.
 fn code(text: &str) -> &str {
-    text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default()
+    let tests = ["#[cfg(test)]\nmod tests {", "#[cfg(test)]\npub(crate) mod tests {"];
+    tests.iter().fold(text, |code, mark| code.split(mark).next().unwrap_or_default())
 }
 
 #[test]

@@ -8,10 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{code, section, sources};
 
-/// Circles that are still there, each as its crate and rooms. The list only gets shorter.
-const CIRCLES: [&str; 1] =
-    ["server/engine/src: algorithms commands engine policy_table snapshot store"];
-
 /// A crate: the folder of its root file, and its other files by their paths below that folder.
 #[derive(Default)]
 struct Crate<'t> {
@@ -179,9 +175,8 @@ fn members() -> Vec<String> {
 
 #[test]
 fn imports_make_no_circle_over_folders() {
-    let known = CIRCLES.map(str::to_owned);
     let found = circles(&members(), &sources());
-    assert_eq!(found, BTreeSet::from(known), "circles: found on the left, known on the right");
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[test]

@@ -12,9 +12,6 @@
 //!
 //! Not here: the meaning of a policy (`algorithms`).
 
-#[cfg(test)]
-mod twin;
-
 use std::cell::OnceCell;
 use std::hint::cold_path;
 use std::io::Write as _;
@@ -287,6 +284,8 @@ pub(crate) fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    mod twin;
+
     use protocol::{Algorithm, Rate};
 
     use super::*;

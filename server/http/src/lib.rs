@@ -1,7 +1,7 @@
 //! The admin listener: health, metrics and access control over HTTP/1.1.
 //!
 //! Here: routes, the text of metrics, tokens, and the listener with its bounds. Not here: what the
-//! server knows about itself. It answers through one trait, [`Host`], and no shard, session or
+//! server knows about itself. It answers through one trait, [`AdminHost`], and no shard, session or
 //! consensus is visible here.
 
 mod access;

@@ -2,7 +2,7 @@
 //!
 //! Here: a slot for each partition behind its own lock, applying the map's entries, carrying out
 //! the events of a replica. In `perform` operations outside batches, in `follow` frames from other
-//! copies, in `watch` replicas that wait for something, in `logs` dedup logs. Not here: the replica
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` counts. Not here: the replica
 //! itself (`cluster::replica`), its keys (`state_machine`), its access to the node (`environment`),
 //! batches on open headers (`batch`).
 //!
@@ -16,6 +16,7 @@ mod perform;
 
 #[cfg(test)]
 mod tests;
+mod view;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -40,6 +41,8 @@ use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use self::logs::SharedLogs;
+#[cfg(feature = "simulation")]
+pub use self::view::ReplicaView;
 use self::watch::LinkWatch;
 use super::environment::NodeEnvironment;
 use super::links::TouchedLinks;
@@ -94,16 +97,6 @@ impl ReplicaMetrics {
     pub(crate) fn note_received(&self, count: u64) {
         self.received.fetch_add(count, Ordering::Relaxed);
     }
-}
-
-/// The number of replicas of a node, by role.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ReplicaCounts {
-    pub(crate) primaries: usize,
-    pub(crate) backups: usize,
-    pub(crate) learners: usize,
-    /// Operations that wait for a handover.
-    pub(crate) held: usize,
 }
 
 /// The context in which a thread works on replicas.
@@ -278,39 +271,6 @@ impl Replicas {
         Arc::make_mut(&mut self.options.write()).lost_after_ns = lost_after_ns;
     }
 
-    /// Counts the replicas on this node.
-    pub(crate) fn counts(&self) -> ReplicaCounts {
-        let mut counts = ReplicaCounts::default();
-        for slot in &self.slots {
-            let slot = slot.lock();
-            let Some(replica) = &slot.replica else { continue };
-            match replica.role() {
-                Role::None => {}
-                Role::Learner => counts.learners += 1,
-                Role::Backup => counts.backups += 1,
-                Role::Primary => counts.primaries += 1,
-            }
-            counts.held += replica.held();
-        }
-        counts
-    }
-
-    /// The state of all replicas.
-    #[cfg(feature = "simulation")]
-    pub(crate) fn views(&self) -> Vec<Option<ReplicaView>> {
-        let sight = |(slot, header): (&Mutex<ReplicaSlot>, &PartitionHeader)| {
-            let slot = slot.lock();
-            let replica = slot.replica.as_ref()?;
-            Some(ReplicaView {
-                role: replica.role(),
-                term: header.term().0,
-                position: replica.position(header),
-                held: replica.held(),
-            })
-        };
-        self.slots.iter().zip(&self.headers).map(sight).collect()
-    }
-
     /// Runs `work` on the replica of a partition, if there is one, and carries out its events.
     fn on<T>(
         &self,
@@ -458,18 +418,4 @@ fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
     node.paths.is_cut_off()
         && replica.role() == Role::Primary
         && replica.entry().in_sync.iter().any(is_away)
-}
-
-/// The state of a copy at one moment, for checks.
-#[cfg(feature = "simulation")]
-#[derive(Debug)]
-pub struct ReplicaView {
-    /// Primary, backup or learner.
-    pub role: cluster::replica::Role,
-    /// The highest term it has seen.
-    pub term: u32,
-    /// The last record it holds.
-    pub position: cluster::replica::Position,
-    /// Operations that it holds back.
-    pub held: usize,
 }

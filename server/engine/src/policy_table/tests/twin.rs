@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use protocol::{Command, Delete, Exptime, Key, Operation, Policy};
 
-use super::{INLINE, PolicyRef};
+use crate::policy_table::{INLINE, PolicyRef};
 use crate::store::item::Item;
 use crate::{Engine, EngineOptions, KeyHasher, MemoryCap, Now, TakeParams, TakeResult};
 
