@@ -56,6 +56,9 @@ exec:
 {{- if and $key .Values.peerTls.existingSecret -}}
 {{- fail "peerKey and peerTls: one of the two" -}}
 {{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor needs metrics.enabled" -}}
+{{- end -}}
 {{- if not (or $key .Values.peerTls.existingSecret) -}}
 {{- fail "peers must be secured: set peerKey.existingSecret, peerKey.value or peerTls.existingSecret" -}}
 {{- end -}}
