@@ -4,11 +4,12 @@
 //! `tollgate cluster --help`, and all files name the same image. In the modules each configuration
 //! is started for real. Container engine, Kubernetes and systemd are not available, so the test
 //! reads commands, environment and health checks from the files and runs them in network
-//! namespaces.
+//! namespaces. `monitoring` compares alert rules and dashboard with the metrics of real servers.
 
 mod chart;
 mod compose;
 mod machine;
+mod monitoring;
 mod unit;
 
 use std::collections::BTreeSet;

@@ -16,19 +16,20 @@ use crate::live::{Program, Server};
 const CONNECTIONS_MAX: usize = 64;
 
 /// A port that was free a moment ago.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     listener.local_addr().expect("it is bound").port()
 }
 
 /// A server with its admin listener.
-struct Admin {
-    server: Server,
+#[derive(Debug)]
+pub(crate) struct Admin {
+    pub(crate) server: Server,
     address: SocketAddr,
 }
 
 impl Admin {
-    fn start(flags: &[&str]) -> Self {
+    pub(crate) fn start(flags: &[&str]) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let http = address.to_string();
         let mut server = Server::start(&[&["--http", &http], flags].concat());
@@ -38,17 +39,17 @@ impl Admin {
         Self { server, address }
     }
 
-    fn get(&self, path: &str) -> Reply {
+    pub(crate) fn get(&self, path: &str) -> Reply {
         get(self.address, path, &[])
     }
 }
 
 /// A reply of the listener.
 #[derive(Debug)]
-struct Reply {
+pub(crate) struct Reply {
     status: u16,
     head: String,
-    body: String,
+    pub(crate) body: String,
 }
 
 fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Reply {
@@ -212,7 +213,7 @@ fn promtool_accepts_both_pages() {
 }
 
 /// Prometheus's tool, as tests/setup.sh unpacks it.
-fn promtool() -> PathBuf {
+pub(crate) fn promtool() -> PathBuf {
     target().join("clients/prometheus/usr/bin/promtool")
 }
 

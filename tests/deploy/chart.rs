@@ -29,7 +29,7 @@ fn helm() -> PathBuf {
 }
 
 /// The manifests with these `--set` values, or Helm's error message.
-fn render(values: &[&str]) -> Result<Vec<Value>, String> {
+pub(super) fn render(values: &[&str]) -> Result<Vec<Value>, String> {
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/tollgate");
     let mut command = Command::new(helm());
     command.args(["template", "counts", "--namespace", "prod"]).arg(chart);
@@ -44,15 +44,15 @@ fn render(values: &[&str]) -> Result<Vec<Value>, String> {
     Ok(serde_saphyr::from_multiple(&text).expect("good YAML"))
 }
 
-fn of_kind<'a>(manifests: &'a [Value], kind: &str) -> Vec<&'a Value> {
+pub(super) fn of_kind<'a>(manifests: &'a [Value], kind: &str) -> Vec<&'a Value> {
     manifests.iter().filter(|manifest| manifest["kind"] == kind).collect()
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn words(value: &Value) -> Vec<String> {
+pub(super) fn words(value: &Value) -> Vec<String> {
     list(value).iter().map(text).collect()
 }
 
