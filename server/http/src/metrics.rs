@@ -1,6 +1,7 @@
 //! Metrics in the text formats of `OpenMetrics` 1.0 and Prometheus 0.0.4.
 //!
-//! Here: the form of a metric, and its text. Not here: the metrics and their values (the `AdminHost`).
+//! Here: the form of a metric, and its text. Not here: the metrics and their values (the
+//! `AdminHost`).
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};

@@ -2,9 +2,9 @@
 //!
 //! Here: a slot for each partition behind its own lock, applying the map's entries, carrying out
 //! the events of a replica. In `perform` operations outside batches, in `follow` frames from other
-//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` counts. Not here: the replica
-//! itself (`cluster::replica`), its keys (`state_machine`), its access to the node (`environment`),
-//! batches on open headers (`batch`).
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` counts. Not
+//! here: the replica itself (`cluster::replica`), its keys (`state_machine`), its access to the
+//! node (`environment`), batches on open headers (`batch`).
 //!
 //! A thread that holds the lock of a slot closes the partition's header before it changes the
 //! partition, so that batches leave the partition alone, and opens the header before it releases
