@@ -125,6 +125,8 @@ fn counters_are_those_of_stats() {
     client.ask("incr b 1\r\n", "NOT_FOUND\r\n");
     client.ask("get a\r\n", "VALUE a 0 1\r\n8\r\nEND\r\n");
     client.ask("get c\r\n", "END\r\n");
+    // The start of the server was tried by a connection of its own.
+    admin.server.until_connected(&mut client, 0);
     let page = admin.get("/metrics").body;
     for (command, result, count) in [
         ("set", "stored", 1),
