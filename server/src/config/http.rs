@@ -168,7 +168,7 @@ impl RawConfig {
 }
 
 impl Config {
-    /// Whether the admin listener's certificate, key or tokens are read from files.
+    /// The files of the admin listener: certificate, key and tokens.
     pub(super) fn http_paths(&mut self) -> impl Iterator<Item = &mut PathBuf> {
         let (tls, tokens) = match &mut self.http {
             Some(http) => (http.tls.as_mut(), http.tokens.as_mut()),
