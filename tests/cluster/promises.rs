@@ -147,7 +147,8 @@ fn promised(setting: Setting, fault: Fault) -> Promise {
         | (Fault::KillTwo, OneCopy | TwoCopies | TwoCopiesEarly) => {
             promise(Kept::WhereACopyLives, false, Within::LostAfter)
         }
-        (Fault::Kill | Fault::CutLink, _) => promise(kept, true, Within::Ms(1000)),
+        (Fault::Kill, _) => promise(kept, true, Within::Ms(1000)),
+        (Fault::CutLink, _) => promise(kept, true, Within::Ms(2000)),
         (Fault::KillLeader, _) | (Fault::KillTwo, ThreeCopies) => {
             promise(kept, false, Within::Ms(3000))
         }
