@@ -198,8 +198,8 @@ impl Account {
     pub(super) fn settle(&mut self, cluster: &Cluster, node: u8) {
         let mut line = cluster.line(node);
         for (key, replies) in &mut self.keys {
-            let answer = line.lines(&format!("get {key}\r\n")).expect("it answers");
-            let [_, value] = answer.as_slice() else {
+            let answer = line.lines(&format!("get {key}\r\n"));
+            let Ok([_, value]) = answer.as_deref() else {
                 panic!("{key} through {node}: {answer:?}\n{}", cluster.accounts_of(key))
             };
             let value: u64 = value.trim().parse().expect("a count");
