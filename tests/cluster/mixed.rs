@@ -26,6 +26,8 @@ const ROUNDS: u32 = 4;
 const KEYS: usize = 60;
 /// Replies that clients receive before the faults of a round and after them.
 const SOME: u64 = 300;
+/// A node that is not heard for 1.5 s is declared dead within this time.
+const DETECTED: Duration = Duration::from_secs(2);
 
 /// A fault that takes a node's counts out of reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -182,6 +184,8 @@ fn round(cluster: &mut Cluster, chance: &mut Chance) {
             |(of, trouble): &(u8, Trouble)| *of == node && matches!(trouble, Trouble::Disk(_));
         mend(cluster, (node, blow), troubles.iter().any(is_disk));
     }
+    // A node that was cut off for a moment may still be declared dead, and its copies with it.
+    thread::sleep(DETECTED);
     cluster.until_at_rest(NODES.into());
     work.use_nodes(cluster.addresses());
     work.until_answered(SOME);
