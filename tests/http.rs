@@ -354,6 +354,19 @@ fn an_open_listener_off_loopback_must_be_wanted() {
         (vec!["--http-tls"], "needs a certificate"),
         (vec!["-o", "ssl_chain_cert=/x,ssl_key=/y"], "TLS for clients is not built yet"),
         (vec!["-p", "-1", "--http", "127.0.0.1:0", "--tokens", "/nonexistent"], "/nonexistent"),
+        (vec!["-p", "-1", "--http", "127.0.0.1:0", "--tokens", "/dev/zero"], "not a regular file"),
+        (
+            vec![
+                "-p",
+                "-1",
+                "--http",
+                "127.0.0.1:0",
+                "--http-tls",
+                "-o",
+                "ssl_chain_cert=/dev/zero,ssl_key=/dev/zero",
+            ],
+            "not a regular file",
+        ),
     ] {
         let output = run(&words);
         assert_eq!(output.status.code(), Some(64), "{words:?}: {}", text(&output.stderr));

@@ -1,6 +1,6 @@
 //! Positions in the history of a partition, and the times that go with them.
 //!
-//! Not here: who makes records (`replica`), where positions are kept (`partition_header`).
+//! Not here: creating records (`replica`), the stored positions (`partition_header`).
 
 use crate::id::Term;
 

@@ -8,17 +8,18 @@ mod memcached;
 mod metrics;
 mod process;
 
-use std::fmt::Display;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tokio::sync::oneshot;
+use tokio_rustls::rustls::pki_types::pem;
 use tollgate_http::{Access, AdminHost, AdminListener, TlsError, TlsSettings, Tokens, TokensError};
 
 pub(crate) use self::host::ServerHost;
-use crate::config::HttpConfig;
+use crate::config::{HttpConfig, HttpTls};
+use crate::files;
 use crate::runtime::listeners::BindError;
 
 /// The reason why the admin listener cannot start.
@@ -35,6 +36,26 @@ pub enum AdminError {
     Tokens(#[from] TokensError),
 }
 
+/// Maximum size of the tokens file, in bytes.
+const TOKENS_BYTES_MAX: u64 = 1 << 20;
+
+fn load_tokens(path: &Path) -> Result<Tokens, TokensError> {
+    let text = files::read(path, TOKENS_BYTES_MAX)
+        .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
+        .map_err(|source| TokensError::File { path: path.to_owned(), source })?;
+    Tokens::parse(path, &text)
+}
+
+fn load_certificate(tls: &HttpTls) -> Result<TlsSettings, TlsError> {
+    for path in [&tls.certificates, &tls.key] {
+        files::must_be_regular(path).map_err(|source| TlsError::Pem {
+            path: path.clone(),
+            source: pem::Error::Io(source),
+        })?;
+    }
+    tollgate_http::tls_settings(&tls.certificates, &tls.key)
+}
+
 /// A bound admin listener that does not serve yet.
 pub(crate) struct BoundAdmin {
     listener: AdminListener,
@@ -46,10 +67,8 @@ impl BoundAdmin {
     /// Binds the listener of `config` and reads its files. `None`, with a warning, if the default
     /// address is taken.
     pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Self>, AdminError> {
-        let tls = config.tls.as_ref();
-        let tls = tls.map(|tls| tollgate_http::tls_settings(&tls.certificates, &tls.key));
-        let tls = tls.transpose()?;
-        let tokens = config.tokens.as_deref().map(Tokens::load).transpose()?;
+        let tls = config.tls.as_ref().map(load_certificate).transpose()?;
+        let tokens = config.tokens.as_deref().map(load_tokens).transpose()?;
         let access = Arc::new(Access::new(config.hosts.clone(), tokens));
         match AdminListener::bind(config.address) {
             Ok(listener) => Ok(Some(Self { listener, tls, access })),
@@ -106,9 +125,12 @@ pub(crate) struct AdminThread {
 impl AdminThread {
     /// Reads the tokens file again; a faulty one leaves the previous tokens in force.
     pub(crate) fn reload_tokens(&self, path: &Path) {
-        match Tokens::load(path) {
+        match load_tokens(path) {
             Ok(tokens) => self.access.set_tokens(tokens),
-            Err(error) => log_refused(&error),
+            Err(error) => tracing::error!(
+                %error,
+                "tokens file refused, tokens kept as they were: correct the file"
+            ),
         }
     }
 
@@ -119,8 +141,4 @@ impl AdminThread {
             tracing::error!("the thread http panicked: please report this log as a bug");
         }
     }
-}
-
-fn log_refused(error: &dyn Display) {
-    tracing::error!(%error, "tokens file refused, tokens kept as they were: correct the file");
 }

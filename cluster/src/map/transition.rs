@@ -1,8 +1,8 @@
 //! Applies changes of partitions to the map.
 //!
 //! The rules keep counts: a copy that becomes primary is in sync, a copy that becomes in sync was
-//! the learner, and a partition begins anew only when no copy can come back. Not here: the other
-//! commands (`apply`), and which change is useful (`controller`).
+//! the learner, and a partition starts empty only when no copy can return. Not here: the other
+//! commands (`apply`), and the choice of changes (`controller`).
 
 use super::command::{CHANGES_MAX, MapAnswer, MapChange, MapRefusal, Transition};
 use super::delta::DeltaItem;

@@ -1,6 +1,6 @@
 //! The end of operations: by an answer, by a refusal, or because they take too long.
 //!
-//! Not here: the form in which an end is told (`outcome`), sending (`sending`).
+//! Not here: the types of outcomes (`outcome`), sending (`sending`).
 
 use super::outcome::{OpEnd, OpOutcome};
 use super::stream::{OpState, Pending};

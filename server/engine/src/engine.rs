@@ -63,7 +63,7 @@ const LOCK_BYTES: usize = 8;
 
 #[cfg(target_pointer_width = "64")]
 const _: () = {
-    /// Whether these bytes of an engine behind its lock lie in one cache line.
+    /// Returns whether the bytes `from..to` of an engine, behind its lock, lie in one cache line.
     const fn is_one_line(from: usize, to: usize) -> bool {
         (LOCK_BYTES + from) / CACHE_LINE_BYTES == (LOCK_BYTES + to - 1) / CACHE_LINE_BYTES
     }

@@ -96,6 +96,8 @@ fn name_of(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use axum::http::HeaderValue;
 
     use super::*;
@@ -130,17 +132,15 @@ mod tests {
     #[test]
     fn metrics_need_a_token_where_one_has_the_role() {
         let (scraper, other) = (new_token([1; 32]), new_token([2; 32]));
-        let folder = std::env::temp_dir().join(format!("tokens-{}", std::process::id()));
         let line = |name: &str, role: &str, hex: &str| format!("{name} {role} {hex}\n");
         let with = |text: &str| {
-            std::fs::write(&folder, text).expect("the file is ours");
-            Access::new(Vec::new(), Some(Tokens::load(&folder).expect("it is well formed")))
+            let tokens = Tokens::parse(Path::new("tokens"), text).expect("it is well formed");
+            Access::new(Vec::new(), Some(tokens))
         };
         let open = with(&line("a", "viewer", &other.1));
         assert_eq!(open.may_read_metrics(&HeaderMap::new()), Ok(()));
         let guarded =
             with(&[line("a", "check", &other.1), line("b", "metrics", &scraper.1)].concat());
-        std::fs::remove_file(&folder).expect("the file is ours");
         let status = |access: &Access, value: &str| {
             let sent = headers(header::AUTHORIZATION, value);
             access.may_read_metrics(&sent).map_err(|problem| problem.status.as_u16())

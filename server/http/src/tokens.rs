@@ -5,7 +5,6 @@
 //! and no slow function.
 
 use std::fmt::{self, Write as _};
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
@@ -13,8 +12,6 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// Maximum size of the file, in bytes.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The first letters of a token, by which scanners for leaked secrets find it.
 const TOKEN_PREFIX: &str = "tg_";
 
@@ -98,9 +95,6 @@ pub enum TokensError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file is too long.
-    #[error("{}: longer than {FILE_BYTES_MAX} bytes", .0.display())]
-    TooLong(PathBuf),
     /// A line is wrong.
     #[error("{}:{line}: {reason}", path.display())]
     Line {
@@ -111,24 +105,19 @@ pub enum TokensError {
         /// The mistake.
         reason: String,
     },
-    /// The file has no token, so that nobody could log in.
+    /// The file has no token: it would refuse every user.
     #[error("{}: no token; add a line that `tollgate token NAME ROLE` prints", .0.display())]
     Empty(PathBuf),
 }
 
 impl Tokens {
-    /// Reads a tokens file.
+    /// Parses the text of the tokens file at `path`, which errors name.
     ///
     /// # Errors
     ///
     /// The first mistake of the file.
-    pub fn load(path: &Path) -> Result<Self, TokensError> {
-        let file_error = |source| TokensError::File { path: path.to_owned(), source };
-        if fs::metadata(path).map_err(file_error)?.len() > FILE_BYTES_MAX {
-            return Err(TokensError::TooLong(path.to_owned()));
-        }
-        let text = fs::read_to_string(path).map_err(file_error)?;
-        let tokens = Self::parse(&text).map_err(|(line, reason)| TokensError::Line {
+    pub fn parse(path: &Path, text: &str) -> Result<Self, TokensError> {
+        let tokens = Self::parse_lines(text).map_err(|(line, reason)| TokensError::Line {
             path: path.to_owned(),
             line,
             reason,
@@ -140,7 +129,7 @@ impl Tokens {
     }
 
     /// Parses the text of a tokens file. An error is the number of a line and its mistake.
-    fn parse(text: &str) -> Result<Self, (usize, String)> {
+    fn parse_lines(text: &str) -> Result<Self, (usize, String)> {
         let mut tokens = Self::default();
         for (line, text) in (1..).zip(text.lines()) {
             let text = text.trim();
@@ -238,7 +227,7 @@ mod tests {
         let (token, hex) = new_token([7; 32]);
         assert!(token.starts_with("tg_") && token.len() == 46, "{token}");
         let file = format!("# ours\n\nalice editor {hex} names=team-a/ keys=team-a:\n");
-        let tokens = Tokens::parse(&file).expect("it is well formed");
+        let tokens = Tokens::parse_lines(&file).expect("it is well formed");
         let line = tokens.find(&token).expect("it is there");
         assert_eq!((line.name.as_str(), line.role), ("alice", TokenRole::Editor));
         assert_eq!((line.names.as_str(), line.keys.as_str()), ("team-a/", "team-a:"));
@@ -257,7 +246,7 @@ mod tests {
             (format!("alice admin {hex} limits=x"), 1, "not limits=x"),
             (format!("a admin {hex}\na viewer {hex}"), 2, "occurs twice"),
         ] {
-            let (at, text) = Tokens::parse(&file).expect_err(&file);
+            let (at, text) = Tokens::parse_lines(&file).expect_err(&file);
             assert!(at == line && text.contains(reason), "{file}: {at}: {text}");
         }
     }

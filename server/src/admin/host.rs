@@ -18,6 +18,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct ServerHost {
     service: Arc<Service>,
     node: Option<Arc<Node>>,
+    /// The start of the server, in seconds since the Unix epoch.
+    start_seconds: f64,
     /// Empty until the workers run.
     workers: OnceLock<Vec<WorkerProbe>>,
 }
@@ -25,7 +27,9 @@ pub(crate) struct ServerHost {
 impl ServerHost {
     /// Creates the host of a server whose workers do not run yet.
     pub(crate) fn new(service: Arc<Service>, node: Option<Arc<Node>>) -> Self {
-        Self { service, node, workers: OnceLock::new() }
+        #[expect(clippy::cast_precision_loss, reason = "milliseconds need 41 bits")]
+        let start_seconds = service.clock().now().unix_ms as f64 / 1e3;
+        Self { service, node, start_seconds, workers: OnceLock::new() }
     }
 
     /// Sets the workers, once.
@@ -78,7 +82,7 @@ impl AdminHost for ServerHost {
 
     fn metrics(&self) -> Vec<MetricFamily> {
         let is_ready = self.readiness().iter().all(Check::holds);
-        metrics::all(&self.service, self.node.as_deref(), is_ready)
+        metrics::all(&self.service, self.node.as_deref(), self.start_seconds, is_ready)
     }
 
     fn memcached_metrics(&self) -> Vec<MetricFamily> {

@@ -12,12 +12,13 @@ use tollgate_http::{Labels, MetricFamily};
 use super::process;
 use crate::counters::CounterSums;
 use crate::runtime::service::Service;
+use crate::shards::Totals;
 
 /// Returns all metrics of the page.
 pub(super) fn all(service: &Service) -> Vec<MetricFamily> {
-    let sums = service.sums();
-    let mut families = general(service, &sums);
-    families.extend(slab(service, &sums));
+    let (sums, totals) = (service.sums(), service.shards().totals());
+    let mut families = general(service, &sums, &totals);
+    families.extend(slab(service, &sums, &totals));
     families
 }
 
@@ -41,7 +42,7 @@ fn commands(sums: &CounterSums) -> [(&'static str, &'static str, u64); 14] {
     ]
 }
 
-fn general(service: &Service, sums: &CounterSums) -> Vec<MetricFamily> {
+fn general(service: &Service, sums: &CounterSums, totals: &Totals) -> Vec<MetricFamily> {
     let version = vec![("version", crate::MEMCACHED_VERSION.into())];
     let now = service.clock().now();
     let uptime = service.clock().uptime_seconds();
@@ -68,8 +69,8 @@ fn general(service: &Service, sums: &CounterSums) -> Vec<MetricFamily> {
             families.push(family.with(Vec::new(), process::seconds(time)));
         }
     }
-    families.extend(counts(service, sums));
-    families.extend(gauges(service));
+    families.extend(counts(service, sums, totals));
+    families.extend(gauges(service, totals));
     let family = MetricFamily::counters("memcached_commands", "Commands by status");
     families.push(commands(sums).into_iter().fold(family, |family, (command, status, count)| {
         family.with(vec![("command", command.into()), ("status", status.into())], count)
@@ -77,8 +78,12 @@ fn general(service: &Service, sums: &CounterSums) -> Vec<MetricFamily> {
     families
 }
 
-fn counts(service: &Service, sums: &CounterSums) -> impl Iterator<Item = MetricFamily> {
-    let losses = service.shards().totals().losses;
+fn counts(
+    service: &Service,
+    sums: &CounterSums,
+    totals: &Totals,
+) -> impl Iterator<Item = MetricFamily> {
+    let losses = totals.losses;
     let connections = service.connections();
     [
         ("memcached_read_bytes", "Bytes read from clients", sums.bytes_read),
@@ -106,8 +111,7 @@ fn counts(service: &Service, sums: &CounterSums) -> impl Iterator<Item = MetricF
     .map(|(name, help, count)| MetricFamily::counter(name, help, count))
 }
 
-fn gauges(service: &Service) -> impl Iterator<Item = MetricFamily> {
-    let totals = service.shards().totals();
+fn gauges(service: &Service, totals: &Totals) -> impl Iterator<Item = MetricFamily> {
     let cap = service.shards().memory_cap();
     let connections = service.connections().current();
     [
@@ -122,8 +126,7 @@ fn gauges(service: &Service) -> impl Iterator<Item = MetricFamily> {
     .map(|(name, help, value)| MetricFamily::gauge(name, help, value))
 }
 
-fn slab(service: &Service, sums: &CounterSums) -> Vec<MetricFamily> {
-    let totals = service.shards().totals();
+fn slab(service: &Service, sums: &CounterSums, totals: &Totals) -> Vec<MetricFamily> {
     let losses = totals.losses;
     let class = || -> Labels { vec![("slab", "1".into())] };
     let mut families = Vec::new();

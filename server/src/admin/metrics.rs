@@ -4,7 +4,6 @@
 //! label; the names of limits are, of which there are at most 10,000.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use control::MembershipState;
@@ -31,12 +30,13 @@ fn by<V: Into<SampleValue>>(
         .fold(family, |family, (value, count)| family.with(label(name, value), count))
 }
 
-/// Returns all metrics.
-pub(super) fn all(service: &Service, node: Option<&Node>, is_ready: bool) -> Vec<MetricFamily> {
-    let now = service.clock().now();
-    let uptime_seconds = service.clock().uptime_seconds();
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds need 41 bits")]
-    let start_seconds = now.unix_ms as f64 / 1e3 - uptime_seconds as f64;
+/// Returns all metrics. `start_seconds` is the start of the server since the Unix epoch.
+pub(super) fn all(
+    service: &Service,
+    node: Option<&Node>,
+    start_seconds: f64,
+    is_ready: bool,
+) -> Vec<MetricFamily> {
     let build = vec![
         ("version", env!("CARGO_PKG_VERSION").into()),
         ("protocol_level", crate::MEMCACHED_VERSION.into()),
@@ -48,12 +48,12 @@ pub(super) fn all(service: &Service, node: Option<&Node>, is_ready: bool) -> Vec
             "Start of the server, in seconds since the Unix epoch",
             start_seconds,
         ),
+        MetricFamily::gauge(
+            "tollgate_ready",
+            "1 if clients should be sent here, as `/readyz` says",
+            is_ready,
+        ),
     ];
-    families.push(MetricFamily::gauge(
-        "tollgate_ready",
-        "1 if clients should be sent here, as `/readyz` says",
-        is_ready,
-    ));
     let sums = service.sums();
     families.push(commands(&sums));
     limits(service, &mut families);
@@ -61,7 +61,7 @@ pub(super) fn all(service: &Service, node: Option<&Node>, is_ready: bool) -> Vec
     store(service, &mut families);
     snapshots(service, &mut families);
     if let Some(node) = node {
-        node.with_view(now, |view| cluster(view, &mut families));
+        node.with_view(service.clock().now(), |view| cluster(view, &mut families));
     }
     families.extend(process::all(start_seconds));
     families
@@ -339,9 +339,8 @@ fn nodes(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
         "tollgate_peer_clock_offset_seconds",
         "Time by which the wall clock of the node is ahead of what most nodes agree on",
     );
-    let states: BTreeMap<_, _> = view.nodes.iter().map(|row| (row.id, row)).collect();
-    for (id, row) in states {
-        let name = format!("n{}", id.0);
+    for row in &view.nodes {
+        let name = format!("n{}", row.id.0);
         let state = crate::cluster_stats::membership_word(MembershipState::Member(row.node.state));
         info = info.with(
             vec![

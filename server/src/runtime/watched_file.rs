@@ -34,16 +34,16 @@ impl WatchedFile {
         Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
     }
 
-    /// Returns the path if the file has changed and then stayed the same for one check: a file that
-    /// is still being written may lack lines and yet have no mistake. A missing file counts as
+    /// Returns whether the file has changed and then stayed the same for one check: a file that is
+    /// still being written may lack lines and yet have no mistake. A missing file counts as
     /// unchanged.
-    pub(crate) fn changed(&mut self) -> Option<&Path> {
+    pub(crate) fn has_changed(&mut self) -> bool {
         let mark = self.mark();
         let settled = std::mem::replace(&mut self.seen, mark) == mark;
-        if !settled || mark.is_none() || mark == self.read {
-            return None;
+        let has_changed = settled && mark.is_some() && mark != self.read;
+        if has_changed {
+            self.read = mark;
         }
-        self.read = mark;
-        self.path.as_deref()
+        has_changed
     }
 }

@@ -92,10 +92,10 @@ impl WatchedFiles {
 
     /// Reads again what has changed.
     fn follow(&mut self, handled: &Handled<'_>) {
-        if self.limits.changed().is_some() {
+        if self.limits.has_changed() {
             handled.service.reload_limits();
         }
-        if self.tokens.changed().is_some() {
+        if self.tokens.has_changed() {
             handled.reload_tokens();
         }
     }

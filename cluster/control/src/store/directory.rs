@@ -49,8 +49,8 @@ pub(super) fn rewrite(file: &Path) -> Result<Database, StoreError> {
     Ok(new)
 }
 
-/// Checks that there is free space in a directory. The control log needs it now and then, and not
-/// every write would notice the lack.
+/// Checks that there is free space in a directory. Some writes of the control log need new space,
+/// and others succeed on a full disk.
 pub(super) fn room(directory: &Path) -> io::Result<()> {
     let path = directory.join("probe");
     let written = fs::write(&path, vec![0; ROOM_BYTES]);

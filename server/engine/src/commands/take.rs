@@ -156,7 +156,7 @@ impl Engine {
         self.take_general(at, policy_ref, take)
     }
 
-    /// Takes from any state: decodes it, decides and encodes it anew.
+    /// Takes from any state: decodes the state, decides, and encodes the new state.
     fn take_general(
         &mut self,
         at: Located<'_>,

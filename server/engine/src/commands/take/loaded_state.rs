@@ -56,7 +56,7 @@ pub(crate) struct LoadedState {
 }
 
 impl LoadedState {
-    /// Whether the state has this cas unique; 0 means that there is no state.
+    /// Returns whether the state has the cas unique `unique`; 0 stands for a missing state.
     pub(super) fn has_cas(&self, unique: u64) -> bool {
         // Without uniques (`-C`) every existing state has 0, but it exists all the same.
         match self.slot {
