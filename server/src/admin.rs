@@ -4,8 +4,11 @@
 //! metrics (`metrics`, `memcached`), HTTP itself (the package `tollgate-http`).
 
 mod host;
+mod limits;
 mod memcached;
 mod metrics;
+mod observer;
+mod operator;
 mod process;
 
 use std::io;

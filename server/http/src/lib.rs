@@ -5,6 +5,8 @@
 //! consensus is visible here.
 
 mod access;
+#[cfg(test)]
+mod fake_host;
 mod health;
 mod host;
 mod listener;
@@ -15,7 +17,13 @@ mod tls;
 mod tokens;
 
 pub use access::Access;
-pub use host::{AdminHost, Check, LivenessFuture};
+pub use host::{
+    Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
+    HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
+    LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView, NodesView,
+    Observer, Operator, OverrideChange, OverrideView, ParentView, Scope, SeriesPoint, ServerRates,
+    ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
+};
 pub use listener::{AdminListener, CONNECTIONS_MAX, serve};
 pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleValue};
 pub use routes::router;

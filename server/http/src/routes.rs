@@ -107,35 +107,13 @@ mod tests {
     use tower::ServiceExt as _;
 
     use super::*;
-    use crate::host::{Check, LivenessFuture};
-
-    struct Fixed {
-        fault: Option<String>,
-    }
-
-    impl AdminHost for Fixed {
-        fn liveness(&self) -> LivenessFuture<'_> {
-            Box::pin(async { vec![Check::new("worker-0", self.fault.clone())] })
-        }
-
-        fn readiness(&self) -> Vec<Check> {
-            vec![Check::new("listeners", None), Check::new("cluster", self.fault.clone())]
-        }
-
-        fn metrics(&self) -> Vec<MetricFamily> {
-            vec![MetricFamily::counter("tollgate_samples", "Samples", 1)]
-        }
-
-        fn memcached_metrics(&self) -> Vec<MetricFamily> {
-            vec![MetricFamily::gauge("memcached_up", "Up", true)]
-        }
-    }
+    use crate::fake_host::FakeHost;
 
     async fn ask(
         fault: Option<&str>,
         request: axum::http::request::Builder,
     ) -> (u16, HeaderMap, String) {
-        let host = Arc::new(Fixed { fault: fault.map(str::to_owned) });
+        let host = Arc::new(FakeHost { fault: fault.map(str::to_owned), ..FakeHost::default() });
         let router = router(host, Arc::default());
         let request = request.body(Body::empty()).expect("the test writes requests");
         let response = router.oneshot(request).await.expect("routes do not fail");

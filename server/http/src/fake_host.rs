@@ -1,0 +1,431 @@
+//! A host with fixed answers, for tests of routes and pages.
+
+use std::sync::Mutex;
+
+use tokio::sync::mpsc;
+
+use crate::host::{
+    Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
+    HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
+    LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView, NodesView,
+    Observer, Operator, OverrideChange, OverrideView, Scope, SeriesPoint, ServerRates,
+    ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
+};
+use crate::metrics::MetricFamily;
+
+/// The version of every limit and override.
+pub(crate) const VERSION: u64 = 7;
+
+/// A key with markup, which pages must escape.
+pub(crate) const MARKUP: &str = "login:<script>alert(1)</script>";
+
+/// A server with the limits `login` of the API and `api` of a file.
+#[derive(Debug, Default)]
+pub(crate) struct FakeHost {
+    /// The fault of every check.
+    pub(crate) fault: Option<String>,
+    /// The changes that were asked for, as text.
+    pub(crate) changes: Mutex<Vec<String>>,
+}
+
+impl FakeHost {
+    fn note(&self, change: String) {
+        self.changes.lock().expect("no test panics while it holds the lock").push(change);
+    }
+
+    fn check(version: Option<u64>) -> Result<ChangedLimit, ServiceError> {
+        match version {
+            Some(VERSION) | None => Ok(ChangedLimit { version: VERSION + 1, seq: 3 }),
+            Some(_) => Err(ServiceError::Changed(VERSION)),
+        }
+    }
+}
+
+fn limit(name: &str, source: &str) -> LimitView {
+    LimitView {
+        name: name.to_owned(),
+        pattern: format!("{name}:{{user}}"),
+        policy: "fixed:5/m".to_owned(),
+        toml: format!(
+            "[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{user}}\"\npolicy = \"fixed:5/m\"\n"
+        ),
+        source: source.to_owned(),
+        file: (source == "file").then(|| "limits.toml".to_owned()),
+        version: VERSION,
+        by: Some("alice".to_owned()),
+        at_ms: Some(1_790_000_000_000),
+        owner: Some("team-a".to_owned()),
+        note: Some("see <b>runbook</b>".to_owned()),
+        overrides: 1,
+        ..LimitView::default()
+    }
+}
+
+fn hot(key: &str) -> HotKey {
+    HotKey { key: key.to_owned(), limit: Some("login".to_owned()), rate: 12.5, rate_at_least: 11.0 }
+}
+
+impl AdminHost for FakeHost {
+    fn liveness(&self) -> LivenessFuture<'_> {
+        Box::pin(async { vec![Check::new("worker-0", self.fault.clone())] })
+    }
+
+    fn readiness(&self) -> Vec<Check> {
+        vec![Check::new("listeners", None), Check::new("cluster", self.fault.clone())]
+    }
+
+    fn metrics(&self) -> Vec<MetricFamily> {
+        vec![MetricFamily::counter("tollgate_samples", "Samples", 1)]
+    }
+
+    fn memcached_metrics(&self) -> Vec<MetricFamily> {
+        vec![MetricFamily::gauge("memcached_up", "Up", true)]
+    }
+}
+
+impl LimitsService for FakeHost {
+    fn limits(&self) -> Vec<LimitView> {
+        vec![limit("login", "api"), limit("api", "file")]
+    }
+
+    fn limit(&self, name: &str) -> Option<LimitView> {
+        LimitsService::limits(self).into_iter().find(|limit| limit.name == name)
+    }
+
+    fn read_only(&self) -> Option<String> {
+        None
+    }
+
+    fn put_limit(&self, change: LimitChange) -> Answer<'_, ChangedLimit> {
+        Box::pin(async move {
+            if change.name == "api" && !change.adopt {
+                return Err(ServiceError::Conflict("managed by a file: limits.toml".to_owned()));
+            }
+            if !change.toml.contains("policy") {
+                let detail = "missing field `policy`".to_owned();
+                return Err(ServiceError::Invalid { detail, line: Some(1) });
+            }
+            let done = Self::check(change.version)?;
+            self.note(format!("put {} by {}", change.name, change.actor.name));
+            Ok(done)
+        })
+    }
+
+    fn remove_limit(
+        &self,
+        name: String,
+        version: u64,
+        _note: Option<String>,
+        actor: Actor,
+    ) -> Answer<'_, ChangedLimit> {
+        Box::pin(async move {
+            Self::check(Some(version))?;
+            self.note(format!("remove {name} by {}", actor.name));
+            Ok(ChangedLimit { version: 0, seq: 4 })
+        })
+    }
+
+    fn revert_limit(
+        &self,
+        name: String,
+        seq: u64,
+        version: Option<u64>,
+        actor: Actor,
+    ) -> Answer<'_, ChangedLimit> {
+        Box::pin(async move {
+            let done = Self::check(version)?;
+            self.note(format!("revert {name} to {seq} by {}", actor.name));
+            Ok(done)
+        })
+    }
+
+    fn history(&self, name: Option<&str>) -> Vec<ChangeView> {
+        let change = |seq, note: &str| ChangeView {
+            seq,
+            at_ms: 1_790_000_000_000 + seq * 1000,
+            by: "alice".to_owned(),
+            via: "api".to_owned(),
+            what: "limit".to_owned(),
+            name: "login".to_owned(),
+            key: None,
+            from: seq - 1,
+            to: seq,
+            note: Some(note.to_owned()),
+            reverts: None,
+            body: Some(format!("policy = \"fixed:{seq}/m\"\n")),
+            body_before: Some(format!("policy = \"fixed:{}/m\"\n", seq - 1)),
+        };
+        let mut changes = vec![change(2, "more"), change(1, "new")];
+        changes.retain(|change| name.is_none_or(|name| change.name == name));
+        changes
+    }
+
+    fn overrides(&self, limit: Option<&str>, query: Option<&str>) -> Vec<OverrideView> {
+        let mut all = vec![OverrideView {
+            limit: "login".to_owned(),
+            key: MARKUP.to_owned(),
+            policy: "block".to_owned(),
+            source: "api".to_owned(),
+            expires_ms: Some(1_790_000_600_000),
+            note: Some("abuse".to_owned()),
+            by: Some("alice".to_owned()),
+            at_ms: Some(1_790_000_000_000),
+            version: VERSION,
+        }];
+        all.retain(|row| limit.is_none_or(|limit| row.limit == limit));
+        all.retain(|row| query.is_none_or(|query| row.key.contains(query)));
+        all
+    }
+
+    fn put_override(&self, change: OverrideChange) -> Answer<'_, ChangedLimit> {
+        Box::pin(async move {
+            if change.limit != "login" {
+                return Err(ServiceError::NotFound(format!("there is no limit {}", change.limit)));
+            }
+            let done = Self::check(change.version)?;
+            let policy = change.policy.as_deref().unwrap_or("nothing");
+            self.note(format!("override {} is {policy} by {}", change.key, change.actor.name));
+            Ok(done)
+        })
+    }
+
+    fn export(&self) -> String {
+        LimitsService::limits(self).into_iter().map(|limit| limit.toml).collect()
+    }
+
+    fn import(
+        &self,
+        toml: String,
+        mode: ImportMode,
+        dry_run: bool,
+        actor: Actor,
+    ) -> Answer<'_, ImportPlan> {
+        Box::pin(async move {
+            if !dry_run {
+                self.note(format!("import {} bytes {mode:?} by {}", toml.len(), actor.name));
+            }
+            Ok(ImportPlan { put: vec!["login".to_owned()], ..ImportPlan::default() })
+        })
+    }
+
+    fn match_key(&self, key: &[u8]) -> Result<MatchView, ServiceError> {
+        let key = String::from_utf8_lossy(key).into_owned();
+        let is_limited = key.starts_with("login:");
+        Ok(MatchView {
+            limit: is_limited.then(|| "login".to_owned()),
+            captures: vec![("user".to_owned(), key.replacen("login:", "", 1))],
+            counted_key: is_limited.then(|| key.clone()),
+            policy: is_limited.then(|| "fixed:5/m".to_owned()),
+            key,
+            ..MatchView::default()
+        })
+    }
+
+    fn check_limit(&self, toml: &str) -> Result<LimitView, ServiceError> {
+        if toml.contains("policy") {
+            return Ok(limit("login", "api"));
+        }
+        Err(ServiceError::Invalid { detail: "missing field `policy`".to_owned(), line: Some(1) })
+    }
+
+    fn change_counts(&self) -> Vec<(Via, u64)> {
+        vec![(Via::Api, 2)]
+    }
+}
+
+impl Observer for FakeHost {
+    fn hot_keys(
+        &self,
+        _kind: HotKind,
+        _limit: Option<String>,
+        count: usize,
+        _scope: Scope,
+    ) -> Answer<'_, HotKeys> {
+        Box::pin(async move {
+            let mut keys = vec![hot("login:alice"), hot(MARKUP)];
+            keys.truncate(count);
+            Ok(HotKeys { keys, span_ms: 90_000, dropped: 0, missing: vec!["n3".to_owned()] })
+        })
+    }
+
+    fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport> {
+        LimitsService::limit(self, limit)?;
+        let point = |at: u64| SeriesPoint {
+            at_ms: 1_790_000_000_000 + at * 60_000,
+            allowed: 10 + at,
+            denied: at,
+            shadow_denied: 0,
+            units: 10 + at,
+        };
+        Some(LimitReport {
+            limit: limit.to_owned(),
+            minutes,
+            allowed: 100,
+            denied: 50,
+            near: 3,
+            units: 100,
+            active_keys: 2,
+            top_denied: vec![hot(MARKUP)],
+            series: (0..10).map(point).collect(),
+            ..LimitReport::default()
+        })
+    }
+
+    fn rates(&self) -> ServerRates {
+        ServerRates {
+            requests: vec![1.0, 2.0, 3.0],
+            allowed: vec![1.0, 1.0, 2.0],
+            denied: vec![0.0, 1.0, 1.0],
+        }
+    }
+
+    fn latency(&self) -> LatencyView {
+        LatencyView { count: 1000, p50_us: 40, p99_us: 90, p999_us: 200, max_us: 1500 }
+    }
+
+    fn tail(&self) -> TailStream {
+        let (sender, events) = mpsc::channel(1);
+        let event = TailEvent {
+            kind: "denied",
+            at_ms: 1_790_000_000_000,
+            key: MARKUP.to_owned(),
+            limit: Some("login".to_owned()),
+            cost: 1,
+            retry_ms: Some(500),
+            weight: 1,
+        };
+        // The channel has a place.
+        let _ = sender.try_send((0, vec![event]));
+        TailStream { events }
+    }
+
+    fn try_limit(
+        &self,
+        _name: String,
+        _toml: String,
+        _minutes: u64,
+        _scope: Scope,
+    ) -> Answer<'_, TryResult> {
+        Box::pin(async {
+            Ok(TryResult {
+                span_ms: 3_600_000,
+                keys: 40,
+                requests: 4000,
+                scale: 64.0,
+                now: TryShare { denied: 0.1, standard_error: Some(0.01) },
+                then: TryShare { denied: 0.3, standard_error: Some(0.02) },
+                newly_denied: vec![MARKUP.to_owned()],
+                fidelity: 1.0,
+                ..TryResult::default()
+            })
+        })
+    }
+}
+
+impl Operator for FakeHost {
+    fn status(&self) -> ServerStatus {
+        ServerStatus {
+            version: "0.1.0".to_owned(),
+            uptime_s: 60,
+            role: "node",
+            node: Some("n1".to_owned()),
+            listeners: vec!["127.0.0.1:11211".to_owned()],
+            memory_used_bytes: 1 << 20,
+            memory_limit_bytes: 64 << 20,
+            items: 3,
+            connections: 2,
+            connections_max: 1024,
+            requests_per_s: 100.0,
+            requests_per_s_minute: 90.0,
+            denied_per_s_minute: 5.0,
+            faults: self.fault.iter().cloned().collect(),
+            keys_hashed: false,
+        }
+    }
+
+    fn explain(&self, key: Vec<u8>, cost: u64) -> Answer<'_, ExplainView> {
+        Box::pin(async move {
+            let matched = self.match_key(&key)?;
+            let verdict = KeyVerdict {
+                allowed: false,
+                remaining: 0,
+                limit: 5,
+                retry_ms: Some(500),
+                reset_ms: 60_000,
+            };
+            let standing = KeyStanding {
+                limit: "login".to_owned(),
+                key: matched.key.clone(),
+                policy: "fixed:5/m".to_owned(),
+                verdict: Some(verdict),
+                fault: None,
+                owner: Some("n1".to_owned()),
+                copies: vec!["n2".to_owned()],
+            };
+            Ok(ExplainView {
+                cost,
+                matched,
+                standings: vec![standing],
+                allowed: Some(false),
+                refused_by: vec!["login".to_owned()],
+                retry_ms: Some(500),
+                value: None,
+            })
+        })
+    }
+
+    fn reset_key(&self, key: Vec<u8>, actor: Actor) -> Answer<'_, bool> {
+        self.note(format!("reset {} by {}", String::from_utf8_lossy(&key), actor.name));
+        Box::pin(async { Ok(true) })
+    }
+
+    fn refund_key(&self, key: Vec<u8>, units: u64, actor: Actor) -> Answer<'_, ()> {
+        self.note(format!("refund {units} {} by {}", String::from_utf8_lossy(&key), actor.name));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn nodes(&self) -> Option<NodesView> {
+        let node = |id: &str, is_self| NodeView {
+            id: id.to_owned(),
+            ring_name: format!("{id}.example:11211"),
+            client_address: format!("{id}.example:11211"),
+            weight: 1,
+            state: "active".to_owned(),
+            primaries: 8192,
+            backups: 8192,
+            is_self,
+            is_leader: is_self,
+            ..NodeView::default()
+        };
+        Some(NodesView {
+            nodes: vec![node("n1", true), node("n2", false)],
+            partitions: 16384,
+            settings: vec![("replicas".to_owned(), "2".to_owned())],
+            ..NodesView::default()
+        })
+    }
+
+    fn drain_node(&self, node: String, actor: Actor) -> Answer<'_, ()> {
+        self.note(format!("drain {node} by {}", actor.name));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn forget_node(&self, node: String, actor: Actor) -> Answer<'_, ()> {
+        self.note(format!("forget {node} by {}", actor.name));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn put_setting(&self, name: String, value: String, actor: Actor) -> Answer<'_, ()> {
+        self.note(format!("set {name} {value} by {}", actor.name));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn set_log_level(&self, level: u32, actor: Actor) -> Answer<'_, ()> {
+        self.note(format!("log level {level} by {}", actor.name));
+        Box::pin(async { Ok(()) })
+    }
+
+    fn configuration(&self) -> String {
+        "port = 11211\n".to_owned()
+    }
+}
