@@ -3,12 +3,14 @@
 //! Here: the settings' files, the thread, the reload of tokens. Not here: its answers (`host`), the
 //! metrics (`metrics`, `memcached`), HTTP itself (the package `tollgate-http`).
 
+mod explain;
 mod host;
 mod limits;
 mod memcached;
 mod metrics;
 mod observer;
 mod operator;
+mod own_client;
 mod process;
 
 use std::io;

@@ -38,6 +38,9 @@ pub const MEMCACHED_VERSION: &str = config::ProgramName::MEMCACHED_VERSION;
 /// nodes of its cluster.
 pub const LIFE: &str = "tollgate::life";
 
+/// The log target for lines that appear at every level and tell who changed what.
+pub const AUDIT: &str = "tollgate::audit";
+
 /// File descriptors reserved for the process itself, beside one per client: listeners, runtimes,
 /// logs, the snapshot.
 pub const RESERVED_FILES: usize = 64;

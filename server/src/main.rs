@@ -14,7 +14,7 @@ use tollgate::limits::map_text::LimitText;
 use tollgate::limits::{self, Limits};
 use tollgate::runtime::auth::AuthFile;
 use tollgate::runtime::process::{self, Pidfile};
-use tollgate::{LIFE, Server, ServerError};
+use tollgate::{AUDIT, LIFE, Server, ServerError};
 use tracing_subscriber::EnvFilter;
 
 /// Uses huge pages (`.cargo/config.toml`) and returns memory of removed items to the system
@@ -158,10 +158,10 @@ fn filter(level: &str) -> EnvFilter {
         "debug" => "info",
         _ => level,
     };
-    EnvFilter::new(format!("{level},{LIFE}=info,openraft={raft}"))
+    EnvFilter::new(format!("{level},{LIFE}=info,{AUDIT}=info,openraft={raft}"))
 }
 
-/// Logs to standard error. Lines of the target [`LIFE`] pass at every level. The returned function
+/// Logs to standard error. Lines of the targets [`LIFE`] and [`AUDIT`] pass at every level. The returned function
 /// changes the level, for the `verbosity` command.
 fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'static> {
     let log = tracing_subscriber::fmt()

@@ -80,6 +80,7 @@ pub(crate) use inbox::{Inbox, WorkerEvent};
 use paths::PeerPaths;
 use reachability::{Path, ReachAction, Reachability};
 use replicas::Replicas;
+pub(crate) use state_machine::partition_of;
 
 /// Whether a link stays closed until an operator changes a setting.
 fn is_about_peers(why: CloseReason) -> bool {

@@ -16,8 +16,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 
 /// The server, as the admin listener asks it.
 pub(crate) struct ServerHost {
-    service: Arc<Service>,
-    node: Option<Arc<Node>>,
+    pub(super) service: Arc<Service>,
+    pub(super) node: Option<Arc<Node>>,
     /// The start of the server, in seconds since the Unix epoch.
     start_seconds: f64,
     /// Empty until the workers run.
@@ -32,6 +32,11 @@ impl ServerHost {
         Self { service, node, start_seconds, workers: OnceLock::new() }
     }
 
+    /// Returns the workers; none before they run.
+    pub(super) fn workers(&self) -> &[WorkerProbe] {
+        self.workers.get().map_or(&[], Vec::as_slice)
+    }
+
     /// Sets the workers, once.
     pub(crate) fn set_workers(&self, workers: Vec<WorkerProbe>) {
         let _ = self.workers.set(workers);
@@ -41,8 +46,7 @@ impl ServerHost {
 impl AdminHost for ServerHost {
     fn liveness(&self) -> LivenessFuture<'_> {
         Box::pin(async {
-            let probes = self.workers.get().into_iter().flatten();
-            let pings: Vec<_> = probes.map(WorkerProbe::ping).collect();
+            let pings: Vec<_> = self.workers().iter().map(WorkerProbe::ping).collect();
             let mut checks = Vec::with_capacity(pings.len() + 1);
             let mut left = ANSWER_MAX;
             for (index, ping) in pings.into_iter().enumerate() {

@@ -74,8 +74,8 @@ impl LimitsService for ServerHost {
         Box::pin(async { Err(unavailable()) })
     }
 
-    fn match_key(&self, _key: &[u8]) -> Result<MatchView, ServiceError> {
-        Err(unavailable())
+    fn match_key(&self, key: &[u8]) -> Result<MatchView, ServiceError> {
+        self.explain_match(key).map(|(view, _)| view)
     }
 
     fn check_limit(&self, _toml: &str) -> Result<LimitView, ServiceError> {

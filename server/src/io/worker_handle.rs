@@ -26,18 +26,36 @@ pub(super) enum WorkerMessage {
     Ping(oneshot::Sender<()>),
 }
 
-/// Asks a worker for a sign of life. Does not keep the worker running.
-pub(crate) struct WorkerProbe(WeakUnboundedSender<WorkerMessage>);
+/// Gives a worker clients of the server's own, and asks it for a sign of life. Does not keep the
+/// worker running.
+pub(crate) struct WorkerProbe {
+    messages: WeakUnboundedSender<WorkerMessage>,
+    connections: Arc<AtomicUsize>,
+}
 
 impl WorkerProbe {
     /// Wakes the worker. The receiver gets its answer, or an error if the worker has ended.
     pub(crate) fn ping(&self) -> oneshot::Receiver<()> {
         let (reply, answer) = oneshot::channel();
-        if let Some(messages) = self.0.upgrade() {
+        if let Some(messages) = self.messages.upgrade() {
             // The worker has ended: `reply` is dropped.
             let _ = messages.send(WorkerMessage::Ping(reply));
         }
         answer
+    }
+
+    /// Returns the number of connections of the worker.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
+    }
+
+    /// Sends a client to the worker. Without the worker the client is dropped.
+    pub(crate) fn deal(&self, arrival: ClientArrival) {
+        if let Some(messages) = self.messages.upgrade() {
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            // The worker is gone, so the server is stopping: drop the client.
+            let _ = messages.send(WorkerMessage::Client(arrival));
+        }
     }
 }
 
@@ -76,9 +94,12 @@ impl WorkerHandle {
         }
     }
 
-    /// Returns the way to ask the worker for a sign of life.
+    /// Returns a handle that does not keep the worker running.
     pub(crate) fn probe(&self) -> WorkerProbe {
-        WorkerProbe(self.messages.downgrade())
+        WorkerProbe {
+            messages: self.messages.downgrade(),
+            connections: Arc::clone(&self.connections),
+        }
     }
 
     /// Sends a client to the worker.

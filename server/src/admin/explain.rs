@@ -1,0 +1,246 @@
+//! The reasons behind the verdict on a key.
+//!
+//! Here: verdicts by peek, owners and copies. Not here: the limit of a key (`limits::explain`), the
+//! connection of the requests (`own_client`).
+
+use protocol::KEY_BYTES_MAX;
+use tollgate_http::{ExplainView, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError};
+
+use super::host::ServerHost;
+use crate::limits::{ExplainedKey, Explanation};
+use crate::node::partition_of;
+
+/// Greatest cost of an attempt.
+const COST_MAX: u64 = (1 << 53) - 1;
+
+/// Most bytes of a plain value that are shown.
+const VALUE_BYTES_MAX: u64 = 1024;
+
+/// Checks that `key` can stand on a line of the text protocol.
+pub(super) fn check_key(key: &[u8]) -> Result<(), ServiceError> {
+    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len())
+        && !key.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control());
+    if is_key {
+        return Ok(());
+    }
+    let detail =
+        format!("a key has 1 to {KEY_BYTES_MAX} bytes, and no blanks or control characters");
+    Err(ServiceError::Invalid { detail, line: None })
+}
+
+/// Formats bytes of clients as text.
+pub(super) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The reply of a peek.
+enum Peek {
+    Verdict(KeyVerdict),
+    Fault(String),
+}
+
+impl Peek {
+    /// Parses a verdict line.
+    fn of(line: &[u8]) -> Self {
+        let line = text(line);
+        let mut words = line.split(' ');
+        let word = words.next().unwrap_or_default();
+        let numbers: Vec<i64> =
+            words.by_ref().take(4).map_while(|word| word.parse().ok()).collect();
+        let pairs: Vec<&str> = words.collect();
+        let (true, &[limit, remaining, retry_ms, reset_ms]) =
+            (["ALLOW", "DENY", "WAIT", "PART", "EXISTS"].contains(&word), numbers.as_slice())
+        else {
+            return Self::Fault(line);
+        };
+        if pairs.contains(&"degraded=1") {
+            let reason = "the owner of the key is out of reach, so nobody can tell";
+            return Self::Fault(reason.to_owned());
+        }
+        let verdict = KeyVerdict {
+            allowed: word != "DENY",
+            remaining: remaining.try_into().unwrap_or(0),
+            limit: limit.try_into().unwrap_or(0),
+            retry_ms: (word == "DENY").then(|| retry_ms.try_into().ok()).flatten(),
+            reset_ms: reset_ms.try_into().unwrap_or(0),
+        };
+        Self::Verdict(verdict)
+    }
+}
+
+impl ServerHost {
+    /// Returns the limit of a key and the reason.
+    ///
+    /// # Errors
+    ///
+    /// The key is no key, or a key that is counted with it is invalid.
+    pub(super) fn explain_match(
+        &self,
+        key: &[u8],
+    ) -> Result<(MatchView, Option<Explanation>), ServiceError> {
+        check_key(key)?;
+        let active = self.service.limits().load();
+        let explained = active
+            .limits()
+            .explain(key)
+            .map_err(|error| ServiceError::Invalid { detail: error.to_string(), line: None })?;
+        let Some(explanation) = explained else {
+            return Ok((MatchView { key: text(key), ..MatchView::default() }, None));
+        };
+        let Explanation { key: found, captures, parents, later, .. } = &explanation;
+        let parent = |parent: &ExplainedKey| ParentView {
+            limit: parent.limit.clone(),
+            key: text(&parent.counted),
+            policy: parent.policy.clone(),
+        };
+        let view = MatchView {
+            key: text(key),
+            limit: Some(found.limit.clone()),
+            captures: captures.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
+            counted_key: Some(text(&found.counted)),
+            policy: Some(found.policy.clone()),
+            override_key: None,
+            override_source: found.overridden.map(|_| "inline".to_owned()),
+            parents: parents.iter().map(parent).collect(),
+            shadowed: later.clone(),
+        };
+        Ok((view, Some(explanation)))
+    }
+
+    /// Returns the reasons behind the verdict on an attempt of `cost` units.
+    ///
+    /// # Errors
+    ///
+    /// The key is no key, the cost is too large, or the workers do not run.
+    pub(super) async fn explain_key(
+        &self,
+        key: &[u8],
+        cost: u64,
+    ) -> Result<ExplainView, ServiceError> {
+        if cost > COST_MAX {
+            let detail = format!("a cost is at most {COST_MAX}");
+            return Err(ServiceError::Invalid { detail, line: None });
+        }
+        let (matched, explanation) = self.explain_match(key)?;
+        let Some(Explanation { key: found, parents, .. }) = explanation else {
+            let value = self.plain_value(key).await?;
+            return Ok(ExplainView { cost, matched, value, ..ExplainView::default() });
+        };
+        let mut view = ExplainView { cost, matched, ..ExplainView::default() };
+        for explained in std::iter::once(&found).chain(&parents) {
+            let standing = self.standing(explained, cost).await?;
+            if standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
+                view.refused_by.push(explained.limit.clone());
+            }
+            view.standings.push(standing);
+        }
+        let cost = cost.to_string();
+        let whole = [b"take", found.key.as_slice(), cost.as_bytes(), b"-", b"peek"];
+        if let Peek::Verdict(verdict) = Peek::of(&self.request_line(&whole).await?) {
+            view.allowed = Some(verdict.allowed);
+            view.retry_ms = verdict.retry_ms;
+        }
+        Ok(view)
+    }
+
+    /// Returns the verdict on one counted key alone, by a peek with the policy in force.
+    async fn standing(&self, key: &ExplainedKey, cost: u64) -> Result<KeyStanding, ServiceError> {
+        let (policy, cost) = (key.policy.as_bytes(), cost.to_string());
+        let line = [b"take", key.key.as_slice(), cost.as_bytes(), policy, b"peek"];
+        let (verdict, fault) = match Peek::of(&self.request_line(&line).await?) {
+            Peek::Verdict(verdict) => (Some(verdict), None),
+            Peek::Fault(reason) => (None, Some(reason)),
+        };
+        let (owner, copies) = self.holders(&key.counted);
+        Ok(KeyStanding {
+            limit: key.limit.clone(),
+            key: text(&key.counted),
+            policy: key.policy.clone(),
+            verdict,
+            fault,
+            owner,
+            copies,
+        })
+    }
+
+    /// The value of a key without a limit, shortened; `None`: there is none.
+    async fn plain_value(&self, key: &[u8]) -> Result<Option<String>, ServiceError> {
+        let mut reply = self.request(&[b"get ", key, b"\r\n"].concat()).await?;
+        let line = reply.line().await?;
+        let Some(head) = line.strip_prefix(b"VALUE ") else {
+            return match line.as_slice() {
+                b"END" => Ok(None),
+                _ => Err(ServiceError::Unavailable(text(&line))),
+            };
+        };
+        let length = head
+            .rsplit(|byte| *byte == b' ')
+            .next()
+            .and_then(|word| str::from_utf8(word).ok()?.parse::<u64>().ok());
+        let length = length.unwrap_or(0);
+        let shown = text(&reply.block(length, VALUE_BYTES_MAX).await?);
+        if length > VALUE_BYTES_MAX {
+            return Ok(Some(format!("{shown}… ({length} bytes)")));
+        }
+        Ok(Some(shown))
+    }
+
+    /// The node that owns a counted key and those with copies, in a cluster.
+    fn holders(&self, counted: &[u8]) -> (Option<String>, Vec<String>) {
+        let unknown = (None, Vec::new());
+        let Some(node) = &self.node else { return unknown };
+        let hash = self.service.shards().hash(counted);
+        let Some(keyspace) = node.keyspace() else { return unknown };
+        let partition = partition_of(keyspace, hash);
+        let holders = node.with_view(self.service.clock().now(), |view| {
+            let name = |id: cluster::id::NodeId| format!("n{}", id.0);
+            let entry = view.map.partitions().get(usize::from(partition.0))?;
+            let primary = entry.primary.map(|copy| copy.node);
+            let others = entry.in_sync.iter().map(|copy| copy.node);
+            let others = others.filter(|node| Some(*node) != primary);
+            Some((primary.map(name), others.map(name).collect()))
+        });
+        holders.flatten().unwrap_or(unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdict_lines_are_read_and_the_rest_is_a_fault() {
+        let Peek::Verdict(verdict) = Peek::of(b"DENY 5 0 1500 60000") else {
+            panic!("a verdict line")
+        };
+        assert!(!verdict.allowed);
+        assert_eq!((verdict.retry_ms, verdict.reset_ms), (Some(1500), 60_000));
+        let Peek::Verdict(verdict) = Peek::of(b"DENY 5 -3 -1 60000 by=login") else {
+            panic!("a verdict line")
+        };
+        assert_eq!((verdict.remaining, verdict.retry_ms), (0, None));
+        let Peek::Verdict(verdict) = Peek::of(b"ALLOW 5 0 0 60000 shadow=1") else {
+            panic!("a verdict line")
+        };
+        assert!(verdict.allowed);
+        for line in [
+            &b"ALLOW 5 4 0 1 degraded=1"[..],
+            b"SERVER_ERROR not applied: the node is starting",
+            b"NOT_FOUND",
+            b"DENY 5 x 1 1",
+            b"",
+        ] {
+            assert!(matches!(Peek::of(line), Peek::Fault(_)));
+        }
+    }
+
+    #[test]
+    fn a_key_for_a_line_has_no_blanks() {
+        for key in [&b""[..], b"a b", b"a\r\nflush_all", &[b'k'; 251], b"a\0"] {
+            assert!(check_key(key).is_err());
+        }
+        for key in [&b"k"[..], &[b'k'; 250], b"\xff\xfe", "schlüssel".as_bytes()] {
+            assert_eq!(check_key(key), Ok(()));
+        }
+    }
+}
