@@ -31,6 +31,18 @@ pub fn encode_plain_verdict(
     encode_verdict_front(out, word, (limit, remaining), retry_ms, reset_ms, true);
 }
 
+/// Adds the limit that refused to the verdict line that `out` contains from `start` on. Changes
+/// nothing unless that is a `DENY`: a quiet request has no reply.
+pub fn name_refusal(out: &mut Vec<u8>, start: usize, limit: &str) {
+    let is_denied = out.get(start..).is_some_and(|line| line.starts_with(b"DENY "));
+    if is_denied && out.ends_with(b"\r\n") {
+        out.truncate(out.len() - 2);
+        for part in [" by=", limit, "\r\n"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+    }
+}
+
 /// Appends the verdict word and its four numbers, and the line end if `ends` is set.
 #[inline(never)]
 fn encode_verdict_front(

@@ -9,7 +9,7 @@ use std::hint::cold_path;
 use engine::{Engine, FastResult, Judgement, PolicyRef, TakeInfo, TakeParams, counted, taking};
 use protocol::{
     Arithmetic, CONFIGURED_POLICY, Command, Exptime, FastRequest, ItemView, Key, Operation,
-    Outcome, Set, SetMode, Value, encode_hit, encode_number,
+    Outcome, Set, SetMode, Value, encode_hit, encode_number, name_refusal,
 };
 
 use crate::commands::context::ExecContext;
@@ -179,14 +179,19 @@ impl ExecContext<'_> {
         out: &mut Vec<u8>,
     ) -> bool {
         let (key, policy_ref) = ((hash, found.key()), self.policy_of(found));
-        let mut judgement = Judgement::Nothing;
+        let start = out.len();
+        let (mut judgement, mut is_refused) = (Judgement::Nothing, false);
         let report = |facts: &TakeInfo| {
             judgement = facts.judgement(&TakeParams { cost, ..TakeParams::default() });
+            is_refused = facts.refuses();
             encode_decision(out, facts);
         };
         let is_told =
             engine.take_units(self.now, key, policy_ref, cost, &mut self.scratch.state, report);
         self.note_judgement(found.limit().index(), judgement);
+        if is_refused {
+            name_refusal(out, start, found.limit().name());
+        }
         is_told
     }
 

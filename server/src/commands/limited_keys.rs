@@ -6,7 +6,9 @@
 
 use engine::algorithms::{Attempt, take};
 use engine::{Judgement, PolicyRef, TakeInfo, TakeParams, TakeResult};
-use protocol::{Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit};
+use protocol::{
+    Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit, name_refusal,
+};
 
 use crate::commands::context::ExecContext;
 use crate::commands::items::{encode_outcome, line};
@@ -43,6 +45,13 @@ impl ExecContext<'_> {
     /// Returns whether the parents of a limited key are charged too.
     pub(crate) fn charges_parents(&self, found: &LimitMatch<'_>) -> bool {
         found.has_parents() && !self.alone
+    }
+
+    /// Adds the limit that refused to the verdict line that `out` contains from `start` on.
+    pub(crate) fn name_refusal(&self, limit: Option<usize>, start: usize, out: &mut Vec<u8>) {
+        if let Some(limit) = limit.and_then(|limit| self.active_limits.limits().get(limit)) {
+            name_refusal(out, start, limit.name());
+        }
     }
 
     /// Counts a decision of a limit.
@@ -164,7 +173,7 @@ impl ExecContext<'_> {
             return match op.action {
                 LimitAction::Take(take) => {
                     self.list_charges(found)?;
-                    Ok(self.take_listed(&take, None, |charged| op.reply(charged)))
+                    Ok(self.take_listed(&take, None, |charged| op.reply(charged)).0)
                 }
                 LimitAction::Change(change) => Ok(op.reply_one(self.adjust_all(found, change)?)),
             };

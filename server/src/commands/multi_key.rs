@@ -154,6 +154,11 @@ impl ChargeSet {
         waits_in_vain(wait, self.rows.iter().map(|row| &row.policy))
     }
 
+    /// Returns the index of the limit of the charge `row`.
+    pub(crate) fn limit(&self, row: usize) -> Option<usize> {
+        self.rows.get(row).map(|row| row.limit)
+    }
+
     /// Returns the first key and its hash.
     pub(crate) fn first(&self) -> (&[u8], u64) {
         self.rows.first().map_or((&[], 0), |row| (self.key(row), row.hash))

@@ -106,29 +106,31 @@ impl<'a> ExecContext<'a> {
             (None, Some(_)) => (own, self.service.shards().hash(own)),
             (None, None) => (own, hash),
         };
+        let mut limit = None;
         let outcome = match native {
             Native::Take(take) => match self.resolve(take.policy, key, bound) {
                 Ok(meant) if self.waits_in_vain(&meant, take.wait) => {
                     return write_error(NEVER_WAITS, form, out);
                 }
                 Ok(RequestPolicy::Bound(found)) if self.charges_parents(found) => {
-                    self.take_with_parents(found, take)
+                    self.take_with_parents(found, take).map(|(outcome, refused)| {
+                        limit = refused;
+                        outcome
+                    })
                 }
                 Ok(RequestPolicy::Bound(found)) => {
-                    let limit = Some(found.limit().index());
+                    limit = Some(found.limit().index());
                     Ok(self.take(key, hash, self.policy_of(found), limit, take))
                 }
                 Ok(RequestPolicy::Written(policy_id)) => {
                     let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
                     Ok(self.take(key, hash, policy_ref, None, take))
                 }
-                Ok(RequestPolicy::Named { policy, limit }) => Ok(self.take(
-                    key,
-                    hash,
-                    self.active_limits.policy_ref(limit, policy),
-                    Some(limit),
-                    take,
-                )),
+                Ok(RequestPolicy::Named { policy, limit: named }) => {
+                    limit = Some(named);
+                    let policy_ref = self.active_limits.policy_ref(named, policy);
+                    Ok(self.take(key, hash, policy_ref, limit, take))
+                }
                 Err(refused) => return refuse(refused, command, form, out),
             },
             Native::Refund(_) | Native::Settle { .. } | Native::Renew { .. } => {
@@ -148,7 +150,11 @@ impl<'a> ExecContext<'a> {
             },
         };
         match outcome {
-            Ok(outcome) => encode(out, command, form, &outcome),
+            Ok(outcome) => {
+                let start = out.len();
+                encode(out, command, form, &outcome);
+                self.name_refusal(limit, start, out);
+            }
             Err(error) => write_error(&error.to_string(), form, out),
         }
     }
@@ -271,12 +277,12 @@ impl<'a> ExecContext<'a> {
         done.unwrap_or(Outcome::OutOfMemory)
     }
 
-    /// Takes from a limited key and its parents.
+    /// Takes from a limited key and its parents. Returns the limit that refused, too.
     fn take_with_parents(
         &mut self,
         found: &LimitMatch<'_>,
         take: &Take<'_>,
-    ) -> Result<Outcome<'static>, LimitedKeyError> {
+    ) -> Result<(Outcome<'static>, Option<usize>), LimitedKeyError> {
         let (units, show_cas) = units_of(take);
         self.list_charges(found)?;
         Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))

@@ -30,18 +30,20 @@ impl ExecContext<'_> {
         counted.resize_with(1, Vec::new);
         let listed = self.list_all_charges(many.keys, &mut counted[0]);
         self.scratch.more_keys = counted;
-        let outcome = match listed {
+        let (outcome, refused) = match listed {
             Ok(true) => {
                 let op = LimitOp::of_many(many.cost, many.peek);
                 let LimitAction::Take(units) = op.action else { return };
                 self.take_listed(&units, many.id, |charged| op.reply(charged))
             }
-            Ok(false) => Outcome::NotFound,
+            Ok(false) => (Outcome::NotFound, None),
             Err(error) if !quiet => return line(out, &error.to_string()),
             Err(_) => return,
         };
         if !quiet {
+            let start = out.len();
             write_many_reply(&outcome, out);
+            self.name_refusal(refused, start, out);
         }
     }
 
@@ -66,27 +68,30 @@ impl ExecContext<'_> {
         Ok(true)
     }
 
-    /// Takes from the listed keys. The reply to an `id` is cached with the first key.
+    /// Takes from the listed keys. Returns the limit that refused, too. The reply to an `id` is
+    /// cached with the first key, without that limit.
     pub(crate) fn take_listed(
         &mut self,
         units: &TakeParams,
         id: Option<&[u8]>,
         answer: impl Fn(ChargeResult) -> Outcome<'static>,
-    ) -> Outcome<'static> {
+    ) -> (Outcome<'static>, Option<usize>) {
         let charge_ctx = self.charge_context();
         let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
         let (key, hash) = charges.first();
         let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
         let done = charges.locked(charge_ctx, |engines| {
             if let Some(line) = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id)) {
-                return Ok(Outcome::Verdict(line));
+                return Ok((Outcome::Verdict(line), None));
             }
-            let outcome = answer(charges.take(charge_ctx, charge_scratch, engines, units)?);
+            let charged = charges.take(charge_ctx, charge_scratch, engines, units)?;
+            let refused = charged.refused.and_then(|row| charges.limit(row));
+            let outcome = answer(charged);
             if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
                 charge_ctx.shards.keep_answer(charge_ctx.now, id, CachedReply::Verdict(*line));
             }
-            Ok(outcome)
+            Ok((outcome, refused))
         });
-        done.unwrap_or(Outcome::OutOfMemory)
+        done.unwrap_or((Outcome::OutOfMemory, None))
     }
 }

@@ -381,6 +381,10 @@ impl Router {
         };
         let mut text = Vec::new();
         ctx.write_degraded_reply(&request, op, &first.policy, charged, &mut text);
+        let refused = charged.refused.and_then(|charge| charges.get(charge));
+        if let Some(DebtPolicy::Named(name)) = refused.map(|charge| &charge.debt_policy) {
+            protocol::name_refusal(&mut text, 0, &String::from_utf8_lossy(name));
+        }
         if let TakeResult::Decided(facts) = charged.all
             && !facts.refuses()
             && !take.peek

@@ -304,6 +304,14 @@ impl MultiOwnerRequest {
         Ok(ChargeResult::undecided(result))
     }
 
+    /// Adds the limit that refused to the only line of `out`.
+    fn name_refusal(&self, charged: ChargeResult, out: &mut Vec<u8>) {
+        let row = charged.refused.and_then(|row| self.rows.get(row));
+        if let Some(name) = row.and_then(|row| str::from_utf8(&row.limit).ok()) {
+            protocol::name_refusal(out, 0, name);
+        }
+    }
+
     /// Writes the reply that a node without a cluster would write.
     fn write_reply(
         &self,
@@ -320,6 +328,7 @@ impl MultiOwnerRequest {
         match request {
             Request::TakeMany { quiet: false, .. } => {
                 write_many_reply(&self.op.reply(charged), out);
+                self.name_refusal(charged, out);
             }
             Request::Command { command, form } => {
                 let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
@@ -330,6 +339,7 @@ impl MultiOwnerRequest {
                 let outcome = self.op.reply(charged);
                 if matches!(command.operation, Operation::Native(_)) {
                     protocol::encode(out, &command, &form, &outcome);
+                    self.name_refusal(charged, out);
                 } else {
                     ctx.write_limited_reply(&found, &command, &form, outcome, out);
                 }

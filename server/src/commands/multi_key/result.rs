@@ -15,6 +15,8 @@ pub(crate) struct ChargeResult {
     pub(crate) first: TakeResult,
     /// The index of the request's key that refused.
     pub(crate) at: usize,
+    /// The index of the charge that refused.
+    pub(crate) refused: Option<usize>,
 }
 
 impl ChargeResult {
@@ -38,7 +40,7 @@ impl ChargeResult {
             let decision = Decision { verdict, granted, retry, lease, ..decision };
             TakeResult::Decided(TakeInfo { decision, shadow, ..first })
         };
-        Self { all: of(tightest), first: of(first.decision), at: 0 }
+        Self { all: of(tightest), first: of(first.decision), at: 0, refused: None }
     }
 
     /// Creates the result if key `index` refuses, which is charged for key `member` of the request.
@@ -49,11 +51,11 @@ impl ChargeResult {
             TakeResult::Decided(TakeInfo { decision, shadow: false, ..facts })
         };
         let all = TakeInfo { cas: first.cas, ..facts[index] };
-        Self { all: denied(all), first: denied(first), at: member }
+        Self { all: denied(all), first: denied(first), at: member, refused: Some(index) }
     }
 
     pub(crate) fn undecided(limited: TakeResult) -> Self {
-        Self { all: limited, first: limited, at: 0 }
+        Self { all: limited, first: limited, at: 0, refused: None }
     }
 }
 
