@@ -67,7 +67,7 @@ fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Reply {
 }
 
 /// The value of a sample that is a count.
-fn sample(page: &str, name: &str) -> u64 {
+pub(crate) fn sample(page: &str, name: &str) -> u64 {
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
     line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {name} in {page}"))
 }

@@ -23,6 +23,7 @@ mod lifecycle;
 mod limits;
 mod live;
 mod memory;
+mod observe;
 mod operators;
 mod players;
 mod policies;

@@ -255,7 +255,7 @@ fn planted_type_name_in_a_cone_is_found() {
 }
 
 /// The folders and files of `server/src`, each above all that it may use.
-const FLOORS: [&str; 18] = [
+const FLOORS: [&str; 20] = [
     "main",
     "simulation",
     "server",
@@ -265,6 +265,7 @@ const FLOORS: [&str; 18] = [
     "node",
     "commands",
     "runtime",
+    "observe",
     "shards",
     "cli",
     "cluster_stats",
@@ -273,6 +274,7 @@ const FLOORS: [&str; 18] = [
     "transport",
     "net",
     "counters",
+    "probe",
     "files",
 ];
 

@@ -8,6 +8,7 @@ mod host;
 mod limits;
 mod memcached;
 mod metrics;
+mod observations;
 mod observer;
 mod operator;
 mod own_client;

@@ -111,6 +111,8 @@ pub struct Config {
     /// Whether `stats detail` counts from the start; `-D` turns it on.
     pub detail_enabled: bool,
 
+    /// The form in which keys are shown (`--key-display`).
+    pub key_display: KeyDisplay,
     /// The admin listener. `None`: there is none.
     pub http: Option<HttpConfig>,
 
@@ -195,6 +197,29 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+}
+
+/// The form in which keys are shown to operators.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyDisplay {
+    /// As they are.
+    Full,
+    /// As the name of their limit and a hash: keys are personal data.
+    Hashed,
+}
+
+impl KeyDisplay {
+    /// The values of the flag.
+    const ALL: [(&str, Self); 2] = [("full", Self::Full), ("hashed", Self::Hashed)];
+
+    /// Returns the value of the flag.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Full => "full",
+            Self::Hashed => "hashed",
+        }
+    }
 }
 
 /// The request of a command line that begins with no sub-command of `cli`.

@@ -1,8 +1,10 @@
 //! The counters of a worker: one set per worker, written by that worker alone, summed on request.
 //!
-//! Not here: metrics of the store (`shards`), names on the wire (`stats`).
+//! Not here: metrics of the store (`shards`), names on the wire (`stats`), samples (`probe`).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::probe::Probe;
 
 /// Declares the set once: the atomic counters, and their sums over workers.
 macro_rules! counters {
@@ -11,6 +13,8 @@ macro_rules! counters {
         #[derive(Debug, Default)]
         pub struct Counters {
             $($(#[$doc])* pub $name: Counter,)*
+            /// The worker's samples, which no reset changes.
+            pub(crate) probe: Probe,
         }
 
         /// The sums of the counters over all workers.

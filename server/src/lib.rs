@@ -3,10 +3,10 @@
 //! The folders, each above those that it uses: `admin` answers health checks and scrapes, `io` has
 //! the event loop and the sockets of clients, `session` turns bytes into requests and replies,
 //! `node` finds the owner of a key and holds copies, `commands` runs requests on items and limits,
-//! `runtime` is the state that all threads share, `shards` is the store behind its locks, `cli` and
-//! `config` are the operator's commands and the settings, `limits` finds the limit of a key,
-//! `transport` links nodes, `net` has sockets, clocks and randomness. Only `net` names socket types
-//! and reads a clock.
+//! `runtime` is the state that all threads share, `observe` keeps hot keys and series, `shards` is
+//! the store behind its locks, `cli` and `config` are the operator's commands and the settings,
+//! `limits` finds the limit of a key, `transport` links nodes, `net` has sockets, clocks and
+//! randomness, `probe` takes samples. Only `net` names socket types and reads a clock.
 
 pub mod admin;
 pub mod cli;
@@ -19,6 +19,8 @@ mod io;
 pub mod limits;
 pub mod net;
 mod node;
+mod observe;
+mod probe;
 pub mod runtime;
 pub mod session;
 pub mod shards;

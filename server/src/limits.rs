@@ -365,6 +365,14 @@ impl Limit {
         self.companions
     }
 
+    /// Whether the limit has the pattern, the policy and the options of another one.
+    pub(crate) fn reads_like(&self, other: &Self) -> bool {
+        let parts = |limit: &Self| {
+            (limit.policy, limit.deny, limit.on_unavailable, limit.companions, limit.parents.len())
+        };
+        self.text == other.text && parts(self) == parts(other)
+    }
+
     /// The override of a counted key: its index and its policy.
     #[inline]
     fn overridden(&self, counted_key: &[u8]) -> Option<(usize, &Policy)> {

@@ -5,6 +5,7 @@
 
 mod error;
 mod housekeeping;
+mod observer;
 mod signals;
 
 use std::io;
@@ -19,6 +20,7 @@ use tokio::time::{Instant, sleep};
 pub use self::error::ServerError;
 #[cfg(feature = "simulation")]
 pub(crate) use self::housekeeping::run_housekeeping_until_stopped;
+use self::observer::ObserverThread;
 use self::signals::{Handled, Signals, WatchedFiles, handle_signals};
 use crate::admin::{BoundAdmin, ServerHost};
 use crate::config::Config;
@@ -148,6 +150,7 @@ impl Server {
         let host = Arc::new(ServerHost::new(Arc::clone(&service), node.clone()));
         // First: a probe may ask while the snapshot is read.
         let admin = admin.map(|admin| admin.start(Arc::clone(&host))).transpose()?;
+        let observer = ObserverThread::start(&service, random_seeds()?)?;
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
         let keeper = Keeper::start(&service)?;
         let workers = (0..service.config().threads)
@@ -193,6 +196,7 @@ impl Server {
                 .map_err(ServerError::Snapshot)?;
             tracing::info!(items, path = %path.display(), "snapshot saved");
         }
+        observer.end();
         // Last: the process is alive until here.
         if let Some(admin) = admin {
             admin.end();

@@ -12,6 +12,7 @@ mod general_batch;
 mod login;
 mod refuse;
 mod retrieve;
+mod samples;
 
 use protocol::{Admin, Operation, Request};
 

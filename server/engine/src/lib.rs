@@ -39,7 +39,7 @@ pub use commands::lease::{
 };
 pub use commands::limited_keys::{added, adding, counted, taking, undecided};
 pub use commands::take::{
-    ForeignHold, HOLDS_MAX, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
+    ForeignHold, HOLDS_MAX, Judged, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
 };
 pub use engine::{Engine, EngineOptions};
 pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};

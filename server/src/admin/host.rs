@@ -37,6 +37,11 @@ impl ServerHost {
         self.workers.get().map_or(&[], Vec::as_slice)
     }
 
+    /// Returns the state that all threads share.
+    pub(super) fn service(&self) -> &Service {
+        &self.service
+    }
+
     /// Sets the workers, once.
     pub(crate) fn set_workers(&self, workers: Vec<WorkerProbe>) {
         let _ = self.workers.set(workers);

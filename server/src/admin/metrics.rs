@@ -9,13 +9,13 @@ use std::sync::atomic::Ordering;
 use control::MembershipState;
 use tollgate_http::{Labels, MetricFamily, SampleValue};
 
-use super::process;
+use super::{observations, process};
 use crate::cluster_stats::ClusterView;
 use crate::counters::CounterSums;
 use crate::node::Node;
 use crate::runtime::service::Service;
 
-fn label(name: &'static str, value: impl Into<Cow<'static, str>>) -> Labels {
+pub(super) fn label(name: &'static str, value: impl Into<Cow<'static, str>>) -> Labels {
     vec![(name, value.into())]
 }
 
@@ -57,6 +57,7 @@ pub(super) fn all(
     let sums = service.sums();
     families.push(commands(&sums));
     limits(service, &mut families);
+    families.extend(observations::all(service));
     connections(service, &sums, &mut families);
     store(service, &mut families);
     snapshots(service, &mut families);
@@ -108,6 +109,14 @@ fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
         MetricFamily::counters("tollgate_decisions", "Decisions of configured limits by outcome");
     let mut keys =
         MetricFamily::gauges("tollgate_limit_active_keys", "Keys of which the limit holds a state");
+    let mut units = MetricFamily::counters(
+        "tollgate_decision_units",
+        "Units with which attempts passed a limit",
+    );
+    let mut near = MetricFamily::counters(
+        "tollgate_near_limit",
+        "Allowed attempts after which at least 80 % of the limit was used",
+    );
     for limit in active.limits() {
         let Some(metrics) = active.metrics(limit.index()) else { continue };
         let sums = metrics.sums();
@@ -120,11 +129,15 @@ fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
                 vec![("limit", limit.name().to_owned().into()), ("outcome", outcome.into())];
             decisions = decisions.with(labels, count);
         }
+        units = units.with(label("limit", limit.name().to_owned()), sums.units);
+        near = near.with(label("limit", limit.name().to_owned()), sums.near);
         let count = active_keys.get(&metrics.number()).copied().unwrap_or(0);
         keys = keys.with(label("limit", limit.name().to_owned()), count);
     }
     families.extend([
         decisions,
+        units,
+        near,
         keys,
         MetricFamily::gauge("tollgate_limits", "Limits in force", active.limits().len()),
         MetricFamily::gauge(

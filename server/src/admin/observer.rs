@@ -1,6 +1,7 @@
 //! Hot keys, series and the tail, as the admin listener reads them.
+//!
+//! Not here: the observations themselves (`observe`).
 
-use tokio::sync::mpsc;
 use tollgate_http::{
     Answer, HotKeys, HotKind, LatencyView, LimitReport, Observer, Scope, ServerRates, ServiceError,
     TailStream, TryResult,
@@ -11,28 +12,35 @@ use super::host::ServerHost;
 impl Observer for ServerHost {
     fn hot_keys(
         &self,
-        _kind: HotKind,
-        _limit: Option<String>,
-        _count: usize,
+        kind: HotKind,
+        limit: Option<String>,
+        count: usize,
         _scope: Scope,
     ) -> Answer<'_, HotKeys> {
-        Box::pin(async { Err(ServiceError::Unavailable("not built yet".to_owned())) })
+        let keys = self.service().observatory().hot_keys(kind, limit.as_deref(), count);
+        Box::pin(async { Ok(keys) })
     }
 
-    fn report(&self, _limit: &str, _minutes: u64) -> Option<LimitReport> {
-        None
+    fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport> {
+        let service = self.service();
+        let active = service.limits().load();
+        let unix_ms = service.clock().now().unix_ms;
+        let active_keys = |number| service.shards().active_keys().get(&number).copied();
+        service
+            .observatory()
+            .report(&active, limit, (unix_ms, minutes), |number| active_keys(number).unwrap_or(0))
     }
 
     fn rates(&self) -> ServerRates {
-        ServerRates::default()
+        self.service().observatory().rates()
     }
 
     fn latency(&self) -> LatencyView {
-        LatencyView::default()
+        self.service().observatory().latency()
     }
 
     fn tail(&self) -> TailStream {
-        TailStream { events: mpsc::channel(1).1 }
+        self.service().observatory().follow_tail()
     }
 
     fn try_limit(

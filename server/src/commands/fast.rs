@@ -6,16 +6,18 @@
 
 use std::hint::cold_path;
 
-use engine::{Engine, FastResult, Judgement, PolicyRef, TakeInfo, TakeParams, counted, taking};
+use engine::{Engine, FastResult, Now, PolicyRef, TakeInfo, TakeParams, counted, taking};
 use protocol::{
     Arithmetic, CONFIGURED_POLICY, Command, Exptime, FastRequest, ItemView, Key, Operation,
     Outcome, Set, SetMode, Value, encode_hit, encode_number, name_refusal,
 };
 
 use crate::commands::context::ExecContext;
+use crate::commands::decisions::DecisionContext;
 use crate::commands::lookup::KeyLookup;
 use crate::commands::verdict::encode_decision;
 use crate::limits::LimitMatch;
+use crate::probe::SampledVerb;
 
 /// A longer value is stored, and read by `get`, under the lock of its own shard alone.
 pub(crate) const LOCKED_VALUE_BYTES_MAX: usize = 4096;
@@ -104,6 +106,10 @@ impl ExecContext<'_> {
                     }
                     FastResult::General => return false,
                 }
+                if self.counters.probe.records(hash) && !decrement {
+                    cold_path();
+                    self.record_plain((hash, key), SampledVerb::Incr, delta);
+                }
                 true
             }
             FastRequest::Set { key, client_flags, exptime, value } => {
@@ -117,15 +123,20 @@ impl ExecContext<'_> {
                     return false;
                 };
                 let policy_ref = PolicyRef::from(scratch.policy_cache.policy(policy_id));
+                let (now, state) = (self.now, &mut scratch.state);
+                if self.counters.probe.records(hash) {
+                    cold_path();
+                    let decision_ctx = DecisionContext {
+                        active_limits: self.active_limits,
+                        counters: self.counters,
+                        worker: self.worker,
+                        unix_ms: now.unix_ms,
+                    };
+                    let place = (now, (hash, key), policy_ref);
+                    return take_recorded(decision_ctx, engine, place, cost, state, out);
+                }
                 let report = |facts: &TakeInfo| encode_decision(out, facts);
-                engine.take_units(
-                    self.now,
-                    (hash, key),
-                    policy_ref,
-                    cost,
-                    &mut scratch.state,
-                    report,
-                )
+                engine.take_units(now, (hash, key), policy_ref, cost, state, report)
             }
         }
     }
@@ -157,7 +168,8 @@ impl ExecContext<'_> {
             Outcome::Refused(item) => self.above_limit(found, item),
             _ => return false,
         };
-        self.note_judgement(found.limit().index(), limited.judgement(&take));
+        self.note_result(found.limit().index(), (hash, found.key()), &limited, &take);
+        self.record_result((hash, found.base()), SampledVerb::Incr, &limited, &take);
         self.counters.incr_hits.add(1);
         match item.value {
             Value::Number(number) => encode_number(out, number),
@@ -179,16 +191,17 @@ impl ExecContext<'_> {
         out: &mut Vec<u8>,
     ) -> bool {
         let (key, policy_ref) = ((hash, found.key()), self.policy_of(found));
-        let start = out.len();
-        let (mut judgement, mut is_refused) = (Judgement::Nothing, false);
+        let decision_ctx = self.decision_context();
+        let (start, mut is_refused) = (out.len(), false);
         let report = |facts: &TakeInfo| {
-            judgement = facts.judgement(&TakeParams { cost, ..TakeParams::default() });
+            let take = TakeParams { cost, ..TakeParams::default() };
+            decision_ctx.note(found.limit().index(), key, facts, &take);
+            decision_ctx.record((hash, found.base()), SampledVerb::Take, facts, &take);
             is_refused = facts.refuses();
             encode_decision(out, facts);
         };
         let is_told =
             engine.take_units(self.now, key, policy_ref, cost, &mut self.scratch.state, report);
-        self.note_judgement(found.limit().index(), judgement);
         if is_refused {
             name_refusal(out, start, found.limit().name());
         }
@@ -236,4 +249,24 @@ impl ExecContext<'_> {
         out.extend_from_slice(b"STORED\r\n");
         true
     }
+}
+
+/// Takes under a policy in the request from a key in the recorder's sample. Apart from the other
+/// takes, which it must cost nothing.
+#[cold]
+#[inline(never)]
+fn take_recorded(
+    decision_ctx: DecisionContext<'_>,
+    engine: &mut Engine,
+    (now, key, policy_ref): (Now, (u64, &[u8]), PolicyRef<'_>),
+    cost: u64,
+    state: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> bool {
+    let report = |facts: &TakeInfo| {
+        let take = TakeParams { cost, ..TakeParams::default() };
+        decision_ctx.record(key, SampledVerb::Take, facts, &take);
+        encode_decision(out, facts);
+    };
+    engine.take_units(now, key, policy_ref, cost, state, report)
 }

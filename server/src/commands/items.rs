@@ -11,6 +11,7 @@ use crate::commands::fast::LOCKED_VALUE_BYTES_MAX;
 use crate::commands::limited_keys::{inline_policy, write_error};
 use crate::commands::lookup::KeyLookup;
 use crate::limits::LimitMatch;
+use crate::probe::SampledVerb;
 
 impl ExecContext<'_> {
     /// Writes the reply to a retrieval of one key, without `END`.
@@ -60,6 +61,20 @@ impl ExecContext<'_> {
         self.service.shards().apply(self.now, hash, command, |outcome| {
             self.answer_command(command, form, &outcome, out);
         });
+        self.record_command(command, form, hash);
+    }
+
+    /// Records an `incr` or `ma` that no limit binds, and nothing else.
+    #[inline]
+    fn record_command(&self, command: &Command<'_>, form: &Form<'_>, hash: u64) {
+        if let Operation::Arithmetic(arithmetic) = &command.operation
+            && !arithmetic.decrement
+            && self.counters.probe.records(hash)
+        {
+            let meta = matches!(form, Form::Meta { .. });
+            let verb = if meta { SampledVerb::MetaArithmetic } else { SampledVerb::Incr };
+            self.record_plain((hash, command.key.as_bytes()), verb, arithmetic.delta);
+        }
     }
 
     /// Like `one_key`, for a key without a limit whose shard is locked, and a command that does not
@@ -77,6 +92,7 @@ impl ExecContext<'_> {
             Outcome::OutOfMemory => false,
             outcome => {
                 self.answer_command(command, form, &outcome, out);
+                self.record_command(command, form, hash);
                 true
             }
         }

@@ -4,8 +4,10 @@
 //! a refusal. Not here: the limit of a key (`limits`), the effect of each verb on a limit state
 //! (`engine`), the native verbs (`native`).
 
+use std::cell::Cell;
+
 use engine::algorithms::{Attempt, take};
-use engine::{Judgement, PolicyRef, TakeInfo, TakeParams, TakeResult};
+use engine::{Judged, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::{
     Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit, name_refusal,
 };
@@ -15,6 +17,7 @@ use crate::commands::items::{encode_outcome, line};
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::{Adjustment, ChargeContext};
 use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
+use crate::probe::SampledVerb;
 
 /// The limit match of a key; `None` for a plain one.
 pub(crate) type KeyLimit<'a> = Result<Option<LimitMatch<'a>>, LimitedKeyError>;
@@ -32,6 +35,7 @@ impl<'a> ExecContext<'a> {
             shards: self.service.shards(),
             active_limits: self.active_limits,
             worker: self.worker,
+            counters: self.counters,
         }
     }
 }
@@ -54,13 +58,6 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Counts a decision of a limit.
-    pub(crate) fn note_judgement(&self, limit: usize, judgement: Judgement) {
-        if let Some(metrics) = self.active_limits.metrics(limit) {
-            metrics.note(self.worker, judgement);
-        }
-    }
-
     /// Executes a classic or meta verb on a limited key; `hash` is the hash of the counted key.
     pub(crate) fn limited_command(
         &mut self,
@@ -73,10 +70,12 @@ impl ExecContext<'_> {
         let meta = matches!(form, Form::Meta { .. });
         self.counters.cmd_meta.add(u64::from(meta));
         let mut text = Vec::new();
-        let outcome = match self.limited_outcome(found, &command.operation, hash, &mut text) {
-            Ok(outcome) => outcome,
+        let operation = &command.operation;
+        let (outcome, judged) = match self.limited_outcome(found, operation, hash, &mut text) {
+            Ok(decided) => decided,
             Err(error) => return write_error(&error.to_string(), form, out),
         };
+        self.record_arithmetic((hash, found.base()), operation, meta, &judged);
         self.write_limited_reply(found, command, form, outcome, out);
     }
 
@@ -127,9 +126,8 @@ impl ExecContext<'_> {
     ) {
         let mut text = Vec::new();
         // Only a charge of parents can fail, and a retrieval charges none.
-        let Ok(outcome) = self.limited_outcome(found, &command.operation, hash, &mut text) else {
-            return;
-        };
+        let looked = self.limited_outcome(found, &command.operation, hash, &mut text);
+        let Ok((outcome, _)) = looked else { return };
         self.note(command, &outcome, false);
         if let Outcome::Hit(item) = &outcome {
             encode_hit(out, command.key.as_bytes(), item, with_cas);
@@ -152,7 +150,9 @@ impl ExecContext<'_> {
         };
         self.counters.cmd_meta.add(1);
         let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
-        let (outcome, _) = self.apply_limited(counted_key, hash, policy_ref, &command.operation);
+        let operation = &command.operation;
+        let (outcome, judged) = self.apply_limited(counted_key, hash, policy_ref, operation);
+        self.record_arithmetic((hash, command.key.as_bytes()), operation, true, &judged);
         self.note(command, &outcome, true);
         encode(out, command, form, &outcome);
     }
@@ -163,9 +163,10 @@ impl ExecContext<'_> {
         operation: &Operation<'_>,
         hash: u64,
         text: &'t mut Vec<u8>,
-    ) -> Result<Outcome<'t>, LimitedKeyError> {
+    ) -> Result<(Outcome<'t>, Judged), LimitedKeyError> {
         if let Some(companion) = found.companion() {
-            return Ok(self.companion(found, companion, operation, hash, text));
+            let outcome = self.companion(found, companion, operation, hash, text);
+            return Ok((outcome, Judged::NOTHING));
         }
         if self.charges_parents(found)
             && let Some(op) = LimitOp::of(operation)
@@ -173,15 +174,36 @@ impl ExecContext<'_> {
             return match op.action {
                 LimitAction::Take(take) => {
                     self.list_charges(found)?;
-                    Ok(self.take_listed(&take, None, |charged| op.reply(charged)).0)
+                    let judged = Cell::new(Judged::NOTHING);
+                    let (outcome, _) = self.take_listed(&take, None, |charged| {
+                        judged.set(charged.all.judged(&take));
+                        op.reply(charged)
+                    });
+                    Ok((outcome, judged.get()))
                 }
-                LimitAction::Change(change) => Ok(op.reply_one(self.adjust_all(found, change)?)),
+                LimitAction::Change(change) => {
+                    Ok((op.reply_one(self.adjust_all(found, change)?), Judged::NOTHING))
+                }
             };
         }
-        let (outcome, judgement) =
+        let (outcome, judged) =
             self.apply_limited(found.key(), hash, self.policy_of(found), operation);
-        self.note_judgement(found.limit().index(), judgement);
-        Ok(outcome)
+        self.note_judged(found.limit().index(), (hash, found.key()), &judged);
+        Ok((outcome, judged))
+    }
+
+    /// Records an `incr` or `ma`, and nothing else; `key` is the client's.
+    fn record_arithmetic(
+        &self,
+        key: (u64, &[u8]),
+        operation: &Operation<'_>,
+        meta: bool,
+        judged: &Judged,
+    ) {
+        if matches!(operation, Operation::Arithmetic(_)) {
+            let verb = if meta { SampledVerb::MetaArithmetic } else { SampledVerb::Incr };
+            self.record(key, verb, judged);
+        }
     }
 
     fn apply_limited(
@@ -190,14 +212,14 @@ impl ExecContext<'_> {
         hash: u64,
         policy_ref: PolicyRef<'_>,
         operation: &Operation<'_>,
-    ) -> (Outcome<'static>, Judgement) {
+    ) -> (Outcome<'static>, Judged) {
         let done = self.service.shards().with_room(self.now, hash, |engine| {
             match engine.apply_limited(self.now, hash, key, Some(policy_ref), operation) {
                 (Outcome::OutOfMemory, _) => None,
                 done => Some(done),
             }
         });
-        done.unwrap_or((Outcome::OutOfMemory, Judgement::Nothing))
+        done.unwrap_or((Outcome::OutOfMemory, Judged::NOTHING))
     }
 
     /// Changes a limited key and its parents.

@@ -13,11 +13,13 @@ mod result;
 use std::ops::Range;
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{Judgement, Now, PolicyRef, SavedState, TakeInfo, TakeParams, TakeResult};
+use engine::{Now, PolicyRef, SavedState, TakeInfo, TakeParams, TakeResult};
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
 pub(crate) use self::result::{Adjustment, ChargeResult};
+use crate::commands::decisions::DecisionContext;
 use crate::commands::native::waits_in_vain;
+use crate::counters::Counters;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
@@ -61,8 +63,9 @@ pub(crate) struct ChargeContext<'a> {
     pub(crate) now: Now,
     pub(crate) shards: &'a Shards,
     pub(crate) active_limits: &'a ActiveLimits,
-    /// The worker whose counters record the decisions.
+    /// The worker that decides, and its counters.
     pub(crate) worker: usize,
+    pub(crate) counters: &'a Counters,
 }
 
 /// A listed key, for charging it elsewhere.
@@ -227,7 +230,7 @@ impl ChargeSet {
             return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
         }
         for (row, facts) in self.rows.iter().zip(&mut charge_scratch.facts) {
-            charge_ctx.note(row, facts.judgement(&charge));
+            charge_ctx.note(row, self.key(row), facts, &charge);
             if granted < take.cost {
                 let rest = TakeParams { cost: take.cost - granted, peek: true, ..charge };
                 let engine = engines.engine(row.hash);
@@ -315,7 +318,7 @@ impl ChargeSet {
         for (index, (row, facts)) in self.rows.iter().zip(&mut charge_scratch.facts).enumerate() {
             if facts.refuses() {
                 let attempt = TakeParams { cost: row.cost(take.cost), ..*take };
-                charge_ctx.note(row, facts.judgement(&attempt));
+                charge_ctx.note(row, self.key(row), facts, &attempt);
                 if !take.peek {
                     engines.engine(row.hash).note_refused(charge_ctx.now, row.hash, self.key(row));
                 }
@@ -406,10 +409,14 @@ impl ChargeContext<'_> {
         self.active_limits.policy_ref(row.limit, &row.policy)
     }
 
-    fn note(&self, row: &KeyCharge, judgement: Judgement) {
-        if let Some(metrics) = self.active_limits.metrics(row.limit) {
-            metrics.note(self.worker, judgement);
-        }
+    fn note(&self, row: &KeyCharge, key: &[u8], facts: &TakeInfo, take: &TakeParams) {
+        let decision_ctx = DecisionContext {
+            active_limits: self.active_limits,
+            counters: self.counters,
+            worker: self.worker,
+            unix_ms: self.now.unix_ms,
+        };
+        decision_ctx.note(row.limit, (row.hash, key), facts, take);
     }
 }
 

@@ -19,6 +19,7 @@ use crate::commands::policy_cache::PolicyId;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::{units_of, verdict};
 use crate::limits::{LimitMatch, LimitedKeyError};
+use crate::probe::SampledVerb;
 use crate::shards::{KeyId, NoRoom, Shards};
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
@@ -113,23 +114,23 @@ impl<'a> ExecContext<'a> {
                     return write_error(NEVER_WAITS, form, out);
                 }
                 Ok(RequestPolicy::Bound(found)) if self.charges_parents(found) => {
-                    self.take_with_parents(found, take).map(|(outcome, refused)| {
+                    self.take_with_parents(found, hash, take).map(|(outcome, refused)| {
                         limit = refused;
                         outcome
                     })
                 }
                 Ok(RequestPolicy::Bound(found)) => {
                     limit = Some(found.limit().index());
-                    Ok(self.take(key, hash, self.policy_of(found), limit, take))
+                    Ok(self.take((own, key, hash), self.policy_of(found), limit, take))
                 }
                 Ok(RequestPolicy::Written(policy_id)) => {
                     let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
-                    Ok(self.take(key, hash, policy_ref, None, take))
+                    Ok(self.take((own, key, hash), policy_ref, None, take))
                 }
                 Ok(RequestPolicy::Named { policy, limit: named }) => {
                     limit = Some(named);
                     let policy_ref = self.active_limits.policy_ref(named, policy);
-                    Ok(self.take(key, hash, policy_ref, limit, take))
+                    Ok(self.take((own, key, hash), policy_ref, limit, take))
                 }
                 Err(refused) => return refuse(refused, command, form, out),
             },
@@ -246,10 +247,10 @@ impl<'a> ExecContext<'a> {
             .unwrap_or(TakeResult::Full)
     }
 
+    /// Takes from `key`, under which the client's key `own` counts.
     fn take(
         &self,
-        key: &[u8],
-        hash: u64,
+        (own, key, hash): (&[u8], &[u8], u64),
         policy_ref: PolicyRef<'_>,
         limit: Option<usize>,
         take: &Take<'_>,
@@ -268,8 +269,9 @@ impl<'a> ExecContext<'a> {
                 return None;
             }
             if let Some(limit) = limit {
-                self.note_judgement(limit, limited.judgement(&units));
+                self.note_result(limit, (hash, key), &limited, &units);
             }
+            self.record_result((hash, own), SampledVerb::Take, &limited, &units);
             let outcome = verdict(limited, show_cas);
             self.keep(id.filter(|_| !take.peek), &outcome);
             Some(outcome)
@@ -281,11 +283,18 @@ impl<'a> ExecContext<'a> {
     fn take_with_parents(
         &mut self,
         found: &LimitMatch<'_>,
+        hash: u64,
         take: &Take<'_>,
     ) -> Result<(Outcome<'static>, Option<usize>), LimitedKeyError> {
         let (units, show_cas) = units_of(take);
         self.list_charges(found)?;
-        Ok(self.take_listed(&units, take.id, |charged| verdict(charged.all, show_cas)))
+        let decision_ctx = self.decision_context();
+        Ok(self.take_listed(&units, take.id, |charged| {
+            if let TakeResult::Decided(facts) = &charged.all {
+                decision_ctx.record((hash, found.base()), SampledVerb::Take, facts, &units);
+            }
+            verdict(charged.all, show_cas)
+        }))
     }
 
     fn key_id(&self, hash: u64, key: &[u8], id: Option<&[u8]>) -> Option<KeyId> {

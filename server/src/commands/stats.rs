@@ -4,6 +4,7 @@
 //! the counting (`counters`, `shards`, `connections`).
 
 mod conns;
+mod hot;
 
 use std::fmt::{Display, Write as _};
 use std::sync::atomic::Ordering;
@@ -13,8 +14,10 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
 
+use crate::config::KeyDisplay;
 use crate::counters::CounterSums;
 use crate::limits::ActiveLimits;
+use crate::observe::shown_key;
 use crate::runtime::service::Service;
 use crate::shards::Totals;
 
@@ -98,6 +101,7 @@ pub(crate) fn write(
         StatsTopic::Other(topic) if topic.trim_ascii() == b"limits" => {
             limits(service, active_limits, &mut lines);
         }
+        StatsTopic::Other(topic) if hot::write(service, topic, &mut lines) => {}
         StatsTopic::Other(_) => {
             out.extend_from_slice(b"ERROR\r\n");
             return;
@@ -412,11 +416,18 @@ fn cachedump(service: &Service, now: Now, class: u32, count: u32, out: &mut Vec<
     }
     let mut left = if count == 0 { u32::MAX } else { count };
     let start = out.len();
+    let display = service.observatory().display();
     if class == 1 {
         service.shards().visit(now, |record| {
             let ends = record.left_ms.map_or(0, |left_ms| (now.unix_ms + left_ms) / 1000);
             out.extend_from_slice(b"ITEM ");
-            write_escaped_key(out, record.key);
+            if display == KeyDisplay::Full {
+                write_escaped_key(out, record.key);
+            } else {
+                let hash = service.shards().hash(record.key);
+                let key = shown_key(display, hash, (record.key, false), None);
+                out.extend_from_slice(key.as_bytes());
+            }
             let stats = format!(" [{} b; {ends} s]\r\n", record.value.len());
             out.extend_from_slice(stats.as_bytes());
             left -= 1;

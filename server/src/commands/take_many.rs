@@ -2,7 +2,9 @@
 //!
 //! Not here: charging the keys (`multi_key`), the owners of keys in a cluster (`node`).
 
-use engine::{CachedReply, TakeParams};
+use std::cell::Cell;
+
+use engine::{CachedReply, Judged, TakeParams};
 use protocol::{Keys, Outcome};
 
 use crate::commands::context::ExecContext;
@@ -13,6 +15,7 @@ use crate::commands::native::recall;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::write_many_reply;
 use crate::limits::LimitedKeyError;
+use crate::probe::SampledVerb;
 
 /// A `takem` request.
 #[derive(Clone, Copy)]
@@ -34,7 +37,13 @@ impl ExecContext<'_> {
             Ok(true) => {
                 let op = LimitOp::of_many(many.cost, many.peek);
                 let LimitAction::Take(units) = op.action else { return };
-                self.take_listed(&units, many.id, |charged| op.reply(charged))
+                let judged = Cell::new(Judged::NOTHING);
+                let outcome = self.take_listed(&units, many.id, |charged| {
+                    judged.set(charged.all.judged(&units));
+                    op.reply(charged)
+                });
+                self.record_many(many.keys, &judged.get());
+                outcome
             }
             Ok(false) => (Outcome::NotFound, None),
             Err(error) if !quiet => return line(out, &error.to_string()),
@@ -66,6 +75,16 @@ impl ExecContext<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Records the decision on all keys of a `takem` for each of them.
+    fn record_many(&self, keys: Keys<'_>, judged: &Judged) {
+        for (member, (key, _)) in keys.iter().enumerate() {
+            // The first row of a member is its own; a key that is listed twice has one.
+            if let Some(row) = self.scratch.charges.rows().find(|row| row.member == member) {
+                self.record((row.hash, key.as_bytes()), SampledVerb::TakeMany, judged);
+            }
+        }
     }
 
     /// Takes from the listed keys. Returns the limit that refused, too. The reply to an `id` is

@@ -120,6 +120,7 @@ impl Config {
             LogFormat::Json => "json",
         };
         page.set("log_format", format);
+        page.set("key_display", self.key_display.word());
     }
 }
 

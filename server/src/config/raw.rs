@@ -12,7 +12,7 @@ use super::cluster::ClusterFlags;
 use super::extended::Extended;
 use super::http::HttpAddr;
 use super::listen::ListenList;
-use super::{ConfigError, LogFormat, value};
+use super::{ConfigError, KeyDisplay, LogFormat, value};
 
 const LISTENING: &str = "Listening";
 const MEMORY: &str = "Memory and items";
@@ -173,6 +173,10 @@ pub struct RawConfig {
     #[arg(long, help_heading = ADMIN)]
     #[arg(value_name = "FILE", value_parser = value::path)]
     pub(super) tokens: Option<PathBuf>,
+    /// Keys in the API, the tail and stats: full, or hashed, as the name of the limit and 12 hex
+    /// digits [default: full]
+    #[arg(long, help_heading = ADMIN, value_name = "FORM", value_parser = key_display)]
+    pub(super) key_display: Option<KeyDisplay>,
 
     /// The settings of a node that belongs to a cluster.
     #[command(flatten)]
@@ -269,6 +273,11 @@ fn protocol(text: &str) -> Result<Protocol, String> {
     }
 }
 
+fn key_display(text: &str) -> Result<KeyDisplay, String> {
+    let found = KeyDisplay::ALL.into_iter().find(|(word, _)| *word == text.trim());
+    found.map(|(_, display)| display).ok_or_else(|| "expected full or hashed".to_owned())
+}
+
 fn log_format(text: &str) -> Result<LogFormat, String> {
     match text.trim() {
         "text" => Ok(LogFormat::Text),
@@ -304,7 +313,7 @@ impl RawConfig {
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
             auth_file limits enable_shutdown admin_socket admin_loopback disable_flush_all disable_dumping disable_watch
-            prefix_delimiter http http_tls http_insecure tokens
+            prefix_delimiter http http_tls http_insecure tokens key_display
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
         }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use super::extended::Extended;
 use super::raw::{Protocol, RawConfig};
-use super::{Config, ConfigError, ListenAddr, LogFormat, LogLevel, ProgramName, UnixSocket};
+use super::{
+    Config, ConfigError, KeyDisplay, ListenAddr, LogFormat, LogLevel, ProgramName, UnixSocket,
+};
 
 const PORT: i32 = 11211;
 const MEBI: u64 = 1 << 20;
@@ -72,6 +74,7 @@ impl RawConfig {
             watcher_buffer_bytes: options.watcher_logbuf_kb.unwrap_or(WATCHER_LOGBUF_KB) << 10,
             prefix_delimiter: self.prefix_delimiter.unwrap_or(b':'),
             detail_enabled: self.prefix_delimiter.is_some(),
+            key_display: self.key_display.unwrap_or(KeyDisplay::Full),
             daemon: self.daemon.unwrap_or(false),
             user: self.user,
             pidfile: self.pidfile,

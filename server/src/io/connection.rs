@@ -71,6 +71,8 @@ pub(crate) struct ConnContext<'a> {
     pub(crate) large_left: &'a mut usize,
     /// The way to other nodes, in a cluster.
     pub(crate) cluster: Option<ClusterContext<'a>>,
+    /// Requests that were run.
+    pub(crate) requests: usize,
     /// Collects the replies, which are written before the turn ends.
     pub(crate) output: &'a mut Vec<u8>,
 }
@@ -145,6 +147,11 @@ impl Connection {
             blocked: false,
             closing: false,
         }
+    }
+
+    /// Returns the number of the listener that the client came through, below 3.
+    pub(crate) fn listener(&self) -> usize {
+        self.registration.info.listener()
     }
 
     /// Returns whether the client may change the cluster.
@@ -278,10 +285,12 @@ impl Connection {
                 done = input.len();
             }
         }
+        let requests = ctx.exec.service.config().requests_per_event - ctx.requests;
         if let Some(ClusterContext { router, .. }) = &mut ctx.cluster {
             router.deliver_to(router.client, &mut self.session.replies);
             self.session.replies.collect(output);
         }
+        conn_ctx.requests += requests;
         if input.len() > LARGE_BYTES || conn_ctx.output.len() > LARGE_BYTES {
             *conn_ctx.large_left =
                 conn_ctx.large_left.saturating_sub(done.max(conn_ctx.output.len()));

@@ -8,6 +8,7 @@
 //! here: accepting (`listener`), one client (`connection`).
 
 use std::future::poll_fn;
+use std::hint::cold_path;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::node::Node;
 use crate::node::links::WorkerLinks;
 use crate::node::pending::Client;
 use crate::node::router::{Router, RouterContext, node_now};
+use crate::probe::LISTENERS;
 use crate::runtime::buffers::INPUT_BYTES;
 use crate::runtime::ready::{ReadyQueue, ReadyWaker};
 use crate::runtime::service::Service;
@@ -43,6 +45,9 @@ const READ_BYTES_MIN: usize = 16 << 10;
 /// After this many bytes of large values, read or answered, a round defers further large values, so
 /// that small requests wait for no more.
 const LARGE_BYTES_A_ROUND: usize = 1 << 20;
+
+/// One round of this many is timed.
+const TIMED_ROUNDS: u32 = 64;
 
 /// Longer input probably holds several requests.
 const ALONE_BYTES_MAX: usize = 256;
@@ -96,6 +101,7 @@ fn make(service: &Arc<Service>, node: Option<&Arc<Node>>, index: usize) -> (Work
         router: node.map(|node| Router::new(Arc::clone(node), index as u16)),
         links: WorkerLinks::default(),
         next_client: 0,
+        round: 0,
     };
     (WorkerHandle::new(messages, connections), worker)
 }
@@ -133,6 +139,8 @@ struct Worker {
     /// The connections to other nodes that this worker reads.
     links: WorkerLinks,
     next_client: u64,
+    /// Rounds so far.
+    round: u32,
 }
 
 /// A connection that a round has to run.
@@ -168,11 +176,7 @@ impl Worker {
             router.begin_round();
             self.run_node_events(context);
         }
-        let ready = self.read_ready();
-        if !ready.is_empty() {
-            self.prefetch(&ready);
-            self.run(&ready);
-        }
+        self.run_round();
         if self.router.is_some() {
             self.send_bursts();
         }
@@ -181,6 +185,27 @@ impl Worker {
             context.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// Reads and runs the ready connections, and times one round of [`TIMED_ROUNDS`].
+    fn run_round(&mut self) {
+        let is_timed = self.round.is_multiple_of(TIMED_ROUNDS);
+        let start = is_timed.then(|| self.service.clock().now().mono);
+        let ready = self.read_ready();
+        if ready.is_empty() {
+            return;
+        }
+        self.round = self.round.wrapping_add(1);
+        self.prefetch(&ready);
+        let requests = self.run(&ready);
+        if let Some(start) = start {
+            cold_path();
+            let time_ns = self.service.clock().now().mono.0.saturating_sub(start.0);
+            let latency = &self.service.counters(self.index).probe.latency;
+            for (listener, requests) in requests.into_iter().enumerate() {
+                latency.add(listener, requests as u64, time_ns.div_ceil(1000));
+            }
+        }
     }
 
     fn follow_limits(&mut self) {
@@ -357,11 +382,13 @@ impl Worker {
         shards.prefetch(hashes.iter().copied());
     }
 
-    fn run(&mut self, ready: &[ReadyConnection]) {
+    /// Runs the connections, and returns the number of requests of each listener.
+    fn run(&mut self, ready: &[ReadyConnection]) -> [usize; LISTENERS] {
         let service = Arc::clone(&self.service);
         let counters = service.counters(self.index);
         let now = service.clock().now();
         let mut large_left = LARGE_BYTES_A_ROUND;
+        let mut requests = [0; LISTENERS];
         self.follow_limits();
         for ReadyConnection { index, input } in ready {
             let Some(slot) = self.connections.get_mut(*index) else { continue };
@@ -390,6 +417,7 @@ impl Worker {
                 active_limits: &self.active_limits,
                 scratch: &mut self.scratch,
                 large_left: &mut large_left,
+                requests: 0,
                 output: &mut self.output,
             };
             let mut context = Context::from_waker(&slot.waker);
@@ -399,6 +427,9 @@ impl Worker {
                 }
                 None => slot.connection.run_held(&mut context, &mut conn_ctx),
             };
+            if let Some(sum) = requests.get_mut(slot.connection.listener()) {
+                *sum += conn_ctx.requests;
+            }
             match after {
                 Ok(TurnEnd::Wait) => {}
                 Ok(TurnEnd::Again) => slot.queue.wake_by_ref(),
@@ -409,5 +440,6 @@ impl Worker {
             // One large value must not enlarge the worker's buffer forever.
             self.output = Vec::with_capacity(2 * REPLY_BYTES_HIGH);
         }
+        requests
     }
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use crossbeam::utils::CachePadded;
-use engine::{Judgement, PolicyRef};
+use engine::{Judged, Judgement, PolicyRef};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
 
@@ -22,6 +22,8 @@ struct WorkerVerdicts {
     allowed: Counter,
     denied: Counter,
     shadow_denied: Counter,
+    units: Counter,
+    near: Counter,
 }
 
 /// Metrics of a limit, one set per worker, written by that worker only. They belong to the limit's
@@ -42,6 +44,10 @@ pub struct LimitTotals {
     pub denied: u64,
     /// Attempts that were allowed only because the policy is a shadow.
     pub shadow_denied: u64,
+    /// Units of the attempts that passed, those of a shadow's denials included.
+    pub units: u64,
+    /// Allowed attempts after which at least 80 % of the limit was used.
+    pub near: u64,
 }
 
 impl LimitMetrics {
@@ -56,29 +62,48 @@ impl LimitMetrics {
     }
 
     /// Counts a judgement. `worker` is the index of the calling worker.
-    pub fn note(&self, worker: usize, judgement: Judgement) {
-        let Some(judged) = self.workers.get(worker) else { return };
-        match judgement {
-            Judgement::Nothing => {}
-            Judgement::Allowed => judged.allowed.add(1),
-            Judgement::Denied => judged.denied.add(1),
-            Judgement::ShadowDenied => judged.shadow_denied.add(1),
+    #[inline]
+    pub fn note(&self, worker: usize, judged: &Judged) {
+        let Some(verdicts) = self.workers.get(worker) else { return };
+        match judged.judgement {
+            Judgement::Nothing => return,
+            Judgement::Allowed => verdicts.allowed.add(1),
+            Judgement::Denied => return verdicts.denied.add(1),
+            Judgement::ShadowDenied => verdicts.shadow_denied.add(1),
+        }
+        verdicts.units.add(judged.units);
+        if judged.is_near {
+            verdicts.near.add(1);
+        }
+    }
+
+    /// Counts an attempt of `units` that was allowed, as [`LimitMetrics::note`] does.
+    #[inline]
+    pub fn note_allowed(&self, worker: usize, units: u64, is_near: bool) {
+        let Some(verdicts) = self.workers.get(worker) else { return };
+        verdicts.allowed.add(1);
+        verdicts.units.add(units);
+        if is_near {
+            verdicts.near.add(1);
         }
     }
 
     /// The sums over all workers.
     #[must_use]
     pub fn sums(&self) -> LimitTotals {
-        self.workers.iter().fold(LimitTotals::default(), |sums, judged| LimitTotals {
-            allowed: sums.allowed + judged.allowed.get(),
-            denied: sums.denied + judged.denied.get(),
-            shadow_denied: sums.shadow_denied + judged.shadow_denied.get(),
+        self.workers.iter().fold(LimitTotals::default(), |sums, verdicts| LimitTotals {
+            allowed: sums.allowed + verdicts.allowed.get(),
+            denied: sums.denied + verdicts.denied.get(),
+            shadow_denied: sums.shadow_denied + verdicts.shadow_denied.get(),
+            units: sums.units.wrapping_add(verdicts.units.get()),
+            near: sums.near + verdicts.near.get(),
         })
     }
 
     fn reset(&self) {
-        for judged in &self.workers {
-            for counter in [&judged.allowed, &judged.denied, &judged.shadow_denied] {
+        for verdicts in &self.workers {
+            let WorkerVerdicts { allowed, denied, shadow_denied, units, near } = &**verdicts;
+            for counter in [allowed, denied, shadow_denied, units, near] {
                 counter.reset();
             }
         }
@@ -296,11 +321,12 @@ mod tests {
         fs::write(&path, limit("a")).expect("the directory is ours");
         handle.reload(&path).expect("a good file");
         let before = handle.load();
-        before.metrics(0).expect("one limit").note(0, Judgement::Denied);
+        let denied = Judged { judgement: Judgement::Denied, ..Judged::NOTHING };
+        before.metrics(0).expect("one limit").note(0, &denied);
         fs::write(&path, limit("b") + &limit("a")).expect("the directory is ours");
         handle.reload(&path).expect("a good file");
         // A worker that still uses the former limits is counted too.
-        before.metrics(0).expect("one limit").note(1, Judgement::Denied);
+        before.metrics(0).expect("one limit").note(1, &denied);
         let now = handle.load();
         assert_eq!(now.metrics(0).expect("two limits").sums(), LimitTotals::default());
         assert_eq!(now.metrics(1).expect("two limits").sums().denied, 2);

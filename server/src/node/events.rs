@@ -5,14 +5,17 @@
 //! disk (`control`).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
 use control::{Control, MembershipState};
 use tokio::time::{MissedTickBehavior, interval};
+use tollgate_http::TailEvent;
 
 use crate::LIFE;
+use crate::runtime::service::Service;
 
 /// Time between two checks of the leader.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -30,7 +33,7 @@ struct KnownNode {
 }
 
 /// Logs changes for as long as the node runs.
-pub(super) async fn log_events(control: Control) {
+pub(super) async fn log_events(service: Arc<Service>, control: Control) {
     control.registered().await;
     let mut watch = control.watch();
     let mut tick = interval(PERIOD);
@@ -46,7 +49,7 @@ pub(super) async fn log_events(control: Control) {
                 let now = all(&news.map);
                 drop(news);
                 if known.as_ref() != Some(&now) {
-                    log_changes(known.as_ref(), &now);
+                    log_changes(&service, known.as_ref(), &now);
                     known = Some(now);
                 }
             }
@@ -105,19 +108,39 @@ fn all(map: &Map) -> BTreeMap<NodeId, KnownNode> {
 }
 
 /// Logs one line for each node that has changed. At the start it logs only dead nodes.
-fn log_changes(before: Option<&BTreeMap<NodeId, KnownNode>>, now: &BTreeMap<NodeId, KnownNode>) {
+fn log_changes(
+    service: &Service,
+    before: Option<&BTreeMap<NodeId, KnownNode>>,
+    now: &BTreeMap<NodeId, KnownNode>,
+) {
     for (id, node) in now {
         let was = before.and_then(|before| before.get(id));
-        match line(before.is_none(), was, node) {
-            Some((true, what)) => tracing::warn!(target: LIFE, "node {id} ({}) {what}", node.name),
-            Some((false, what)) => tracing::info!(target: LIFE, "node {id} ({}) {what}", node.name),
-            None => {}
+        let Some((warns, what)) = line(before.is_none(), was, node) else { continue };
+        if warns {
+            tracing::warn!(target: LIFE, "node {id} ({}) {what}", node.name);
+        } else {
+            tracing::info!(target: LIFE, "node {id} ({}) {what}", node.name);
         }
+        tell(service, format!("{id} ({}) {what}", node.name));
     }
     for (id, node) in before.into_iter().flatten().filter(|(id, _)| !now.contains_key(id)) {
         let how = if node.state == NodeState::Draining { "has left" } else { "was forgotten" };
         tracing::info!(target: LIFE, "node {id} ({}) {how}", node.name);
+        tell(service, format!("{id} ({}) {how}", node.name));
     }
+}
+
+/// Tells those who follow the tail of a change; `text` begins with the name of the node.
+fn tell(service: &Service, text: String) {
+    service.observatory().tell(TailEvent {
+        kind: "node",
+        at_ms: service.clock().now().unix_ms,
+        key: text,
+        limit: None,
+        cost: 0,
+        retry_ms: None,
+        weight: 1,
+    });
 }
 
 /// The log text about a node, and whether to warn.

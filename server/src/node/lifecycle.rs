@@ -84,7 +84,7 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
         let texts = node.limits_file.get();
         tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone(), texts));
     }
-    tasks.spawn(events::log_events(control.clone()));
+    tasks.spawn(events::log_events(Arc::clone(service), control.clone()));
     tasks.spawn(propose_changes(Arc::clone(&node), control));
     Ok(NodeTasks { node, tasks })
 }

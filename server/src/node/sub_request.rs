@@ -324,7 +324,7 @@ impl ExecContext<'_> {
         });
         let limited = done.unwrap_or(TakeResult::Full);
         if let (SubOp::Take(take), Some(limit)) = (&sub_request.op, limit) {
-            self.note_judgement(limit, limited.judgement(take));
+            self.note_result(limit, (hash, sub_request.key), &limited, take);
         }
         SubResponse::Result(limited)
     }

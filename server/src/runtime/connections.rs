@@ -62,6 +62,14 @@ pub(crate) enum Surface {
     Admin,
 }
 
+impl ConnectionInfo {
+    /// Returns the number of the listener that the client came through: its place in
+    /// [`Surface::ALL`].
+    pub(crate) fn listener(&self) -> usize {
+        self.surface as usize
+    }
+}
+
 impl Surface {
     pub(crate) const ALL: [Self; 3] = [Self::Tcp, Self::Unix, Self::Admin];
 

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
 use crate::limits::{Limits, LimitsHandle};
 use crate::net::clock::Clock;
+use crate::observe::Observatory;
 use crate::runtime::auth::AuthFile;
 use crate::runtime::buffers::{Buffer, BufferBudget};
 use crate::runtime::cluster_node::ClusterNode;
@@ -48,6 +49,7 @@ pub struct Service {
     connections: Connections,
     prefixes: Prefixes,
     limits: LimitsHandle,
+    observatory: Observatory,
     node: OnceLock<Arc<dyn ClusterNode>>,
     /// The part of the key hasher that a cluster sets.
     partition_prefix: Option<Arc<PartitionPrefix>>,
@@ -103,6 +105,7 @@ impl Service {
             connections: Connections::default(),
             prefixes,
             limits: LimitsHandle::new(limits, config.threads + 1),
+            observatory: Observatory::new(config.key_display),
             node: OnceLock::new(),
             partition_prefix,
             users: RwLock::new(users),
@@ -172,6 +175,25 @@ impl Service {
     #[must_use]
     pub fn limits(&self) -> &LimitsHandle {
         &self.limits
+    }
+
+    /// Returns the observations.
+    pub(crate) fn observatory(&self) -> &Observatory {
+        &self.observatory
+    }
+
+    /// Makes the rings for samples, before the workers start. Without it none is taken.
+    pub fn open_probes(&self, seeds: [u64; 4]) {
+        // The last set is for requests of other nodes.
+        let sets = self.config.threads + usize::from(self.config.cluster.is_some());
+        for (worker, counters) in self.counters.iter().enumerate().take(sets) {
+            counters.probe.open(seeds[worker % seeds.len()].wrapping_add(worker as u64));
+        }
+    }
+
+    /// Returns all sets of counters.
+    pub(crate) fn all_counters(&self) -> impl Iterator<Item = &Counters> {
+        self.counters.iter().map(|counters| &**counters)
     }
 
     /// Returns the metrics of snapshots taken while the server runs.

@@ -11,6 +11,7 @@ use protocol::{CONFIGURED_POLICY, FastRequest};
 
 use super::fast_batch::{FastBatchEntry, read_batch};
 use super::general_batch::{AnyRequest, answer_with};
+use super::samples::sample_fast;
 use super::{ClusterContext, Pause, Session, SessionContext, pause_before};
 use crate::commands::fast::may_run_locked;
 use crate::commands::lookup::{KeyLookup, look_up_in};
@@ -169,6 +170,10 @@ impl Session {
             }
         }
         ctx.cluster = Some(cluster);
+        if ctx.exec.counters.probe.pass(count) {
+            let done = &batch.requests[..count];
+            sample_fast(&ctx.exec, done, batch.hashes, batch.lookups);
+        }
         if count > 0 {
             self.scanned = 0;
         }

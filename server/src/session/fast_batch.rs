@@ -9,6 +9,7 @@ use std::hint::cold_path;
 use arrayvec::ArrayVec;
 use protocol::{FastRequest, decode_fast};
 
+use super::samples::sample_fast;
 use super::{Pause, Session, SessionContext, end_after, pause_before};
 use crate::commands::context::RequestOutcome;
 use crate::commands::fast::may_run_locked;
@@ -70,6 +71,10 @@ impl Session {
             shards.prefetch_shard(hash);
             hashes.push(hash);
         })?;
+        if ctx.exec.counters.probe.pass(batch.len()) {
+            cold_path();
+            sample_fast(&ctx.exec, &batch, &hashes, &[]);
+        }
         let mut locked = shards.lock_batch(&hashes);
         let mut done = 0;
         for (position, (FastBatchEntry { fast, end }, hash)) in

@@ -13,6 +13,7 @@ use protocol::{
 };
 
 use super::cluster_batch::answer_served;
+use super::samples::sample_general;
 use super::{BATCH_REQUESTS, Pause, Session, SessionContext, end_after, is_large, pause_before};
 use crate::commands::context::RequestOutcome;
 use crate::commands::fast::is_fast;
@@ -51,12 +52,13 @@ impl Session {
         } else if batch.len() > 1 {
             ctx.exec.prefetch(hashes.iter().copied());
         }
-        let mut done = 0;
+        let (mut done, mut count, mut pause) = (0, 0, None);
         for (position, (BatchRequest { request: decoded, consumed }, key)) in
             batch.iter().zip(&keys).enumerate()
         {
-            if let Some(pause) = pause_before(ctx, out) {
-                return (done, Some(pause));
+            if let Some(reason) = pause_before(ctx, out) {
+                pause = Some((done, Some(reason)));
+                break;
             }
             let answer = if let Some(locked) = &mut locked
                 && answer_locked(ctx, serving.as_ref(), (locked, position), decoded, key, out)
@@ -79,15 +81,21 @@ impl Session {
                 answer
             };
             if !matches!(answer, RequestOutcome::Given) {
-                return end_after(answer, done, done + consumed);
+                pause = Some(end_after(answer, done, done + consumed));
+                break;
             }
             ctx.requests -= 1;
             self.scanned = 0;
             done += consumed;
+            count += 1;
         }
-        match end {
-            None => (done, None),
-            Some(end) => self.end_batch(ctx, &end, (done, input.len()), out),
+        if ctx.exec.counters.probe.pass(count) {
+            sample_general(&ctx.exec, &batch[..count], &keys);
+        }
+        match (pause, end) {
+            (Some(pause), _) => pause,
+            (None, None) => (done, None),
+            (None, Some(end)) => self.end_batch(ctx, &end, (done, input.len()), out),
         }
     }
 
@@ -124,8 +132,8 @@ impl Session {
 }
 
 /// A request of a batch.
-struct BatchRequest<'a> {
-    request: AnyRequest<'a>,
+pub(super) struct BatchRequest<'a> {
+    pub(super) request: AnyRequest<'a>,
     consumed: usize,
 }
 

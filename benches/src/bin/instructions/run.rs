@@ -121,6 +121,8 @@ impl Client {
         let config = Config { threads: 1, ..Config::default() };
         let limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
         let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
+        // A server takes samples.
+        service.open_probes([1, 2, 3, 4]);
         let local = Local::new(&service, 0);
         let mut client = Self { service, local, now_ms: 1000 };
         if !case.before.is_empty() {

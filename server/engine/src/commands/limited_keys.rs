@@ -9,7 +9,7 @@ use protocol::{
 };
 
 use crate::algorithms::Decision;
-use crate::commands::take::{Judgement, LimitedKey, SetUsage, TakeInfo, TakeParams, TakeResult};
+use crate::commands::take::{Judged, LimitedKey, SetUsage, TakeInfo, TakeParams, TakeResult};
 use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::time::Now;
@@ -23,7 +23,7 @@ impl Engine {
         key: &[u8],
         policy_ref: Option<PolicyRef<'_>>,
         operation: &Operation<'_>,
-    ) -> (Outcome<'static>, Judgement) {
+    ) -> (Outcome<'static>, Judged) {
         let place = LimitedKey { now, hash, key, policy_ref };
         let outcome = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
@@ -41,18 +41,18 @@ impl Engine {
             Operation::TooLarge { .. } => Outcome::TooLarge,
             Operation::Native(_) => Outcome::NotAllowed,
         };
-        (outcome, Judgement::Nothing)
+        (outcome, Judged::NOTHING)
     }
 
     fn count_limited(
         &mut self,
         place: LimitedKey<'_>,
         arithmetic: &Arithmetic,
-    ) -> (Outcome<'static>, Judgement) {
+    ) -> (Outcome<'static>, Judged) {
         let LimitedKey { now, hash, key, policy_ref } = place;
         let take = taking(arithmetic);
         let limited = self.take(now, hash, key, policy_ref, &take);
-        (counted(limited, take.cost), limited.judgement(&take))
+        (counted(limited, take.cost), limited.judged(&take))
     }
 
     fn look_limited(&mut self, place: LimitedKey<'_>) -> Outcome<'static> {
@@ -79,15 +79,11 @@ impl Engine {
         }
     }
 
-    fn add_limited(
-        &mut self,
-        place: LimitedKey<'_>,
-        set: &Set<'_>,
-    ) -> (Outcome<'static>, Judgement) {
+    fn add_limited(&mut self, place: LimitedKey<'_>, set: &Set<'_>) -> (Outcome<'static>, Judged) {
         let LimitedKey { now, hash, key, policy_ref } = place;
-        let Some(take) = adding(set) else { return (Outcome::NonNumeric, Judgement::Nothing) };
+        let Some(take) = adding(set) else { return (Outcome::NonNumeric, Judged::NOTHING) };
         let limited = self.take(now, hash, key, policy_ref, &take);
-        (added(limited), limited.judgement(&take))
+        (added(limited), limited.judged(&take))
     }
 
     fn delete_limited(&mut self, place: LimitedKey<'_>, delete: &Delete) -> Outcome<'static> {

@@ -90,6 +90,27 @@ pub enum Judgement {
     ShadowDenied,
 }
 
+/// The judgement of a limit on an attempt, with its figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Judged {
+    /// The judgement.
+    pub judgement: Judgement,
+    /// The cost of the attempt, in units.
+    pub cost: u64,
+    /// Units with which the attempt passed; 0 if it did not.
+    pub units: u64,
+    /// Whether the attempt was allowed and at least 80 % of the limit is used after it.
+    pub is_near: bool,
+    /// Nanoseconds after which a refused attempt would pass; `None`: never.
+    pub retry: Option<u64>,
+}
+
+impl Judged {
+    /// No attempt.
+    pub const NOTHING: Self =
+        Self { judgement: Judgement::Nothing, cost: 0, units: 0, is_near: false, retry: None };
+}
+
 impl TakeInfo {
     /// Whether the caller must not continue.
     #[must_use]
@@ -98,27 +119,41 @@ impl TakeInfo {
     }
 
     /// The judgement of the limit on `take`.
+    #[inline]
     #[must_use]
-    pub fn judgement(&self, take: &TakeParams) -> Judgement {
+    pub fn judged(&self, take: &TakeParams) -> Judged {
+        let Decision { granted, retry, .. } = self.decision;
         if take.peek || take.cost == 0 {
-            Judgement::Nothing
-        } else if self.refuses() {
-            Judgement::Denied
-        } else if self.shadow {
-            Judgement::ShadowDenied
-        } else {
-            Judgement::Allowed
+            return Judged::NOTHING;
         }
+        let judged = Judged { cost: take.cost, retry, ..Judged::NOTHING };
+        if self.refuses() {
+            Judged { judgement: Judgement::Denied, ..judged }
+        } else if self.shadow {
+            Judged { judgement: Judgement::ShadowDenied, units: take.cost, ..judged }
+        } else {
+            let is_near = self.is_near();
+            Judged { judgement: Judgement::Allowed, units: granted, is_near, ..judged }
+        }
+    }
+
+    /// Whether at least 80 % of the limit is used.
+    #[inline]
+    #[must_use]
+    pub fn is_near(&self) -> bool {
+        let Decision { limit, used, .. } = self.decision;
+        used >= limit - limit / 5
     }
 }
 
 impl TakeResult {
     /// The judgement of the limit on `take`.
+    #[inline]
     #[must_use]
-    pub fn judgement(&self, take: &TakeParams) -> Judgement {
+    pub fn judged(&self, take: &TakeParams) -> Judged {
         match self {
-            Self::Decided(facts) => facts.judgement(take),
-            _ => Judgement::Nothing,
+            Self::Decided(facts) => facts.judged(take),
+            _ => Judged::NOTHING,
         }
     }
 }

@@ -1,0 +1,278 @@
+//! The decisions of each limit over the last hour and the last two days.
+//!
+//! Here: minutes and hours of one limit, and the table of limits. Not here: the counting of
+//! decisions (`limits`), their sum over workers.
+
+use hashbrown::HashMap;
+use tollgate_http::SeriesPoint;
+
+use crate::limits::LimitTotals;
+
+/// Minutes that are kept.
+pub(crate) const MINUTES: usize = 60;
+/// Hours that are kept.
+pub(crate) const HOURS: usize = 48;
+
+const MINUTE_MS: u64 = 60_000;
+const HOUR_MS: u64 = 3_600_000;
+
+/// Bytes of allowed, denied and shadow denied attempts, and of units.
+const MINUTE_WIDTHS: [usize; 4] = [4, 4, 4, 6];
+const HOUR_WIDTHS: [usize; 4] = [5, 5, 5, 6];
+const MINUTE_BYTES: usize = 18;
+const HOUR_BYTES: usize = 21;
+
+/// Figures of a minute or an hour: allowed, denied, shadow denied, units.
+type Figures = [u64; 4];
+
+/// Packs figures into bytes. A figure that its width does not hold becomes the greatest that does.
+fn pack<const N: usize>(figures: Figures, widths: [usize; 4]) -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut from = 0;
+    for (figure, width) in figures.into_iter().zip(widths) {
+        let figure = figure.min((1 << (8 * width)) - 1);
+        bytes[from..from + width].copy_from_slice(&figure.to_le_bytes()[..width]);
+        from += width;
+    }
+    bytes
+}
+
+fn unpack<const N: usize>(bytes: &[u8; N], widths: [usize; 4]) -> Figures {
+    let mut from = 0;
+    widths.map(|width| {
+        let mut figure = [0; 8];
+        figure[..width].copy_from_slice(&bytes[from..from + width]);
+        from += width;
+        u64::from_le_bytes(figure)
+    })
+}
+
+fn add(to: Figures, more: Figures) -> Figures {
+    std::array::from_fn(|index| to[index].saturating_add(more[index]))
+}
+
+fn point(at_ms: u64, [allowed, denied, shadow_denied, units]: Figures) -> SeriesPoint {
+    SeriesPoint { at_ms, allowed, denied, shadow_denied, units }
+}
+
+/// The minutes and hours of one limit.
+#[derive(Debug)]
+struct LimitSeries {
+    minutes: [[u8; MINUTE_BYTES]; MINUTES],
+    hours: [[u8; HOUR_BYTES]; HOURS],
+    /// The last minute written, since the Unix epoch.
+    minute: u64,
+}
+
+impl LimitSeries {
+    fn new(minute: u64) -> Self {
+        Self { minutes: [[0; MINUTE_BYTES]; MINUTES], hours: [[0; HOUR_BYTES]; HOURS], minute }
+    }
+
+    /// Zeroes the minutes and hours between the last one written and `minute`.
+    fn advance(&mut self, minute: u64) {
+        let (first, last) = (self.minute + 1, minute);
+        for skipped in first.max((last + 1).saturating_sub(MINUTES as u64))..=last {
+            self.minutes[skipped as usize % MINUTES] = [0; MINUTE_BYTES];
+        }
+        let (first, last) = (self.minute / 60 + 1, minute / 60);
+        for skipped in first.max((last + 1).saturating_sub(HOURS as u64))..=last {
+            self.hours[skipped as usize % HOURS] = [0; HOUR_BYTES];
+        }
+        self.minute = self.minute.max(minute);
+    }
+
+    /// Adds to the minute, or to the last one written if that is later.
+    fn add(&mut self, minute: u64, figures: Figures) {
+        self.advance(minute);
+        let bytes = &mut self.minutes[self.minute as usize % MINUTES];
+        *bytes = pack(add(unpack(bytes, MINUTE_WIDTHS), figures), MINUTE_WIDTHS);
+        let bytes = &mut self.hours[(self.minute / 60) as usize % HOURS];
+        *bytes = pack(add(unpack(bytes, HOUR_WIDTHS), figures), HOUR_WIDTHS);
+    }
+
+    fn minute_at(&self, minute: u64) -> Figures {
+        match self.minute.checked_sub(minute) {
+            Some(age) if age < MINUTES as u64 => {
+                unpack(&self.minutes[minute as usize % MINUTES], MINUTE_WIDTHS)
+            }
+            _ => [0; 4],
+        }
+    }
+
+    fn hour_at(&self, hour: u64) -> Figures {
+        match (self.minute / 60).checked_sub(hour) {
+            Some(age) if age < HOURS as u64 => {
+                unpack(&self.hours[hour as usize % HOURS], HOUR_WIDTHS)
+            }
+            _ => [0; 4],
+        }
+    }
+}
+
+/// A limit with the sums at the last look.
+#[derive(Debug, Default)]
+struct SeriesRow {
+    last: LimitTotals,
+    /// Absent before the first decision.
+    series: Option<Box<LimitSeries>>,
+    /// The look at which the limit was last in force.
+    look: u64,
+}
+
+/// The series of all limits in force, by the engine's number of each.
+#[derive(Debug, Default)]
+pub(crate) struct SeriesTable {
+    rows: HashMap<u32, SeriesRow>,
+    look: u64,
+}
+
+/// Decisions of all limits since the last look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct DecisionDeltas {
+    /// Attempts that passed.
+    pub(crate) allowed: u64,
+    /// Attempts that were denied.
+    pub(crate) denied: u64,
+}
+
+impl SeriesTable {
+    /// Takes the sums of all limits in force at `unix_ms`, and returns the decisions since the last
+    /// look. The series of a limit that is not among them is dropped.
+    pub(crate) fn look(
+        &mut self,
+        unix_ms: u64,
+        limits: impl Iterator<Item = (u32, LimitTotals)>,
+    ) -> DecisionDeltas {
+        self.look += 1;
+        let mut deltas = DecisionDeltas::default();
+        let mut seen = 0;
+        for (number, totals) in limits {
+            seen += 1;
+            let row = self.rows.entry(number).or_default();
+            row.look = self.look;
+            // After `stats reset` a sum is smaller than before, and all of it is new.
+            let since = |now: u64, last: u64| if now >= last { now - last } else { now };
+            let (last, now) = (std::mem::replace(&mut row.last, totals), totals);
+            let shadow_denied = since(now.shadow_denied, last.shadow_denied);
+            let allowed = since(now.allowed, last.allowed) + shadow_denied;
+            let denied = since(now.denied, last.denied);
+            if allowed + denied == 0 {
+                continue;
+            }
+            deltas.allowed += allowed;
+            deltas.denied += denied;
+            let minute = unix_ms / MINUTE_MS;
+            let figures = [allowed, denied, shadow_denied, since(now.units, last.units)];
+            row.series
+                .get_or_insert_with(|| Box::new(LimitSeries::new(minute)))
+                .add(minute, figures);
+        }
+        if seen < self.rows.len() {
+            let look = self.look;
+            self.rows.retain(|_, row| row.look == look);
+        }
+        deltas
+    }
+
+    /// Returns the last `minutes` minutes of a limit up to `unix_ms`, oldest first; hours, if
+    /// `minutes` is more than an hour.
+    pub(crate) fn points(&self, number: u32, unix_ms: u64, minutes: u64) -> Vec<SeriesPoint> {
+        let series = self.rows.get(&number).and_then(|row| row.series.as_deref());
+        let no_figures = [0; 4];
+        if minutes <= MINUTES as u64 {
+            let last = unix_ms / MINUTE_MS;
+            let points = ((last + 1).saturating_sub(minutes.max(1))..=last).map(|minute| {
+                let figures = series.map_or(no_figures, |series| series.minute_at(minute));
+                point(minute * MINUTE_MS, figures)
+            });
+            return points.collect();
+        }
+        let last = unix_ms / HOUR_MS;
+        let hours = minutes.div_ceil(60).min(HOURS as u64);
+        let points = ((last + 1).saturating_sub(hours)..=last).map(|hour| {
+            let figures = series.map_or(no_figures, |series| series.hour_at(hour));
+            point(hour * HOUR_MS, figures)
+        });
+        points.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn totals(allowed: u64, denied: u64, shadow_denied: u64, units: u64) -> LimitTotals {
+        LimitTotals { allowed, denied, shadow_denied, units, near: 0 }
+    }
+
+    #[test]
+    fn series_of_a_limit_is_small() {
+        assert_eq!(size_of::<LimitSeries>(), 2096);
+        assert_eq!(MINUTE_WIDTHS.iter().sum::<usize>(), MINUTE_BYTES);
+        assert_eq!(HOUR_WIDTHS.iter().sum::<usize>(), HOUR_BYTES);
+    }
+
+    #[test]
+    fn figures_saturate_at_their_width() {
+        let most = [u64::MAX; 4];
+        let minute: [u8; MINUTE_BYTES] = pack(most, MINUTE_WIDTHS);
+        let wide = (1 << 32) - 1;
+        assert_eq!(unpack(&minute, MINUTE_WIDTHS), [wide, wide, wide, (1 << 48) - 1]);
+        let some = [1, 1 << 32, 3, 1 << 40];
+        let hour: [u8; HOUR_BYTES] = pack(some, HOUR_WIDTHS);
+        assert_eq!(unpack(&hour, HOUR_WIDTHS), some);
+    }
+
+    proptest! {
+        #[test]
+        fn series_equals_its_twin(
+            steps in proptest::collection::vec((0_u64..9_000_000, 0_u64..100, 0_u64..100), 1..200)
+        ) {
+            let mut table = SeriesTable::default();
+            let (mut unix_ms, mut sums) = (1_700_000_000_000, totals(0, 0, 0, 0));
+            let mut minutes: BTreeMap<u64, u64> = BTreeMap::new();
+            table.look(unix_ms, [(1, sums)].into_iter());
+            for (pause_ms, allowed, denied) in steps {
+                unix_ms += pause_ms;
+                sums.allowed += allowed;
+                sums.denied += denied;
+                sums.units += 2 * allowed;
+                let deltas = table.look(unix_ms, [(1, sums)].into_iter());
+                prop_assert_eq!(deltas, DecisionDeltas { allowed, denied });
+                *minutes.entry(unix_ms / MINUTE_MS).or_default() += allowed;
+                let twin = |from: u64, until: u64| minutes.range(from..until).map(|row| row.1).sum();
+                let points = table.points(1, unix_ms, 60);
+                prop_assert_eq!(points.len(), 60);
+                for point in points {
+                    let minute = point.at_ms / MINUTE_MS;
+                    let expected: u64 = twin(minute, minute + 1);
+                    prop_assert_eq!((point.allowed, point.units), (expected, 2 * expected));
+                }
+                let points = table.points(1, unix_ms, 2880);
+                prop_assert_eq!(points.len(), 48);
+                for point in points {
+                    let minute = point.at_ms / MINUTE_MS;
+                    let expected: u64 = twin(minute, minute + 60);
+                    prop_assert_eq!(point.allowed, expected);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn reset_and_removal_are_followed() {
+        let mut table = SeriesTable::default();
+        let unix_ms = 1_700_000_000_000;
+        table.look(unix_ms, [(1, totals(5, 1, 2, 9)), (2, totals(1, 0, 0, 1))].into_iter());
+        assert_eq!(table.points(1, unix_ms, 1)[0].allowed, 7, "a shadow's denial passes");
+        let deltas = table.look(unix_ms, [(1, totals(2, 0, 0, 2))].into_iter());
+        assert_eq!(deltas, DecisionDeltas { allowed: 2, denied: 0 });
+        assert_eq!(table.rows.len(), 1);
+        assert_eq!(table.points(2, unix_ms, 1)[0].allowed, 0);
+    }
+}

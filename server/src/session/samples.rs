@@ -1,0 +1,75 @@
+//! The samples of a client's requests, taken where they arrive.
+//!
+//! Not here: the choice of requests and the ring (`probe`), samples of decisions (`decisions`).
+
+use protocol::{Keys, Request};
+
+use super::fast_batch::FastBatchEntry;
+use super::general_batch::{AnyRequest, BatchRequest};
+use crate::commands::context::ExecContext;
+use crate::commands::lookup::{KeyLookup, look_up};
+use crate::probe::TAKEN_GAP;
+
+/// Takes the samples that are due of a batch of fast requests. `lookups` is empty without limits.
+#[cold]
+#[inline(never)]
+pub(super) fn sample_fast(
+    exec: &ExecContext<'_>,
+    batch: &[FastBatchEntry<'_>],
+    hashes: &[u64],
+    lookups: &[KeyLookup<'_>],
+) {
+    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
+        let own = batch[position].fast.key();
+        if let Some(lookup) = lookups.get(position) {
+            put(exec, own, lookup, TAKEN_GAP);
+        } else {
+            let lookup = KeyLookup { hash: hashes[position], key_limit: Ok(None) };
+            put(exec, own, &lookup, TAKEN_GAP);
+        }
+    }
+}
+
+/// Takes the samples that are due of a batch of any requests; `lookups` are those of their first
+/// keys.
+#[cold]
+#[inline(never)]
+pub(super) fn sample_general(
+    exec: &ExecContext<'_>,
+    batch: &[BatchRequest<'_>],
+    lookups: &[KeyLookup<'_>],
+) {
+    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
+        match &batch[position].request {
+            AnyRequest::Fast(fast) => put(exec, fast.key(), &lookups[position], TAKEN_GAP),
+            AnyRequest::General(Request::Command { command, .. }) => {
+                put(exec, command.key.as_bytes(), &lookups[position], TAKEN_GAP);
+            }
+            AnyRequest::General(
+                Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. },
+            ) => {
+                sample_key(exec, *keys);
+            }
+            AnyRequest::General(Request::Admin { .. }) => {}
+        }
+    }
+}
+
+/// Takes one of several keys, which stands for all of them.
+fn sample_key(exec: &ExecContext<'_>, keys: Keys<'_>) {
+    let count = keys.iter().count();
+    let chosen = exec.counters.probe.choose(count);
+    let Some((key, _)) = keys.iter().nth(chosen) else { return };
+    // Empty: memory is needed only if the key's limit counts under another key.
+    let mut counted = Vec::new();
+    let lookup = look_up(exec, key.as_bytes(), &mut counted);
+    put(exec, key.as_bytes(), &lookup, TAKEN_GAP.saturating_mul(count as u64));
+}
+
+fn put(exec: &ExecContext<'_>, own: &[u8], lookup: &KeyLookup<'_>, weight: u64) {
+    let found = lookup.key_limit.as_ref().ok().and_then(Option::as_ref);
+    let metrics = found.and_then(|found| exec.active_limits.metrics(found.limit().index()));
+    let number = metrics.map_or(0, crate::limits::LimitMetrics::number);
+    let key = (lookup.hash, lookup.counted(own));
+    exec.counters.probe.put_taken(exec.now.unix_ms, key, number, weight);
+}
