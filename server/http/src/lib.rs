@@ -5,6 +5,7 @@
 //! consensus is visible here.
 
 mod access;
+mod caller;
 #[cfg(test)]
 mod fake_host;
 mod health;
@@ -13,10 +14,12 @@ mod listener;
 mod metrics;
 mod problem;
 mod routes;
+mod sessions;
+mod streams;
 mod tls;
 mod tokens;
 
-pub use access::Access;
+pub use access::{AUDIT, Access};
 pub use host::{
     Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
     HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitChange,

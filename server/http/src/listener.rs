@@ -6,7 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use hyper::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
@@ -15,6 +18,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
+
+use crate::caller::ClientAddress;
+use crate::streams::StreamEnd;
 
 /// Most connections at once; one more gets 503.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -76,7 +82,7 @@ pub async fn serve(
             () = &mut stop => break,
             accepted = listener.accept() => accepted,
         };
-        let Ok((stream, _)) = accepted else {
+        let Ok((stream, address)) = accepted else {
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
@@ -85,13 +91,14 @@ pub async fn serve(
             continue;
         };
         let (routes, tls, ended) = (routes.clone(), tls.clone(), ended.clone());
+        let address = ClientAddress::new(address.ip());
         tokio::spawn(async move {
             let _place = place;
             // A broken connection concerns its client only.
             let _ = match tls {
-                None => converse(stream, routes, ended).await,
+                None => converse(stream, routes, address, ended).await,
                 Some(tls) => match timeout(HEAD_MAX, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, routes, ended).await,
+                    Ok(Ok(stream)) => converse(stream, routes, address, ended).await,
                     Ok(Err(_)) | Err(_) => Ok(()),
                 },
             };
@@ -108,9 +115,16 @@ pub async fn serve(
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     routes: Router,
+    address: ClientAddress,
     mut ended: watch::Receiver<()>,
 ) -> Result<(), hyper::Error> {
-    let service = TowerToHyperService::new(routes);
+    let routes = TowerToHyperService::new(routes);
+    let stream_end = StreamEnd(Some(ended.clone()));
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(address);
+        request.extensions_mut().insert(stream_end.clone());
+        routes.call(request)
+    });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_MAX)

@@ -13,24 +13,27 @@ use axum::routing::get;
 use tokio::time::timeout;
 
 use crate::access::Access;
+use crate::caller::ClientAddress;
 use crate::health;
 use crate::host::AdminHost;
 use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT};
 use crate::problem::Problem;
+use crate::streams::StreamPlaces;
 
 /// Longest time for a request.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
 
 /// The state of the routes.
 #[derive(Clone)]
-struct App {
-    host: Arc<dyn AdminHost>,
-    access: Arc<Access>,
+pub(crate) struct App {
+    pub(crate) host: Arc<dyn AdminHost>,
+    pub(crate) access: Arc<Access>,
+    pub(crate) streams: StreamPlaces,
 }
 
 /// Returns the routes of the admin listener.
 pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
-    let app = App { host, access };
+    let app = App { host, access, streams: StreamPlaces::default() };
     Router::new()
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -45,7 +48,10 @@ pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
 
 /// Applies the rules of every request.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
-    let mut response = if let Err(problem) = app.access.check_host(request.headers()) {
+    let (method, headers) = (request.method(), request.headers());
+    let checked = app.access.check_host(headers);
+    let checked = checked.and_then(|()| app.access.check_origin(method, headers));
+    let mut response = if let Err(problem) = checked {
         problem.into_response()
     } else {
         timeout(REQUEST_MAX, next.run(request)).await.unwrap_or_else(|_| {
@@ -73,13 +79,21 @@ async fn readyz(State(app): State<App>, Query(pairs): Pairs) -> Response {
     health::reply(&app.host.readiness(), pairs.contains_key("verbose"))
 }
 
-async fn prometheus(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
-    app.access.may_read_metrics(&headers)?;
+async fn prometheus(
+    State(app): State<App>,
+    address: ClientAddress,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    app.access.may_read_metrics(&headers, address)?;
     Ok(scrape(&headers, app.host.metrics()))
 }
 
-async fn memcached(State(app): State<App>, headers: HeaderMap) -> Result<Response, Problem> {
-    app.access.may_read_metrics(&headers)?;
+async fn memcached(
+    State(app): State<App>,
+    address: ClientAddress,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    app.access.may_read_metrics(&headers, address)?;
     Ok(scrape(&headers, app.host.memcached_metrics()))
 }
 

@@ -15,8 +15,8 @@ use subtle::ConstantTimeEq as _;
 /// The first letters of a token, by which scanners for leaked secrets find it.
 const TOKEN_PREFIX: &str = "tg_";
 
-/// The rights of a token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// The rights of a token. From `Viewer` on, each role has the rights of all before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TokenRole {
     /// Reads metrics.
     Metrics,
@@ -71,7 +71,7 @@ pub struct TokenLine {
     /// The role.
     pub role: TokenRole,
     /// The SHA-256 of the token.
-    digest: [u8; 32],
+    pub(crate) digest: [u8; 32],
     /// Only limits whose names begin so.
     pub names: String,
     /// Only keys that begin so.
@@ -145,6 +145,11 @@ impl Tokens {
         Ok(tokens)
     }
 
+    /// Returns the number of tokens.
+    pub(crate) fn len(&self) -> usize {
+        self.lines.len()
+    }
+
     /// Returns the line of a token. Takes the same time for every token.
     #[must_use]
     pub fn find(&self, token: &str) -> Option<&TokenLine> {
@@ -156,6 +161,11 @@ impl Tokens {
             }
         }
         found
+    }
+
+    /// Returns the line of the token with this SHA-256, which the caller must have from here.
+    pub(crate) fn find_digest(&self, digest: &[u8; 32]) -> Option<&TokenLine> {
+        self.lines.iter().find(|line| line.digest == *digest)
     }
 
     /// Returns whether reading metrics requires a token: some line has the role `metrics`.
