@@ -45,6 +45,7 @@ fn limit(name: &str, source: &str) -> LimitView {
     LimitView {
         name: name.to_owned(),
         pattern: format!("{name}:{{user}}"),
+        literal_front: format!("{name}:"),
         policy: "fixed:5/m".to_owned(),
         toml: format!(
             "[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{user}}\"\npolicy = \"fixed:5/m\"\n"
@@ -222,8 +223,17 @@ impl LimitsService for FakeHost {
     }
 
     fn check_limit(&self, toml: &str) -> Result<LimitView, ServiceError> {
+        let quoted = |field: &str| {
+            let (_, rest) = toml.split_once(&format!("{field} = \""))?;
+            rest.split_once('"').map(|(text, _)| text.to_owned())
+        };
         if toml.contains("policy") {
-            return Ok(limit("login", "api"));
+            let mut found = limit(&quoted("name").unwrap_or_else(|| "login".to_owned()), "api");
+            if let Some(pattern) = quoted("match") {
+                found.literal_front = pattern.split('{').next().unwrap_or_default().to_owned();
+                found.pattern = pattern;
+            }
+            return Ok(found);
         }
         Err(ServiceError::Invalid { detail: "missing field `policy`".to_owned(), line: Some(1) })
     }

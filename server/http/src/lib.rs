@@ -5,6 +5,8 @@
 //! consensus is visible here.
 
 mod access;
+mod api;
+mod body;
 mod caller;
 #[cfg(test)]
 mod fake_host;

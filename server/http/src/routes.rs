@@ -13,6 +13,7 @@ use axum::routing::get;
 use tokio::time::timeout;
 
 use crate::access::Access;
+use crate::api;
 use crate::caller::ClientAddress;
 use crate::health;
 use crate::host::AdminHost;
@@ -34,7 +35,7 @@ pub(crate) struct App {
 /// Returns the routes of the admin listener.
 pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
     let app = App { host, access, streams: StreamPlaces::default() };
-    Router::new()
+    api::router(&app)
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
         .route("/healthz", get(readyz))
@@ -50,7 +51,7 @@ pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let (method, headers) = (request.method(), request.headers());
     let checked = app.access.check_host(headers);
-    let checked = checked.and_then(|()| app.access.check_origin(method, headers));
+    let checked = checked.and_then(|()| Access::check_origin(method, headers));
     let mut response = if let Err(problem) = checked {
         problem.into_response()
     } else {

@@ -126,7 +126,7 @@ mod tests {
         let (mut sessions, start) = (Sessions::default(), Instant::now());
         let id = sessions.begin([1; 32], bytes(1), start);
         assert_eq!(id.len(), 43);
-        let last = start + SESSION_LIFE - Duration::from_nanos(1);
+        let last = start + SESSION_LIFE.saturating_sub(Duration::from_nanos(1));
         assert_eq!(sessions.find(&id, last).map(|found| found.token_digest), Some([1; 32]));
         assert_eq!(sessions.find(&id, start + SESSION_LIFE), None);
         assert_eq!(sessions.find("", start), None);

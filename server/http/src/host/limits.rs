@@ -11,6 +11,8 @@ pub struct LimitView {
     pub name: String,
     /// The `match` or `regex`, as written.
     pub pattern: String,
+    /// The text with which every key of the limit begins; empty if there is none.
+    pub literal_front: String,
     /// The policy, as written.
     pub policy: String,
     /// Whether it only counts what it would deny.

@@ -1,0 +1,101 @@
+//! Changes that are kept: of one limit with their differences, and of all for the audit.
+
+use std::time::{Duration, Instant};
+
+use axum::response::Response;
+use serde_json::{Value, json};
+use similar::{ChangeTag, TextDiff};
+
+use super::limits::{PAGE_MAX, no_limit};
+use super::reply::{json, view};
+use super::request::{ApiQuery, ApiRequest, INTEGER_MAX};
+use crate::host::ChangeView;
+use crate::problem::Problem;
+
+/// Changes of a page if the request does not say.
+const CHANGES_DEFAULT: u64 = 50;
+/// Longest time for the differences of a reply; those of further changes are `null`.
+const DIFF_TIME_MAX: Duration = Duration::from_millis(100);
+
+pub(super) async fn history(request: ApiRequest) -> Result<Response, Problem> {
+    let query = request.query(&["before", "limit"])?;
+    let name = request.text("name")?;
+    let host = request.host();
+    let changes = host.history(Some(&name));
+    if changes.is_empty() && host.limit(&name).is_none() {
+        return Err(no_limit(&name));
+    }
+    let (changes, next) = page(&query, changes)?;
+    let mut left = DIFF_TIME_MAX;
+    let changes: Vec<Value> = changes.iter().map(|change| with_diff(change, &mut left)).collect();
+    Ok(json(&json!({ "changes": changes, "next": next })))
+}
+
+pub(super) async fn audit(request: ApiRequest) -> Result<Response, Problem> {
+    let query = request.query(&["before", "limit"])?;
+    let (changes, next) = page(&query, request.host().history(None))?;
+    let mut changes = view(&changes);
+    for change in changes.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        change.retain(|name, _| name != "body" && name != "body_before");
+    }
+    Ok(json(&json!({ "changes": changes, "next": next })))
+}
+
+/// The changes of a page, and the `before` of the next one.
+fn page(
+    query: &ApiQuery,
+    mut changes: Vec<ChangeView>,
+) -> Result<(Vec<ChangeView>, Option<u64>), Problem> {
+    let before = query.number("before", 1, INTEGER_MAX, INTEGER_MAX)?;
+    let count = query.number("limit", 1, PAGE_MAX, CHANGES_DEFAULT)? as usize;
+    changes.retain(|change| change.seq < before);
+    let has_more = changes.len() > count;
+    changes.truncate(count);
+    let next = changes.last().filter(|_| has_more).map(|change| change.seq);
+    Ok((changes, next))
+}
+
+fn with_diff(change: &ChangeView, left: &mut Duration) -> Value {
+    let mut value = view(change);
+    if let Value::Object(fields) = &mut value {
+        fields.remove("body_before");
+        let is_known = change.from == 0 || change.body_before.is_some();
+        let diff = (is_known && !left.is_zero()).then(|| {
+            let (old, new) = (change.body_before.as_deref(), change.body.as_deref());
+            let start = Instant::now();
+            let lines = diff(old.unwrap_or_default(), new.unwrap_or_default(), *left);
+            *left = left.saturating_sub(start.elapsed());
+            lines
+        });
+        fields.insert("diff".to_owned(), diff.into());
+    }
+    value
+}
+
+/// The lines of two texts, each behind `-` (only in the older), `+` (only in the newer) or a blank.
+/// After `time_max` the comparison is coarser.
+fn diff(old: &str, new: &str, time_max: Duration) -> Vec<String> {
+    let line = |change: similar::Change<&str>| {
+        let sign = match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => ' ',
+        };
+        format!("{sign}{}", change.value().trim_end_matches(['\r', '\n']))
+    };
+    let diff = TextDiff::configure().timeout(time_max).diff_lines(old, new);
+    diff.iter_all_changes().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_has_the_lines_of_both_texts() {
+        let diff = |old, new| diff(old, new, DIFF_TIME_MAX).join("|");
+        assert_eq!(diff("a\nb\n", "a\nc\n"), " a|-b|+c");
+        assert_eq!(diff("", "a"), "+a");
+        assert_eq!(diff("a\r\n", ""), "-a");
+    }
+}
