@@ -1,8 +1,10 @@
 //! The operator's view of the cluster: `stats cluster`, `config get cluster`.
 //!
 //! Here: one view, built from the control plane, the map, the transport and the node. Not here: its
-//! output (`write`), the words of operator commands (`words`), the traffic counters (`node`).
+//! output (`write`), the words of operator commands (`words`), the rule of a rolling restart
+//! (`proceed`), the traffic counters (`node`).
 
+mod proceed;
 mod words;
 mod write;
 
@@ -15,6 +17,7 @@ use cluster::map::{Map, MapNode, NodeState, PartitionEntry, clocks};
 use cluster::placement::COPIES_MAX;
 use control::{DiskState, MembershipState, Status};
 
+pub use proceed::not_safe_to_proceed;
 pub use words::{SETTINGS, WordsError, command_of, node_of, setting};
 pub use write::{Topic, write, write_config};
 

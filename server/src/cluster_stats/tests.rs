@@ -11,7 +11,7 @@ use protocol::ClusterVerb;
 
 use super::*;
 
-const LIFE: Incarnation = Incarnation(7);
+pub(super) const LIFE: Incarnation = Incarnation(7);
 
 fn description(host: &str, weight: u32, zone: &str) -> NodeDescription {
     NodeDescription {
@@ -23,11 +23,11 @@ fn description(host: &str, weight: u32, zone: &str) -> NodeDescription {
     }
 }
 
-fn apply(map: &mut Map, command: &MapCommand) -> MapAnswer {
+pub(super) fn apply(map: &mut Map, command: &MapCommand) -> MapAnswer {
     map.apply(command).expect("the command is good").0
 }
 
-fn step(map: &mut Map, partition: u16, transition: Transition) {
+pub(super) fn step(map: &mut Map, partition: u16, transition: Transition) {
     let partition = Partition(partition);
     let ver = map.entry(partition).expect("it is there").ver;
     let change = MapChange { partition, ver, transition };
@@ -35,8 +35,14 @@ fn step(map: &mut Map, partition: u16, transition: Transition) {
     assert_eq!(answer, MapAnswer::Changes(vec![Ok(())]), "{transition:?}");
 }
 
-fn placement(bits: u8) -> Placement {
+pub(super) fn placement(bits: u8) -> Placement {
     Placement::new(Scheme::Ketama, bits).expect("few partitions")
+}
+
+/// Registers a node of weight 1.
+pub(super) fn joined(map: &mut Map, at: u128, host: &str) {
+    let description = description(host, 1, "");
+    apply(map, &MapCommand::Register { node_uuid: at, incarnation: LIFE, description });
 }
 
 /// Builds a map: n1 and n2 are active, n3 is dead, n4 is a witness. p0 is fine, p1 is being handed
@@ -78,7 +84,7 @@ fn map() -> Map {
     map
 }
 
-fn status(map: &Map) -> Status {
+pub(super) fn status(map: &Map) -> Status {
     let membership = Membership { cluster: 0x00C0_FFEE, node: NodeId(1), is_founder: true };
     let report = |node, ago| NodeReport {
         node: NodeId(node),

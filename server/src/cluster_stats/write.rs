@@ -11,7 +11,7 @@ use cluster::map::NodeState;
 
 use super::{
     ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, membership_word, millis,
-    state_word,
+    not_safe_to_proceed, state_word,
 };
 use crate::config::listen::host_and_port;
 use crate::limits::map_text::entries;
@@ -144,6 +144,9 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let not_ready = view.not_ready();
     lines.stat("ready", yes(not_ready.is_none()));
     lines.stat("not_ready", not_ready.unwrap_or("-"));
+    let not_safe = not_safe_to_proceed(view);
+    lines.stat("safe_to_proceed", yes(not_safe.is_none()));
+    lines.stat("not_safe", not_safe.as_deref().unwrap_or("-"));
     lines.stat("leader", known(status.leader));
     lines.stat("voters", list(status.voters.iter().copied(), ","));
     lines.stat("raft_term", status.raft_term);
