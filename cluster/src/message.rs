@@ -1,7 +1,7 @@
 //! Control frames between nodes; encode stands beside decode.
 //!
 //! Here: all frames, and their header. Not here: the handshake (`handshake`), the fields of each
-//! frame (`control`, `tunnel`), their meaning (`control`, `server`), operations and records, which
+//! frame (`control`, `query`, `tunnel`), their meaning (`control`, `server`), operations and records, which
 //! data links carry (`frames`), sockets (`server`).
 //!
 //! ```text
@@ -14,6 +14,7 @@
 
 pub mod control;
 pub mod handshake;
+pub mod query;
 pub mod tunnel;
 
 mod codec;
@@ -24,12 +25,13 @@ use crate::id::NodeId;
 use codec::{FrameReader, FrameWriter};
 use control::ControlCall;
 use handshake::{CloseReason, Hello, Proof};
+use query::{QUERY_VERSION, QueryFrame};
 use tunnel::TunnelFrame;
 
 /// The oldest version of the control link protocol that we speak.
 pub const VERSION_MIN: u16 = 1;
 /// The newest version that we speak.
-pub const VERSION_MAX: u16 = 1;
+pub const VERSION_MAX: u16 = 2;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;
@@ -75,6 +77,10 @@ pub enum Frame {
     Pong(u64),
     /// A part of a data link's tunneled connection; only within a [`Frame::Relay`].
     Tunnel(TunnelFrame),
+    /// Asks a node for what it has seen; since version 2.
+    Query(QueryFrame),
+    /// The reply to a [`Frame::Query`]; since version 2.
+    QueryReply(QueryFrame),
     /// Carries a frame through a third node, because the link between its sender and its receiver
     /// is broken. The node between forwards the frame unchanged.
     Relay {
@@ -128,12 +134,25 @@ const PING: u8 = 10;
 const PONG: u8 = 11;
 const RELAY: u8 = 12;
 const TUNNEL: u8 = 13;
+const QUERY: u8 = 14;
+const QUERY_REPLY: u8 = 15;
 
 impl Frame {
     /// Whether a node may relay this frame to another one.
     #[must_use]
     pub fn may_be_relayed(&self) -> bool {
         may_be_relayed(self.type_byte())
+    }
+
+    /// The oldest version of a link that may carry the frame: a peer of an older version would end
+    /// the link.
+    #[must_use]
+    pub fn version_min(&self) -> u16 {
+        match self {
+            Self::Query(_) | Self::QueryReply(_) => QUERY_VERSION,
+            Self::Relay { frame, .. } => frame.version_min(),
+            _ => VERSION_MIN,
+        }
     }
 
     fn type_byte(&self) -> u8 {
@@ -146,6 +165,8 @@ impl Frame {
             Self::Ping(_) => PING,
             Self::Pong(_) => PONG,
             Self::Tunnel(_) => TUNNEL,
+            Self::Query(_) => QUERY,
+            Self::QueryReply(_) => QUERY_REPLY,
             Self::Relay { .. } => RELAY,
         }
     }
@@ -182,6 +203,7 @@ impl Frame {
             Self::Call(call) | Self::Answer(call) => call.encode(writer),
             Self::Ping(number) | Self::Pong(number) => writer.number(*number),
             Self::Tunnel(tunnel) => tunnel.encode(writer),
+            Self::Query(query) | Self::QueryReply(query) => query.encode(writer),
             Self::Relay { from, to, frame } => {
                 writer.check(frame.may_be_relayed(), "relayed frame");
                 writer.number(from.0);
@@ -228,6 +250,8 @@ fn body(kind: u8, reader: &mut FrameReader) -> Result<Frame, MessageError> {
         PING => Frame::Ping(reader.number()?),
         PONG => Frame::Pong(reader.number()?),
         TUNNEL => Frame::Tunnel(TunnelFrame::decode(reader)?),
+        QUERY => Frame::Query(QueryFrame::decode(reader)?),
+        QUERY_REPLY => Frame::QueryReply(QueryFrame::decode(reader)?),
         RELAY => {
             let (from, to) = (NodeId(reader.small()?), NodeId(reader.small()?));
             let kind = reader.byte()?;

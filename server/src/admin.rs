@@ -1,8 +1,10 @@
 //! The admin listener of a running server: binding it, and the thread on which it answers.
 //!
 //! Here: the settings' files, the thread, the reload of tokens. Not here: its answers (`host`), the
-//! metrics (`metrics`, `memcached`), HTTP itself (the package `tollgate-http`).
+//! metrics (`metrics`, `memcached`), hot keys of all nodes (`cluster_query`), HTTP itself (the
+//! package `tollgate-http`).
 
+mod cluster_query;
 mod explain;
 mod host;
 mod limits;
@@ -23,6 +25,7 @@ use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::pem;
 use tollgate_http::{Access, AdminHost, AdminListener, TlsError, TlsSettings, Tokens, TokensError};
 
+pub(crate) use self::cluster_query::ObservedAnswers;
 pub(crate) use self::host::ServerHost;
 use crate::config::{HttpConfig, HttpTls};
 use crate::files;

@@ -11,7 +11,8 @@
 //! - `inbox`: events for a worker. `inbound`: control frames of other nodes. `clocks`: the offsets
 //!   of their clocks. `reachability` and `paths`: how frames reach them. `links`: the connections
 //!   of the workers. `link_cache`: a worker's cache of them.
-//! - `operator`: commands of operators. `setup`, `lifecycle`: the node's tasks from start to end.
+//! - `operator`: commands of operators. `query`: queries of all nodes. `setup`, `lifecycle`: the
+//!   node's tasks from start to end.
 //!   `ticks`: their clock. `leave`: the way out of the cluster. `events`: log lines about other
 //!   nodes.
 //!
@@ -46,6 +47,8 @@ mod own_holds;
 mod paths;
 pub(crate) mod pending;
 mod policy_share;
+#[allow(dead_code, reason = "the observer will ask and answer")]
+pub(crate) mod query;
 mod reachability;
 pub(crate) mod replicas;
 pub(crate) mod reply_queue;
@@ -177,6 +180,7 @@ pub(crate) struct Node {
     local: Mutex<LocalCounts>,
     calls: Mutex<inbound::PendingCalls>,
     clocks: Mutex<clocks::Clocks>,
+    queries: query::Queries,
     /// The runtime of its tasks.
     runtime: OnceLock<Handle>,
     pub(crate) metrics: RouterMetrics,
@@ -224,6 +228,7 @@ impl Node {
             local,
             calls: Mutex::default(),
             clocks: Mutex::default(),
+            queries: query::Queries::default(),
             runtime: OnceLock::new(),
             metrics: RouterMetrics::default(),
             has_stopped: AtomicBool::new(false),

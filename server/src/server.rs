@@ -22,7 +22,7 @@ pub use self::error::ServerError;
 pub(crate) use self::housekeeping::run_housekeeping_until_stopped;
 use self::observer::ObserverThread;
 use self::signals::{Handled, Signals, WatchedFiles, handle_signals};
-use crate::admin::{BoundAdmin, ServerHost};
+use crate::admin::{BoundAdmin, ObservedAnswers, ServerHost};
 use crate::config::Config;
 use crate::files;
 use crate::io::worker;
@@ -150,6 +150,9 @@ impl Server {
         let host = Arc::new(ServerHost::new(Arc::clone(&service), node.clone()));
         // First: a probe may ask while the snapshot is read.
         let admin = admin.map(|admin| admin.start(Arc::clone(&host))).transpose()?;
+        if let Some(node) = &node {
+            node.set_query_answers(Arc::new(ObservedAnswers(Arc::clone(&service))));
+        }
         let observer = ObserverThread::start(&service, random_seeds()?)?;
         keeper::restore(&service).map_err(ServerError::SnapshotPlace)?;
         let keeper = Keeper::start(&service)?;

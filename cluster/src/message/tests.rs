@@ -5,6 +5,7 @@ use proptest::option;
 use proptest::prelude::*;
 
 use super::handshake::{DATA_LINKS_MAX, DataLinkId, NONCE_BYTES, Side, common_version, data_links};
+use super::query::QUERY_BYTES_MAX;
 use super::tunnel::{TunnelEnd, TunnelEvent, TunnelFrame};
 use super::*;
 use crate::id::{Incarnation, NodeId};
@@ -71,6 +72,10 @@ fn tunnel() -> impl Strategy<Value = TunnelFrame> {
         .prop_map(|(index, number, event)| TunnelFrame { id: DataLinkId { index, number }, event })
 }
 
+fn query() -> impl Strategy<Value = QueryFrame> {
+    (number(), bytes()).prop_map(|(id, body)| QueryFrame { id, body })
+}
+
 fn plain_frame() -> impl Strategy<Value = Frame> {
     let call = || {
         (number(), number(), bytes()).prop_map(|(id, wall_ns, rpc)| ControlCall {
@@ -88,6 +93,8 @@ fn plain_frame() -> impl Strategy<Value = Frame> {
         number().prop_map(Frame::Ping),
         number().prop_map(Frame::Pong),
         tunnel().prop_map(Frame::Tunnel),
+        query().prop_map(Frame::Query),
+        query().prop_map(Frame::QueryReply),
     ]
 }
 
@@ -103,6 +110,37 @@ fn relay_within_a_relay_is_refused() {
     }
     let wire = [4, 0, 0, 0, RELAY, 1, 2, RELAY];
     assert_eq!(decoded(&wire), Err(MessageError::Range("relayed frame")));
+}
+
+#[test]
+fn query_is_bounded_at_both_ends() {
+    let query = |bytes| Frame::Query(QueryFrame { id: 1, body: vec![7; bytes].into() });
+    let longest = encoded(&query(QUERY_BYTES_MAX));
+    assert_eq!(decoded(&longest), Ok(DecodedFrame::Frame(query(QUERY_BYTES_MAX))));
+    let mut wire = BytesMut::new();
+    let fault = query(QUERY_BYTES_MAX + 1).encode(FrameBounds::default(), &mut wire);
+    assert_eq!((fault, wire.len()), (Err(MessageError::Range("query")), 0));
+    // The longest body and a byte more: 65537 as a varint has three bytes, as 65536 has.
+    let mut longer = longest;
+    longer.extend_from_slice(&[7]);
+    let length = (longer.len() - 4) as u32;
+    longer[..4].copy_from_slice(&length.to_le_bytes());
+    longer[6] += 1;
+    assert_eq!(decoded(&longer), Err(MessageError::Range("query")));
+}
+
+#[test]
+fn queries_need_a_link_of_version_two() {
+    let query = || Frame::Query(QueryFrame { id: 1, body: Bytes::new() });
+    let reply = Frame::QueryReply(QueryFrame { id: 1, body: Bytes::new() });
+    let relayed = Frame::Relay { from: NodeId(1), to: NodeId(2), frame: Box::new(query()) };
+    for frame in [query(), reply, relayed] {
+        assert_eq!(frame.version_min(), 2, "{frame:?}");
+    }
+    for frame in [a_call(), Frame::Ping(1)] {
+        assert_eq!(frame.version_min(), 1, "{frame:?}");
+    }
+    assert!((VERSION_MIN..=VERSION_MAX).contains(&2));
 }
 
 fn encoded(frame: &Frame) -> BytesMut {
@@ -238,7 +276,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused_or_encodes_to_itself(kind in 0..16_u8, body in vec(any::<u8>(), 0..100)) {
+    fn garbage_is_refused_or_encodes_to_itself(kind in 0..18_u8, body in vec(any::<u8>(), 0..100)) {
         let mut wire = (body.len() as u32 + 1).to_le_bytes().to_vec();
         wire.push(kind);
         wire.extend(body);

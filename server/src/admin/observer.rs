@@ -7,6 +7,7 @@ use tollgate_http::{
     TailStream, TryResult,
 };
 
+use super::cluster_query;
 use super::host::ServerHost;
 
 impl Observer for ServerHost {
@@ -15,10 +16,16 @@ impl Observer for ServerHost {
         kind: HotKind,
         limit: Option<String>,
         count: usize,
-        _scope: Scope,
+        scope: Scope,
     ) -> Answer<'_, HotKeys> {
-        let keys = self.service().observatory().hot_keys(kind, limit.as_deref(), count);
-        Box::pin(async { Ok(keys) })
+        Box::pin(async move {
+            match (&self.node, scope) {
+                (Some(node), Scope::Cluster) => {
+                    cluster_query::hot_keys(node, self.service(), kind, limit, count).await
+                }
+                _ => Ok(self.service().observatory().hot_keys(kind, limit.as_deref(), count)),
+            }
+        })
     }
 
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport> {

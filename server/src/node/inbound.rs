@@ -48,7 +48,7 @@ struct PendingCall {
 }
 
 impl PendingCalls {
-    fn open(
+    pub(super) fn open(
         &mut self,
         peer_addr: PeerAddr,
         sent_ns: u64,
@@ -80,9 +80,15 @@ impl PendingCalls {
 }
 
 /// Removes a call when its caller stops waiting.
-struct CallGuard {
+pub(super) struct CallGuard {
     node: Arc<Node>,
     id: u64,
+}
+
+impl CallGuard {
+    pub(super) fn new(node: Arc<Node>, id: u64) -> Self {
+        Self { node, id }
+    }
 }
 
 impl Drop for CallGuard {
@@ -118,7 +124,7 @@ impl ControlTransport for PeerClient {
             Some(to) => node.paths.send_or(node.me().0, to, &sender, frame),
             None => sender.send(frame),
         };
-        let waits = CallGuard { node, id };
+        let waits = CallGuard::new(node, id);
         Box::pin(async move {
             let _waits = waits;
             if sent.is_err() {
@@ -237,6 +243,13 @@ impl PeerHandler {
                     self.note_clock(source.node, &call);
                 }
                 node.calls.lock().end(call.id, Ok(own_bytes(&call.rpc)));
+            }
+            Frame::Query(query) if source.is_known => {
+                let way = source.return_path(node.me().0);
+                node.answer_query(&query, move |reply| way.send(Frame::QueryReply(reply)));
+            }
+            Frame::QueryReply(reply) if source.is_known => {
+                node.calls.lock().end(reply.id, Ok(own_bytes(&reply.body)));
             }
             // The transport sends and answers the pings of its own links.
             Frame::Ping(number) if source.is_relayed() => {

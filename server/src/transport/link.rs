@@ -263,6 +263,12 @@ impl TransportLink {
             && let Some(frame) = self.taken.pop_front()
         {
             self.room.add(FrameClass::of(&frame), weight(&frame));
+            if frame.version_min() > self.peer.version {
+                // The peer would end the link. The sender waits for an answer in vain, as for one
+                // of a silent node.
+                self.outbox.metrics().unsendable.fetch_add(1, Relaxed);
+                continue;
+            }
             match frame.encode(self.bounds, &mut self.output) {
                 Ok(()) => frames += 1,
                 Err(fault) => {

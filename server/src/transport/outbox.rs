@@ -40,6 +40,8 @@ impl FrameClass {
             | Frame::Farewell(_)
             | Frame::Call(_)
             | Frame::Answer(_)
+            | Frame::Query(_)
+            | Frame::QueryReply(_)
             | Frame::Ping(_)
             | Frame::Pong(_) => Self::Control,
         }
@@ -265,6 +267,7 @@ fn wake(waker: Option<Waker>) {
 pub(super) fn weight(frame: &Frame) -> usize {
     let variable = match frame {
         Frame::Call(call) | Frame::Answer(call) => call.rpc.len(),
+        Frame::Query(query) | Frame::QueryReply(query) => query.body.len(),
         Frame::Relay { frame, .. } => weight(frame),
         Frame::Tunnel(TunnelFrame { event: TunnelEvent::Bytes { bytes, .. }, .. }) => bytes.len(),
         Frame::Hello(_)
