@@ -1,17 +1,20 @@
 //! Single keys, nodes and settings, as the admin listener reads and changes them.
 
 use std::fmt::Display;
+use std::sync::atomic::Ordering;
 
+use cluster::map::NodeState;
+use control::MembershipState;
 use tollgate_http::{
-    Actor, Answer, Check, ExplainView, NodeView, NodesView, Observer as _, Operator, ServerStatus,
-    ServiceError,
+    Actor, AdminHost as _, Answer, Check, ExplainView, NodeView, NodesView, Observer as _,
+    Operator, ServerStatus, ServiceError,
 };
 
 use super::explain::{check_key, text};
 use super::host::ServerHost;
 use crate::AUDIT;
-use crate::cluster_stats::{ClusterView, membership_word};
-use control::MembershipState;
+use crate::cluster_stats::{ClusterView, NodeRow, membership_word, not_safe_to_proceed};
+use crate::config::KeyDisplay;
 
 /// Highest level of `verbosity`.
 const LOG_LEVEL_MAX: u32 = 4;
@@ -51,14 +54,13 @@ impl ServerHost {
         if let Some(fault) = self.service.limits().fault() {
             faults.push(format!("The last limits are not in force: {fault}"));
         }
-        let checks = tollgate_http::AdminHost::readiness(self);
-        for Check { name, fault } in checks {
+        for Check { name, fault } in self.readiness() {
             if let Some(fault) = fault {
                 faults.push(format!("Not ready ({name}): {fault}"));
             }
         }
         let failed = &self.service.snapshots().failed;
-        let failed = failed.load(std::sync::atomic::Ordering::Relaxed);
+        let failed = failed.load(Ordering::Relaxed);
         if failed > 0 {
             faults.push(format!("Snapshots that could not be saved since the start: {failed}"));
         }
@@ -83,7 +85,7 @@ fn cluster_faults(view: &ClusterView<'_>) -> Vec<String> {
         faults.push(format!("Partitions with fewer copies than wanted: {count}"));
     }
     for row in &view.nodes {
-        if row.node.state == cluster::map::NodeState::Dead {
+        if row.node.state == NodeState::Dead {
             let name = &row.node.description.ring_name;
             faults.push(format!("Node n{} ({name}) is dead", row.id.0));
         }
@@ -109,7 +111,7 @@ fn audit(actor: &Actor, what: &str, result: &dyn Display) {
 }
 
 fn nodes_view(view: &ClusterView<'_>) -> NodesView {
-    let node = |row: &crate::cluster_stats::NodeRow<'_>| NodeView {
+    let node = |row: &NodeRow<'_>| NodeView {
         id: format!("n{}", row.id.0),
         ring_name: row.node.description.ring_name.clone(),
         client_address: row.node.description.client_address.clone(),
@@ -139,7 +141,7 @@ fn nodes_view(view: &ClusterView<'_>) -> NodesView {
             ("replicas".to_owned(), settings.replicas.to_string()),
             ("lost_after".to_owned(), lost_after.unwrap_or_else(|| "never".to_owned())),
         ],
-        not_safe: view.not_ready().map(str::to_owned),
+        not_safe: not_safe_to_proceed(view),
     }
 }
 
@@ -179,7 +181,7 @@ impl Operator for ServerHost {
             requests_per_s_minute,
             denied_per_s_minute,
             faults: self.faults(),
-            keys_hashed: false,
+            keys_hashed: service.config().key_display == KeyDisplay::Hashed,
         }
     }
 
