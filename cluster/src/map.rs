@@ -14,6 +14,7 @@ pub mod delta;
 mod transition;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
 use crate::placement::{COPIES_MAX, Member, NODES_MAX, PartitionOwners, Placement};
 use crate::route::Route;
 
-pub use command::{MapAnswer, MapCommand, MapRefusal, Transition};
+pub use command::{MapAnswer, MapCommand, MapRefusal, Put, Transition};
 pub use delta::{Delta, Deltas, Since};
 
 /// The longest address or ring name of a node, in bytes: a DNS name has 253, a colon with a port
@@ -29,12 +30,21 @@ pub use delta::{Delta, Deltas, Since};
 pub const ADDRESS_BYTES_MAX: usize = 260;
 /// The longest name of a zone, a limit or a setting, in bytes.
 pub const NAME_BYTES_MAX: usize = 250;
-/// The longest body of a limit, in bytes.
+/// The longest body of a limit before feature version [`RECORDS_VERSION`], in bytes.
 pub const BODY_BYTES_MAX: usize = 32_768;
 /// The most bytes of the bodies of all limits: the map is sent and stored as a whole.
 pub const LIMITS_BYTES_MAX: usize = 64 << 20;
 /// The most limits.
 pub const LIMITS_MAX: usize = 10_000;
+/// The most records: limits, and the server's other records.
+pub const RECORDS_MAX: usize = 32_768;
+/// The longest body of a record, in bytes: a change in the history has a limit's text as JSON.
+pub const RECORD_BYTES_MAX: usize = 81_920;
+/// The feature version from which on the map has other records than limits, and takes
+/// [`MapCommand::Change`].
+pub const RECORDS_VERSION: u32 = 2;
+/// The first byte of the names of records that are no limits.
+pub const OWN_NAME: char = '@';
 /// The greatest weight of a node.
 pub const WEIGHT_MAX: u32 = 1 << 20;
 /// The greatest term: a term is the upper part of a cas unique, 24 bits.
@@ -47,7 +57,8 @@ pub struct Map {
     head: Option<MapHeader>,
     settings: Settings,
     nodes: BTreeMap<NodeId, MapNode>,
-    limits: BTreeMap<String, MapLimit>,
+    /// Shared, so that the copies of the map that a failover makes do not copy the limits.
+    limits: Arc<BTreeMap<String, MapLimit>>,
     partitions: Vec<PartitionEntry>,
 }
 
@@ -124,7 +135,8 @@ pub struct MapNode {
     pub description: NodeDescription,
 }
 
-/// A limit. Only the server interprets its body.
+/// A limit, or another record of the server's whose name begins with `@`. Only the server
+/// interprets its body.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MapLimit {
     /// Grows with each change.
@@ -205,7 +217,7 @@ impl Map {
         &self.nodes
     }
 
-    /// All limits by name.
+    /// All limits and other records by name.
     #[must_use]
     pub fn limits(&self) -> &BTreeMap<String, MapLimit> {
         &self.limits
@@ -276,7 +288,7 @@ impl Map {
             (self.partitions.len() == partitions, "there is an entry for each partition"),
             (self.head.is_some() || self.nodes.is_empty(), "nodes follow the creation"),
             (self.nodes.len() <= NODES_MAX, "nodes are bounded"),
-            (self.limits.len() <= LIMITS_MAX, "limits are bounded"),
+            (self.limits.len() <= RECORDS_MAX, "records are bounded"),
             (
                 (1..=COPIES_MAX).contains(&usize::from(self.settings.replicas)),
                 "the wanted copies can be had",

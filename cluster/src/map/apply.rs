@@ -4,12 +4,14 @@
 //! (`transition`), and whether the command is useful (`controller`).
 
 use super::command::{
-    FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapCommand, MapRefusal, Setting, YES,
+    FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapAnswer, MapCommand, MapRefusal, PUTS_BYTES_MAX,
+    PUTS_MAX, Put, Setting, YES,
 };
 use super::delta::{Delta, DeltaItem};
 use super::{
     ADDRESS_BYTES_MAX, BODY_BYTES_MAX, LIMITS_BYTES_MAX, LIMITS_MAX, Map, MapHeader, MapLimit,
-    MapNode, NAME_BYTES_MAX, NodeDescription, NodeState, WEIGHT_MAX,
+    MapNode, NAME_BYTES_MAX, NodeDescription, NodeState, OWN_NAME, RECORD_BYTES_MAX, RECORDS_MAX,
+    RECORDS_VERSION, WEIGHT_MAX,
 };
 use crate::id::{Incarnation, NodeId};
 use crate::placement::{COPIES_MAX, NODES_MAX};
@@ -66,8 +68,10 @@ impl Map {
             MapCommand::Forget(id, incarnation) => self.forget(*id, *incarnation)?,
             MapCommand::Partitions(changes) => return self.change_partitions(changes),
             MapCommand::PutLimit { name, version, body } => {
-                self.put_limit(name, *version, body.as_ref())?
+                let put = Put { name: name.clone(), version: *version, body: body.clone() };
+                self.put_limit(&put)?
             }
+            MapCommand::Change(puts) => self.change_records(puts)?,
             MapCommand::Set(setting) => self.set(setting)?,
         };
         Ok((MapAnswer::Done, items))
@@ -155,33 +159,86 @@ impl Map {
         self.partitions.iter().any(|entry| entry.copies().any(|copy| copy.node == id))
     }
 
-    fn put_limit(
-        &self,
-        name: &str,
-        version: u64,
-        body: Option<&Vec<u8>>,
-    ) -> Result<Vec<DeltaItem>, MapRefusal> {
-        let present = self.limits.get(name);
-        if present.map_or(0, |limit| limit.version) != version {
-            return Err(MapRefusal::OtherVersion(version));
+    /// The bounds that all nodes of the cluster know: bytes of a body, limits, all records.
+    fn record_bounds(&self) -> (usize, usize, usize) {
+        if self.settings.version >= RECORDS_VERSION {
+            (RECORD_BYTES_MAX, LIMITS_MAX, RECORDS_MAX)
+        } else {
+            (BODY_BYTES_MAX, LIMITS_MAX, LIMITS_MAX)
         }
-        let too_long = body.is_some_and(|body| body.len() > BODY_BYTES_MAX);
-        let too_many = present.is_none() && self.limits.len() >= LIMITS_MAX;
-        let length = |limit: &MapLimit| limit.body.len();
-        let others: usize =
-            self.limits.values().map(length).sum::<usize>() - present.map_or(0, length);
-        let too_many = too_many || others + body.map_or(0, Vec::len) > LIMITS_BYTES_MAX;
-        if too_long || too_many || !is_name(name) {
+    }
+
+    fn put_limit(&self, put: &Put) -> Result<Vec<DeltaItem>, MapRefusal> {
+        if self.settings.version >= RECORDS_VERSION && put.name.starts_with(OWN_NAME) {
             return Err(MapRefusal::OutOfBounds);
         }
-        if body.is_none() && present.is_none() {
-            return Ok(Vec::new());
+        self.put(std::slice::from_ref(put))
+    }
+
+    fn change_records(&self, puts: &[Put]) -> Result<Vec<DeltaItem>, MapRefusal> {
+        if self.settings.version < RECORDS_VERSION {
+            return Err(MapRefusal::BeingUpdated);
         }
-        // A limit that replaces a removed one must not reuse its versions, so versions continue
-        // from the map's own.
-        let next = version.max(self.ver).checked_add(1).ok_or(MapRefusal::UsedUp)?;
-        let limit = body.map(|body| MapLimit { version: next, body: body.clone() });
-        Ok(vec![DeltaItem::Limit(name.to_owned(), limit)])
+        let bytes = |put: &Put| put.name.len() + put.body.as_ref().map_or(0, Vec::len);
+        if puts.len() > PUTS_MAX || puts.iter().map(bytes).sum::<usize>() > PUTS_BYTES_MAX {
+            return Err(MapRefusal::OutOfBounds);
+        }
+        let mut names: Vec<&str> = puts.iter().map(|put| put.name.as_str()).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(MapRefusal::OutOfBounds);
+        }
+        self.put(puts)
+    }
+
+    /// Puts records of different names: all, or none.
+    fn put(&self, puts: &[Put]) -> Result<Vec<DeltaItem>, MapRefusal> {
+        let (body_bytes_max, limits_max, records_max) = self.record_bounds();
+        let is_limit = |name: &str| !name.starts_with(OWN_NAME);
+        let (mut items, mut added, mut added_limits) = (Vec::new(), 0_usize, 0_usize);
+        let (mut removed, mut removed_limits) = (0_usize, 0_usize);
+        let (mut bytes_before, mut bytes_after, mut grows) = (0, 0, false);
+        for Put { name, version, body } in puts {
+            let present = self.limits.get(name);
+            if present.map_or(0, |record| record.version) != *version {
+                return Err(MapRefusal::OtherVersion(*version));
+            }
+            let length = body.as_ref().map_or(0, Vec::len);
+            if length > body_bytes_max || !is_name(name) {
+                return Err(MapRefusal::OutOfBounds);
+            }
+            let is_new = present.is_none() && body.is_some();
+            added += usize::from(is_new);
+            added_limits += usize::from(is_new && is_limit(name));
+            let is_gone = present.is_some() && body.is_none();
+            removed += usize::from(is_gone);
+            removed_limits += usize::from(is_gone && is_limit(name));
+            bytes_before += present.map_or(0, |record| record.body.len());
+            bytes_after += length;
+            grows |= body.is_some();
+            if body.is_none() && present.is_none() {
+                continue;
+            }
+            // A limit that replaces a removed one must not reuse its versions, so versions continue
+            // from the map's own.
+            let next = (*version).max(self.ver).checked_add(1).ok_or(MapRefusal::UsedUp)?;
+            let record = body.as_ref().map(|body| MapLimit { version: next, body: body.clone() });
+            items.push(DeltaItem::Limit(name.clone(), record));
+        }
+        let lengths = self.limits.values().map(|record| record.body.len());
+        let bytes = lengths.sum::<usize>() - bytes_before + bytes_after;
+        let records = self.limits.len() + added - removed;
+        let is_many_limits = added_limits > 0 && {
+            let limits = self.limits.keys().filter(|name| is_limit(name)).count();
+            limits + added_limits - removed_limits > limits_max
+        };
+        if (added > 0 && records > records_max)
+            || is_many_limits
+            || (grows && bytes > LIMITS_BYTES_MAX)
+        {
+            return Err(MapRefusal::OutOfBounds);
+        }
+        Ok(items)
     }
 
     fn set(&self, setting: &Setting) -> Result<Vec<DeltaItem>, MapRefusal> {

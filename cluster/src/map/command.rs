@@ -21,6 +21,11 @@ pub const LOST_AFTER_MS_MAX: u64 = u32::MAX as u64 * 1000;
 /// The most partitions of one command.
 pub const CHANGES_MAX: usize = 256;
 
+/// The most records of one [`Put`] list, all of which are put or none.
+pub const PUTS_MAX: usize = 256;
+/// The most bytes of names and bodies in such a list.
+pub const PUTS_BYTES_MAX: usize = 1 << 20;
+
 /// An entry of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum MapCommand {
@@ -63,6 +68,20 @@ pub enum MapCommand {
     },
     /// Changes a setting of the whole cluster.
     Set(Setting),
+    /// Puts records: all of them, or none. From feature version
+    /// [`RECORDS_VERSION`](super::RECORDS_VERSION) on; an older node cannot read it.
+    Change(Vec<Put>),
+}
+
+/// A new state of a record: a limit, or another text that the server keeps beside the limits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Put {
+    /// The record's name.
+    pub name: String,
+    /// The version to replace; 0 if there is no record of this name.
+    pub version: u64,
+    /// The new body; none removes the record.
+    pub body: Option<Vec<u8>>,
 }
 
 /// A change of a setting.
@@ -208,4 +227,7 @@ pub enum MapRefusal {
     /// The node runs at another address: its data directory was copied.
     #[error("the node of this data directory runs somewhere else")]
     RunsElsewhere,
+    /// Some nodes may not know the command yet.
+    #[error("the cluster is being updated")]
+    BeingUpdated,
 }

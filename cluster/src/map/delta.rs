@@ -7,6 +7,7 @@
 //! without knowing a rule.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +40,7 @@ pub enum DeltaItem {
     Settings(Settings),
     /// A node.
     Node(NodeId, Option<MapNode>),
-    /// A limit.
+    /// A limit or another record.
     Limit(String, Option<MapLimit>),
     /// A partition.
     Partition(Partition, PartitionEntry),
@@ -99,8 +100,12 @@ impl Map {
                 DeltaItem::Settings(settings) => self.settings = settings,
                 DeltaItem::Node(id, Some(node)) => drop(self.nodes.insert(id, node)),
                 DeltaItem::Node(id, None) => drop(self.nodes.remove(&id)),
-                DeltaItem::Limit(name, Some(limit)) => drop(self.limits.insert(name, limit)),
-                DeltaItem::Limit(name, None) => drop(self.limits.remove(&name)),
+                DeltaItem::Limit(name, Some(limit)) => {
+                    drop(Arc::make_mut(&mut self.limits).insert(name, limit));
+                }
+                DeltaItem::Limit(name, None) => {
+                    drop(Arc::make_mut(&mut self.limits).remove(&name));
+                }
                 DeltaItem::Partition(partition, entry) => {
                     if let Some(place) = self.partitions.get_mut(partition.index()) {
                         *place = entry;

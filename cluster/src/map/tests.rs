@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
-use super::command::{FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapChange, Setting, YES};
+use super::command::{FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapChange, PUTS_MAX, Setting, YES};
 use super::controller::{self, ControllerInput, MOVES_MAX};
 use super::*;
 use crate::placement::Scheme;
@@ -244,6 +244,57 @@ fn a_limit_is_replaced_by_version() {
     let version = map.limits()["login"].version;
     done(&mut map, &put(version, Some(&long[2..])));
     done(&mut map, &more);
+}
+
+#[test]
+fn records_change_together_from_version_2_on() {
+    let mut map = created(Scheme::Ketama, 0);
+    let put =
+        |name: &str, version, body: Option<Vec<u8>>| Put { name: name.to_owned(), version, body };
+    let some = |bytes: usize| Some(vec![b'x'; bytes]);
+    let change = |puts: &[Put]| MapCommand::Change(puts.to_vec());
+    let two = [put("a", 0, some(1)), put("@c/1", 0, some(2))];
+    assert_eq!(map.apply(&change(&two)), Err(MapRefusal::BeingUpdated));
+    done(&mut map, &MapCommand::Set(Setting::Version(RECORDS_VERSION)));
+    done(&mut map, &change(&two));
+    let version = map.limits()["a"].version;
+    assert_eq!(map.limits()["@c/1"].version, version, "a change has one version");
+    let before = map.clone();
+    for refused in [
+        vec![put("a", version, some(3)), put("@c/1", version + 1, some(3))],
+        vec![put("a", version, some(3)), put("a", version, some(4))],
+        vec![put("a", version, some(3)), put("b", 0, some(RECORD_BYTES_MAX + 1))],
+        vec![put("a", version, some(3)), put(&"n".repeat(NAME_BYTES_MAX + 1), 0, some(1))],
+        (0..=PUTS_MAX).map(|n| put(&format!("n{n}"), 0, some(1))).collect(),
+        (0..13).map(|n| put(&format!("n{n}"), 0, some(RECORD_BYTES_MAX))).collect(),
+    ] {
+        assert!(map.apply(&MapCommand::Change(refused)).is_err());
+        assert_eq!(map, before);
+    }
+    // Single puts still work, but not of our own records.
+    let single = |name: &str, version| {
+        let (name, body) = (name.to_owned(), Some(vec![1]));
+        MapCommand::PutLimit { name, version, body }
+    };
+    done(&mut map, &single("a", version));
+    assert_eq!(map.apply(&single("@c/1", version)), Err(MapRefusal::OutOfBounds));
+    // Limits and other records are bounded separately.
+    let fill = |map: &mut Map, prefix: &str, count: usize| {
+        let names: Vec<String> = (0..count).map(|n| format!("{prefix}{n}")).collect();
+        for names in names.chunks(PUTS_MAX) {
+            let puts = names.iter().map(|name| put(name, 0, some(1))).collect();
+            done(map, &MapCommand::Change(puts));
+        }
+    };
+    fill(&mut map, "l", LIMITS_MAX - 1);
+    let more = |name| [put(name, 0, some(1))];
+    assert_eq!(map.apply(&change(&more("more"))), Err(MapRefusal::OutOfBounds));
+    let records = map.limits().len();
+    fill(&mut map, "@x", RECORDS_MAX - records);
+    assert_eq!(map.apply(&change(&more("@more"))), Err(MapRefusal::OutOfBounds));
+    let version = map.limits()["@x1"].version;
+    done(&mut map, &change(&[put("@x1", version, None), put("@more", 0, some(1))]));
+    map.check().expect("always");
 }
 
 #[test]
@@ -593,11 +644,43 @@ fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> MapCommand {
             version: u64::from(b),
             body: c.is_multiple_of(2).then(|| vec![c]),
         },
+        11 => MapCommand::Set(Setting::Version(u32::from(a % 4))),
+        12 => MapCommand::Change(puts(map, [a, b, c])),
         _ => {
             let changes = [(a, b), (b, c), (c, a)].map(|(x, y)| change(map, x, y, incarnation, id));
             MapCommand::Partitions(changes.to_vec())
         }
     }
+}
+
+/// Makes puts, most of them of the present versions.
+fn puts(map: &Map, draws: [u8; 3]) -> Vec<Put> {
+    let put = |draw: u8| {
+        let name = ["limit0", "limit1", "@c/0", "@o/1"][usize::from(draw % 4)].to_owned();
+        let present = map.limits().get(&name).map_or(0, |record| record.version);
+        let version = present + u64::from(draw.is_multiple_of(16));
+        Put { name, version, body: (draw % 8 < 5).then(|| vec![draw]) }
+    };
+    draws[..=usize::from(draws[0] % 3)].iter().map(|draw| put(*draw)).collect()
+}
+
+/// A slow and plain twin of the rules of [`MapCommand::Change`], without bounds that these commands
+/// do not reach: the records after it, or `None` if it is refused.
+fn changed_records(before: &Map, puts: &[Put]) -> Option<BTreeMap<String, Vec<u8>>> {
+    let bodies = before.limits().iter().map(|(name, record)| (name.clone(), record.body.clone()));
+    let mut bodies: BTreeMap<String, Vec<u8>> = bodies.collect();
+    let mut seen = BTreeSet::new();
+    for Put { name, version, body } in puts {
+        let present = before.limits().get(name).map_or(0, |record| record.version);
+        if before.settings().version < 2 || present != *version || !seen.insert(name.clone()) {
+            return None;
+        }
+        match body {
+            Some(body) => drop(bodies.insert(name.clone(), body.clone())),
+            None => drop(bodies.remove(name)),
+        }
+    }
+    Some(bodies)
 }
 
 fn change(map: &Map, x: u8, y: u8, incarnation: Incarnation, id: NodeId) -> MapChange {
@@ -648,6 +731,19 @@ proptest! {
             let before = map.clone();
             let changed = map.apply(&command);
             map.check().expect("always");
+            if let MapCommand::Change(puts) = &command {
+                let expected = changed_records(&before, puts);
+                prop_assert_eq!(changed.is_ok(), expected.is_some(), "{:?}", command);
+                if let Some(expected) = expected {
+                    let bodies = map.limits().iter();
+                    let bodies = bodies.map(|(name, record)| (name.clone(), record.body.clone()));
+                    prop_assert_eq!(bodies.collect::<BTreeMap<_, _>>(), expected);
+                    let is_new = |record: &&MapLimit| record.version > before.ver();
+                    let changed = map.limits().values().filter(is_new).count();
+                    let put: Vec<_> = puts.iter().filter(|put| put.body.is_some()).collect();
+                    prop_assert_eq!(changed, put.len());
+                }
+            }
             if let Ok((_, Some(delta))) = changed {
                 prop_assert_eq!(map.ver(), before.ver() + 1);
                 let delta_again = Delta::decode(&delta.encode()).expect("our own");
