@@ -422,7 +422,7 @@ fn a_long_limit_is_in_force_or_refused() {
         let output = check(words);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(64), "{words:?}: {stderr}");
-        let reason = "and may have 32739: divide it into several limits";
+        let reason = "and may have 32768: divide it into several limits";
         assert!(stderr.contains(":1: the limit has ") && stderr.contains(reason), "{stderr}");
     }
 }

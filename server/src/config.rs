@@ -92,6 +92,8 @@ pub struct Config {
     pub auth_file: Option<PathBuf>,
     /// File of limits on keys (`--limits`).
     pub limits_file: Option<PathBuf>,
+    /// File of limits that change while the server runs (`--limits-store`).
+    pub limits_store: Option<PathBuf>,
     /// Whether clients may send `shutdown` and change the cluster (`-A`).
     pub shutdown_command: bool,
     /// Unix socket on which operators may change the cluster (`--admin-socket`).
@@ -304,6 +306,7 @@ impl Config {
             self.snapshot_file.as_mut(),
             self.auth_file.as_mut(),
             self.limits_file.as_mut(),
+            self.limits_store.as_mut(),
             self.pidfile.as_mut(),
             self.admin_socket.as_mut(),
             socket,

@@ -5,8 +5,9 @@
 //! `node` finds the owner of a key and holds copies, `commands` runs requests on items and limits,
 //! `runtime` is the state that all threads share, `observe` keeps hot keys and series, `shards` is
 //! the store behind its locks, `cli` and `config` are the operator's commands and the settings,
-//! `limits` finds the limit of a key, `transport` links nodes, `net` has sockets, clocks and
-//! randomness, `probe` takes samples. Only `net` names socket types and reads a clock.
+//! `limits` finds the limit of a key and changes limits, `records` stores them, `transport` links
+//! nodes, `net` has sockets, clocks and randomness, `probe` takes samples. Only `net` names socket
+//! types and reads a clock.
 
 pub mod admin;
 pub mod cli;
@@ -21,6 +22,7 @@ pub mod net;
 mod node;
 mod observe;
 mod probe;
+mod records;
 pub mod runtime;
 pub mod session;
 pub mod shards;

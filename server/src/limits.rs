@@ -34,7 +34,8 @@ pub use self::error::{LimitedKeyError, LimitsError};
 pub use self::explain::{ExplainedKey, Explanation};
 use self::index::PatternIndex;
 pub use self::matched::{LimitMatch, Parent, Parents};
-use self::overrides::Overrides;
+pub use self::overrides::{OverrideId, OverrideSource};
+use self::overrides::{OverrideKeys, Overrides};
 use self::pattern::{Captures, Pattern};
 use self::template::Template;
 use crate::files;
@@ -43,6 +44,7 @@ mod active;
 mod check;
 mod companion;
 mod counted_keys;
+pub(crate) mod date;
 mod error;
 mod explain;
 mod file;
@@ -50,11 +52,13 @@ mod index;
 pub mod map_text;
 mod matched;
 mod networks;
+mod override_tables;
 mod overrides;
 mod pattern;
 mod regex;
 mod regex_set;
 mod rules;
+pub(crate) mod service;
 mod shape;
 mod template;
 mod toml_writer;
@@ -79,8 +83,9 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LimitsError> {
 /// the maximum of `takem`.
 pub const PARENTS_MAX: usize = 15;
 
-/// All limits of a file, in file order. Immutable: a new file makes new `Limits`.
-#[derive(Debug, Default)]
+/// All limits of a file, in file order. Immutable: a new file makes new `Limits`, and so do new
+/// overrides, for which a copy is made that shares what is expensive to compile.
+#[derive(Debug, Clone, Default)]
 pub struct Limits {
     limits: Vec<Limit>,
     names: HashMap<Box<[u8]>, u32>,
@@ -91,7 +96,7 @@ pub struct Limits {
 }
 
 /// One `[[limit]]`.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Limit {
     index: u32,
     name: Box<str>,
@@ -241,6 +246,12 @@ impl Limits {
         }
     }
 
+    /// The other limit that takes all keys of an override of `limit`, if there is one.
+    fn taken_by(&self, limit: &Limit, keys: &OverrideKeys) -> Option<&Limit> {
+        let (OverrideKeys::Exact(key), None) = (keys, &limit.key) else { return None };
+        self.lookup(key).map(|(other, _)| other).filter(|other| other.index != limit.index)
+    }
+
     /// Finds the first limit in file order that matches `key`, with its captures.
     #[inline]
     fn lookup(&self, key: &[u8]) -> Option<(&Limit, Captures)> {
@@ -375,7 +386,7 @@ impl Limit {
 
     /// The override of a counted key: its index and its policy.
     #[inline]
-    fn overridden(&self, counted_key: &[u8]) -> Option<(usize, &Policy)> {
+    fn overridden(&self, counted_key: &[u8]) -> Option<(OverrideId, &Policy)> {
         self.overrides.as_ref()?.find(counted_key)
     }
 
@@ -396,7 +407,7 @@ impl Limit {
             }
         };
         let (overridden, policy) = match self.overridden(key) {
-            Some((index, policy)) => (Some(index), policy),
+            Some((id, policy)) => (Some(id), policy),
             None => (None, &self.policy),
         };
         Ok(LimitMatch { limit: self, policy, key, base, companion, overridden, captures })

@@ -161,8 +161,8 @@ fn filter(level: &str) -> EnvFilter {
     EnvFilter::new(format!("{level},{LIFE}=info,{AUDIT}=info,openraft={raft}"))
 }
 
-/// Logs to standard error. Lines of the targets [`LIFE`] and [`AUDIT`] pass at every level. The returned function
-/// changes the level, for the `verbosity` command.
+/// Logs to standard error. Lines of the targets [`LIFE`] and [`AUDIT`] pass at every level. The
+/// returned function changes the level, for the `verbosity` command.
 fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'static> {
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter(config.log_level.as_str()))

@@ -58,6 +58,7 @@ pub(crate) mod setup;
 pub(crate) mod state_machine;
 mod sub_request;
 mod ticks;
+mod updates;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -36,6 +36,7 @@ use crate::node::hand_over;
 use crate::node::leave::{self, LeaveOutcome};
 use crate::node::lifecycle;
 use crate::node::setup::{PeerListeners, Setup};
+use crate::records::FileRecords;
 use crate::runtime::auth::AuthFile;
 use crate::runtime::connections::HangUp;
 use crate::runtime::listeners::{BindError, bind_each};
@@ -87,7 +88,7 @@ impl Server {
         }
         let users = config.auth_file.as_deref().map(AuthFile::load).transpose()?;
         let files = WatchedFiles::now(&config);
-        let (mut limits, mut texts) = (Limits::default(), Vec::new());
+        let mut texts = Vec::new();
         match &config.limits_file {
             Some(path) if config.cluster.is_some() => {
                 let file = LimitText::load(path)?;
@@ -96,14 +97,13 @@ impl Server {
                 }
                 texts = file.limits;
             }
-            Some(path) => {
-                limits = Limits::load(path)?;
-                if let Some(warning) = limits.warning(path) {
-                    tracing::warn!("{warning}");
-                }
-            }
-            None => {}
+            Some(_) | None => {}
         }
+        let records = match (&config.cluster, &config.limits_store) {
+            (Some(_), _) => None,
+            (None, Some(path)) => Some(FileRecords::open(path)?),
+            (None, None) => Some(FileRecords::in_memory()),
+        };
         let listeners = bind_all(&config)?;
         let admin = config.http.as_ref().map(BoundAdmin::bind).transpose()?.flatten();
         let addresses: Vec<SocketAddr> =
@@ -118,7 +118,18 @@ impl Server {
             .as_ref()
             .map(|cluster| PeerListeners::bind(cluster, port, config.backlog))
             .transpose()?;
-        let service = Service::new(config, users, limits, random_seeds()?, Box::new(verbosity));
+        let seeds = random_seeds()?;
+        let service = Service::new(config, users, Limits::default(), seeds, Box::new(verbosity));
+        if let Some(records) = records {
+            let path = service.config().limits_file.as_deref();
+            let now_ms = service.clock().now().unix_ms;
+            let start = service.limits_store().start(Arc::new(records), path, now_ms);
+            runtime.block_on(start)?;
+            let limits = service.limits().load();
+            if let Some(warning) = path.and_then(|path| limits.limits().warning(path)) {
+                tracing::warn!("{warning}");
+            }
+        }
         let node = Node::of(&service);
         if let Some(node) = &node {
             node.limits_file.change(texts);

@@ -38,9 +38,8 @@ mod security;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use bytes::BytesMut;
 use cluster::id::NodeId;
@@ -91,7 +90,9 @@ struct TransportHub {
     windows: SendWindows,
     timing: Timing,
     workers: u16,
-    versions: RangeInclusive<u16>,
+    /// The oldest and the newest version of a new link.
+    version_min: AtomicU16,
+    version_max: u16,
     runtime: Handle,
     guard: Mutex<Arc<ValidatedSecurity>>,
     /// Every task holds a receiver, so that `closed` waits for the end of all tasks.
@@ -131,7 +132,8 @@ impl Transport {
             windows,
             timing,
             workers,
-            versions,
+            version_min: AtomicU16::new(*versions.start()),
+            version_max: *versions.end(),
             runtime: Handle::current(),
             guard: Mutex::new(Arc::new(security.guard()?)),
             phase: watch::Sender::new(TransportPhase { identity, is_stopping: false }),
@@ -230,6 +232,12 @@ impl Transport {
         metrics.iter().map(|(peer_addr, metrics)| (peer_addr.clone(), metrics.read())).collect()
     }
 
+    /// Refuses peers that speak only older versions of the protocol from now on. Links that are up
+    /// stay.
+    pub fn require_version(&self, version: u16) {
+        self.hub.version_min.fetch_max(version.min(self.hub.version_max), Relaxed);
+    }
+
     /// The counts of inbound connections.
     #[must_use]
     pub fn unauthenticated(&self) -> Unauthenticated {
@@ -257,8 +265,8 @@ impl TransportHub {
         let mut nonce = [0; NONCE_BYTES];
         crate::net::random::fill(&mut nonce)?;
         Ok(Hello {
-            version_min: *self.versions.start(),
-            version_max: *self.versions.end(),
+            version_min: self.version_min.load(Relaxed),
+            version_max: self.version_max,
             cluster: identity.cluster,
             node: identity.node,
             incarnation: identity.incarnation,
@@ -274,6 +282,7 @@ impl TransportHub {
     fn link(&self, peer: RemotePeer, wire: SecuredStream, rest: BytesMut) -> TransportLink {
         let metrics = peer.sender.outbox.metrics();
         metrics.links.fetch_add(1, Relaxed);
+        metrics.version.store(peer.version, Relaxed);
         metrics.links_now.fetch_add(1, Relaxed);
         tracing::info!(%peer, version = peer.version, dialled = peer.is_dialled, "link up");
         TransportLink::new(peer, wire, Arc::clone(&self.handler), self.bounds, self.timing, rest)

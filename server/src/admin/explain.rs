@@ -99,8 +99,8 @@ impl ServerHost {
             captures: captures.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
             counted_key: Some(text(&found.counted)),
             policy: Some(found.policy.clone()),
-            override_key: None,
-            override_source: found.overridden.map(|_| "inline".to_owned()),
+            override_key: found.overridden.as_ref().map(|(key, _)| key.clone()),
+            override_source: found.overridden.as_ref().map(|(_, from)| from.word().to_owned()),
             parents: parents.iter().map(parent).collect(),
             shadowed: later.clone(),
         };

@@ -1,4 +1,8 @@
 //! Limits and overrides, as the admin listener reads and changes them.
+//!
+//! Here: the way from a request to `limits::service`. Not here: the changes themselves.
+
+use std::sync::Arc;
 
 use tollgate_http::{
     Actor, Answer, ChangeView, ChangedLimit, ImportMode, ImportPlan, LimitChange, LimitView,
@@ -6,83 +10,119 @@ use tollgate_http::{
 };
 
 use super::host::ServerHost;
+use crate::limits::map_text::LimitText;
+use crate::limits::service::{LimitsChanged, LimitsRequest, LimitsStore, off_thread};
 
-fn unavailable() -> ServiceError {
-    ServiceError::Unavailable("not built yet".to_owned())
+impl ServerHost {
+    fn store(&self) -> &Arc<LimitsStore> {
+        self.service().limits_store()
+    }
+
+    /// Makes a change that the store allows, or only checks it.
+    async fn change_limits(
+        &self,
+        request: LimitsRequest,
+        dry_run: bool,
+    ) -> Result<LimitsChanged, ServiceError> {
+        let now_ms = self.service().clock().now().unix_ms;
+        if dry_run {
+            return self.store().check(request, now_ms).await;
+        }
+        if let Some(reason) = self.read_only() {
+            return Err(ServiceError::Conflict(reason));
+        }
+        let address = request.address();
+        self.store().change(request, now_ms, address).await
+    }
+
+    async fn changed_limit(
+        &self,
+        request: LimitsRequest,
+        dry_run: bool,
+    ) -> Result<ChangedLimit, ServiceError> {
+        self.change_limits(request, dry_run).await.map(|done| done.changed)
+    }
 }
 
 impl LimitsService for ServerHost {
     fn limits(&self) -> Vec<LimitView> {
-        Vec::new()
+        self.store().limits()
     }
 
-    fn limit(&self, _name: &str) -> Option<LimitView> {
-        None
+    fn limit(&self, name: &str) -> Option<LimitView> {
+        self.store().limit(name)
     }
 
     fn read_only(&self) -> Option<String> {
-        Some("no store".to_owned())
+        self.store().read_only()
     }
 
-    fn put_limit(&self, _change: LimitChange) -> Answer<'_, ChangedLimit> {
-        Box::pin(async { Err(unavailable()) })
+    fn put_limit(&self, change: LimitChange) -> Answer<'_, ChangedLimit> {
+        let dry_run = change.dry_run;
+        Box::pin(self.changed_limit(LimitsRequest::Put(Box::new(change)), dry_run))
     }
 
     fn remove_limit(
         &self,
-        _name: String,
-        _version: u64,
-        _note: Option<String>,
-        _actor: Actor,
+        name: String,
+        version: u64,
+        note: Option<String>,
+        actor: Actor,
     ) -> Answer<'_, ChangedLimit> {
-        Box::pin(async { Err(unavailable()) })
+        let version = Some(version);
+        Box::pin(self.changed_limit(LimitsRequest::Remove { name, version, note, actor }, false))
     }
 
     fn revert_limit(
         &self,
-        _name: String,
-        _seq: u64,
-        _version: Option<u64>,
-        _actor: Actor,
+        name: String,
+        seq: u64,
+        version: Option<u64>,
+        actor: Actor,
     ) -> Answer<'_, ChangedLimit> {
-        Box::pin(async { Err(unavailable()) })
+        Box::pin(self.changed_limit(LimitsRequest::Revert { name, seq, version, actor }, false))
     }
 
-    fn history(&self, _name: Option<&str>) -> Vec<ChangeView> {
-        Vec::new()
+    fn history(&self, name: Option<&str>) -> Vec<ChangeView> {
+        self.store().history(name)
     }
 
-    fn overrides(&self, _limit: Option<&str>, _query: Option<&str>) -> Vec<OverrideView> {
-        Vec::new()
+    fn overrides(&self, limit: Option<&str>, query: Option<&str>) -> Vec<OverrideView> {
+        self.store().overrides(limit, query)
     }
 
-    fn put_override(&self, _change: OverrideChange) -> Answer<'_, ChangedLimit> {
-        Box::pin(async { Err(unavailable()) })
+    fn put_override(&self, change: OverrideChange) -> Answer<'_, ChangedLimit> {
+        Box::pin(self.changed_limit(LimitsRequest::Override(Box::new(change)), false))
     }
 
     fn export(&self) -> String {
-        String::new()
+        self.store().export()
     }
 
     fn import(
         &self,
-        _toml: String,
-        _mode: ImportMode,
-        _dry_run: bool,
-        _actor: Actor,
+        toml: String,
+        mode: ImportMode,
+        dry_run: bool,
+        actor: Actor,
     ) -> Answer<'_, ImportPlan> {
-        Box::pin(async { Err(unavailable()) })
+        Box::pin(async move {
+            let parse = move || LimitText::of_file("limits.toml", toml.as_bytes());
+            let file = off_thread(parse).await?.map_err(crate::limits::service::refused_file)?;
+            let request = LimitsRequest::Import { file: Arc::new(file), mode, actor };
+            self.change_limits(request, dry_run).await.map(|done| done.import)
+        })
     }
 
     fn match_key(&self, key: &[u8]) -> Result<MatchView, ServiceError> {
         self.explain_match(key).map(|(view, _)| view)
     }
 
-    fn check_limit(&self, _toml: &str) -> Result<LimitView, ServiceError> {
-        Err(unavailable())
+    fn check_limit(&self, toml: &str) -> Result<LimitView, ServiceError> {
+        LimitsStore::check_text(toml)
     }
 
     fn change_counts(&self) -> Vec<(Via, u64)> {
-        Vec::new()
+        self.store().change_counts()
     }
 }

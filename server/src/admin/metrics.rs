@@ -140,6 +140,20 @@ fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
         near,
         keys,
         MetricFamily::gauge("tollgate_limits", "Limits in force", active.limits().len()),
+        by(
+            MetricFamily::gauges("tollgate_overrides", "Overrides, by their source"),
+            "source",
+            service.limits_store().override_counts(),
+        ),
+        by(
+            MetricFamily::counters("tollgate_limit_changes", "Changes of limits and overrides"),
+            "via",
+            service
+                .limits_store()
+                .change_counts()
+                .into_iter()
+                .map(|(via, count)| (via.word(), count)),
+        ),
         MetricFamily::gauge(
             "tollgate_limits_generation",
             "Times that the limits in force were replaced",

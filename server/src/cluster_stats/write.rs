@@ -7,7 +7,7 @@ use std::fmt::{Display, Write as _};
 use std::net::IpAddr;
 
 use cluster::id::NodeId;
-use cluster::map::NodeState;
+use cluster::map::{NodeState, OWN_NAME};
 
 use super::{
     ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, membership_word, millis,
@@ -99,8 +99,10 @@ impl LineWriter {
 
 fn limits(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let limits = view.map.limits();
-    lines.stat("limits", limits.len());
-    let bodies = limits.iter().map(|(name, limit)| (name.as_str(), limit.body.as_slice()));
+    let is_limit = |name: &str| !name.starts_with(OWN_NAME);
+    lines.stat("limits", limits.keys().filter(|name| is_limit(name)).count());
+    let bodies = limits.iter().filter(|(name, _)| is_limit(name));
+    let bodies = bodies.map(|(name, limit)| (name.as_str(), limit.body.as_slice()));
     for entry in entries(bodies) {
         let name = &entry.text.name;
         let version = limits.get(name).map_or(0, |limit| limit.version);

@@ -81,6 +81,7 @@ impl Config {
         page.set("extended", options);
         page.path("auth_file", self.auth_file.as_deref());
         page.path("limits", self.limits_file.as_deref());
+        page.path("limits_store", self.limits_store.as_deref());
         page.set("enable_shutdown", self.shutdown_command);
         page.path("admin_socket", self.admin_socket.as_deref());
         page.set("admin_loopback", self.admin_loopback);

@@ -169,6 +169,10 @@ pub struct RawConfig {
     /// Allow everyone who reaches the admin listener to use it without a token
     #[arg(long, value_name = SWITCH, help_heading = ADMIN)]
     pub(super) http_insecure: Option<bool>,
+    /// File for limits that change over HTTP, their overrides and history, without a cluster
+    #[arg(long, help_heading = ADMIN)]
+    #[arg(value_name = "FILE", value_parser = value::path)]
+    pub(super) limits_store: Option<PathBuf>,
     /// File of tokens for the admin listener; tollgate token prints its lines
     #[arg(long, help_heading = ADMIN)]
     #[arg(value_name = "FILE", value_parser = value::path)]
@@ -313,7 +317,7 @@ impl RawConfig {
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
             auth_file limits enable_shutdown admin_socket admin_loopback disable_flush_all disable_dumping disable_watch
-            prefix_delimiter http http_tls http_insecure tokens key_display
+            prefix_delimiter http http_tls http_insecure tokens limits_store key_display
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
         }

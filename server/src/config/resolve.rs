@@ -65,6 +65,7 @@ impl RawConfig {
                 .map(Duration::from_secs),
             auth_file: self.auth_file,
             limits_file: self.limits,
+            limits_store: self.limits_store,
             shutdown_command: self.enable_shutdown.unwrap_or(false),
             admin_socket: self.admin_socket,
             admin_loopback: self.admin_loopback.unwrap_or(false),
@@ -162,6 +163,9 @@ impl RawConfig {
             return refuse(
                 "-C (--disable-cas): copies are told apart by cas; leave it out in a cluster",
             );
+        }
+        if self.limits_store.is_some() {
+            return refuse("--limits-store: in a cluster the limits are in its map; leave it out");
         }
         if self.memory_file.is_some() {
             return refuse(

@@ -154,9 +154,10 @@ impl Connection {
         self.registration.info.listener()
     }
 
-    /// Returns whether the client may change the cluster.
-    pub(crate) fn is_operator(&self) -> bool {
-        self.registration.info.is_operator
+    /// Returns the file descriptor if the client may change the cluster.
+    pub(crate) fn operator_fd(&self) -> Option<i32> {
+        let info = &self.registration.info;
+        info.is_operator.then_some(info.fd)
     }
 
     /// Puts another node's answer into the reply queue. Returns true if a reply is ready to be

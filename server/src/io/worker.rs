@@ -402,7 +402,7 @@ impl Worker {
             }
             if let Some(router) = &mut self.router {
                 router.client = Client { index: *index, id: slot.id };
-                router.is_operator = slot.connection.is_operator();
+                router.operator_fd = slot.connection.operator_fd();
             }
             let mut conn_ctx = ConnContext {
                 cluster: self

@@ -243,8 +243,14 @@ impl LimitsHandle {
         self.store(limits, &self.replacing.lock())
     }
 
+    /// Sets the limits before any worker has loaded them; the generation stays.
+    pub(crate) fn start(&self, limits: Limits) {
+        let before = self.current.load();
+        self.current.store(Arc::new(ActiveLimits::new(limits, Some(&before), self.workers)));
+    }
+
     /// Records that new limits are refused.
-    pub fn refuse(&self, error: &LimitsError) {
+    pub fn refuse(&self, error: &impl std::fmt::Display) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         *self.fault.lock() = Some(error.to_string());
     }

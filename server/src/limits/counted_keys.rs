@@ -29,7 +29,7 @@ impl<'l> CountedKeys<'l> {
             (None, pattern) => (Shape::of(pattern), None),
         };
         let regex = match (&limit.key, &limit.pattern) {
-            (None, Pattern::Regex(regex)) => Some(regex),
+            (None, Pattern::Regex(regex)) => Some(&**regex),
             _ => None,
         };
         let first = glob.as_ref().map_or(0, |glob| glob.first.bytes.len());

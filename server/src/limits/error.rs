@@ -38,6 +38,15 @@ pub enum LimitsError {
         /// The file as it was named.
         path: PathBuf,
     },
+    /// The file does not agree with the limits that API and operators have set, or these cannot be
+    /// changed.
+    #[error("{}: {reason}", path.display())]
+    Conflict {
+        /// The file as it was named.
+        path: PathBuf,
+        /// The reason.
+        reason: String,
+    },
     /// The file exceeds a bound of a cluster.
     #[error("{}: it has {what}, and a cluster may have {most}", path.display())]
     TooMany {

@@ -5,7 +5,7 @@
 
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
-use super::{Limit, LimitMatch, LimitedKeyError, Limits, PARENTS_MAX};
+use super::{Limit, LimitMatch, LimitedKeyError, Limits, OverrideSource, PARENTS_MAX};
 
 /// Most limits that are listed because they match a key too.
 const LATER_MAX: usize = 20;
@@ -21,8 +21,8 @@ pub struct ExplainedKey {
     pub limit: String,
     /// The policy in force.
     pub policy: String,
-    /// The index of the override in force.
-    pub overridden: Option<usize>,
+    /// The key of the override in force, as written, and its origin.
+    pub overridden: Option<(String, OverrideSource)>,
 }
 
 /// The limit of a key, and the reason.
@@ -47,7 +47,11 @@ impl ExplainedKey {
             counted: found.key.to_vec(),
             limit: found.limit.name.to_string(),
             policy: found.policy.to_string(),
-            overridden: found.overridden,
+            overridden: found.overridden.map(|id| {
+                let table = found.limit.overrides.as_ref().and_then(|all| all.table(id.source));
+                let row = table.and_then(|table| table.row(id.index as usize));
+                (row.map_or_else(String::new, |(text, _)| text.to_owned()), id.source)
+            }),
         }
     }
 }
@@ -163,7 +167,9 @@ mod tests {
         assert_eq!(explained.key.limit, "user");
         assert_eq!(explained.key.counted, b"u/acme/7");
         assert_eq!(explained.key.policy, "fixed:50/m");
-        assert!(explained.key.overridden.is_some() && !explained.companion);
+        let inline = ("u/acme/7".to_owned(), OverrideSource::Inline);
+        assert_eq!(explained.key.overridden, Some(inline));
+        assert!(!explained.companion);
         let capture = |name: &str, value: &[u8]| (name.to_owned(), value.to_vec());
         assert_eq!(explained.captures, [capture("tenant", b"acme"), capture("id", b"7")]);
         let parents: Vec<_> =

@@ -8,7 +8,10 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::companion::{Companion, Companions};
-use super::{Deny, LimitsError, OnUnavailable};
+use super::{Deny, LimitsError, OnUnavailable, date};
+
+/// Maximum length of a note and of an owner, in bytes.
+pub(crate) const ABOUT_BYTES_MAX: usize = 200;
 
 /// A value and its line.
 #[derive(Debug, Clone)]
@@ -37,6 +40,18 @@ pub(super) struct Draft {
     pub(super) companions: Companions,
     pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
+    pub(super) about: About,
+}
+
+/// The fields of a limit that no request needs.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct About {
+    pub(super) owner: Option<String>,
+    pub(super) note: Option<String>,
+    /// Kept and checked, but not in force.
+    pub(super) disabled: bool,
+    /// The end of its validity as written, and in milliseconds since the Unix epoch.
+    pub(super) expires: Option<(String, u64)>,
 }
 
 /// The content of a file.
@@ -123,6 +138,7 @@ impl<'f> File<'f> {
         let mut companions = Companions::default();
         let (mut on_unavailable, mut deny) = (None, Deny::default());
         let (mut over, mut shadow) = (None, None);
+        let mut about = About::default();
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
                 "name" => name = Some(self.text(field)?),
@@ -143,6 +159,10 @@ impl<'f> File<'f> {
                 "deny" => deny = self.one_of(field, &Deny::ALL)?,
                 "over" => over = Some(self.flag(field)?),
                 "shadow" => shadow = Some(self.flag(field)?),
+                "owner" => about.owner = Some(self.short(field)?),
+                "note" => about.note = Some(self.short(field)?),
+                "disabled" => about.disabled = self.flag(field)?.value,
+                "expires" => about.expires = Some(self.time(field)?),
                 unknown => {
                     let line = self.line(field.0.span().start);
                     return Err(self.refuse(line, format!("unknown field `{unknown}`")));
@@ -161,11 +181,22 @@ impl<'f> File<'f> {
             companions,
             on_unavailable,
             deny,
+            about,
         };
-        for (flag, name, own) in [
-            (&over, "over", draft.policy.value.over),
-            (&shadow, "shadow", draft.policy.value.shadow),
-        ] {
+        self.fold_flags(&mut draft, over.as_ref(), shadow.as_ref())?;
+        Ok(draft)
+    }
+
+    /// Writes the fields `over` and `shadow` of a limit into its policies.
+    fn fold_flags(
+        &self,
+        draft: &mut Draft,
+        over: Option<&WithLine<bool>>,
+        shadow: Option<&WithLine<bool>>,
+    ) -> Result<(), LimitsError> {
+        for (flag, name, own) in
+            [(over, "over", draft.policy.value.over), (shadow, "shadow", draft.policy.value.shadow)]
+        {
             if let Some(WithLine { value: false, line }) = flag
                 && own
             {
@@ -181,10 +212,36 @@ impl<'f> File<'f> {
                 Algorithm::Block => (false, true),
                 _ => (true, true),
             };
-            policy.over |= keeps && over.as_ref().is_some_and(|flag| flag.value);
-            policy.shadow |= refuses && shadow.as_ref().is_some_and(|flag| flag.value);
+            policy.over |= keeps && over.is_some_and(|flag| flag.value);
+            policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
         }
-        Ok(draft)
+        Ok(())
+    }
+
+    /// Reads a text of at most [`ABOUT_BYTES_MAX`] bytes in one line.
+    fn short(&self, field: Field<'_, '_>) -> Result<String, LimitsError> {
+        let WithLine { value, line } = self.text(field)?;
+        if value.len() > ABOUT_BYTES_MAX || value.contains(char::is_control) {
+            let name = field.0.get_ref();
+            let reason = format!("`{name}` is one line of at most {ABOUT_BYTES_MAX} bytes");
+            return Err(self.refuse(line, reason));
+        }
+        Ok(value)
+    }
+
+    /// Reads a time.
+    fn time(&self, field: Field<'_, '_>) -> Result<(String, u64), LimitsError> {
+        let WithLine { value, line } = self.text(field)?;
+        match date::parse_rfc3339(&value) {
+            Some(ms) => Ok((value, ms)),
+            None => Err(self.refuse(
+                line,
+                format!(
+                    "`{value}`: `{}` is a time such as 2026-12-01T00:00:00Z",
+                    field.0.get_ref()
+                ),
+            )),
+        }
     }
 
     fn string(

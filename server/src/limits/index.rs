@@ -5,6 +5,8 @@
 //! another one finds the first matching regex. The remaining candidates are tested in file order.
 //! Not here: matching one pattern (`pattern`).
 
+use std::sync::Arc;
+
 use aho_corasick::automaton::OverlappingState;
 use aho_corasick::{AhoCorasick, Input};
 use hashbrown::HashMap;
@@ -21,7 +23,7 @@ const CACHE_BYTES_MAX: usize = 4 << 20;
 const CACHES_BYTES_MAX: usize = 32 << 20;
 
 /// The patterns of all limits, indexed for the search.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct PatternIndex {
     trie: Trie,
     /// Indexed by the trie's number.
@@ -49,21 +51,21 @@ enum Test {
 }
 
 /// Candidates in file order.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum List {
     One(Candidate),
     Many(Box<[Candidate]>),
 }
 
 /// The limits with one literal prefix.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct PrefixBucket {
     /// Candidates for every key with the prefix.
     always: List,
     /// Candidates for keys that contain one of the literals.
-    held: Option<Box<LiteralSet>>,
+    held: Option<Arc<LiteralSet>>,
     /// Regexes, if there are many.
-    regexes: Option<Box<Regexes>>,
+    regexes: Option<Arc<Regexes>>,
 }
 
 /// Regexes that are matched in one pass.
@@ -197,7 +199,7 @@ impl Regexes {
                 Pattern::Glob(_) => None,
             })
         };
-        let set = RegexSet::new(regexes().map(|(_, regex)| regex), cache_bytes_max)?;
+        let set = RegexSet::new(regexes().map(|(_, regex)| &**regex), cache_bytes_max)?;
         Some(Self { set, candidates: regexes().map(|(candidate, _)| candidate).collect() })
     }
 
@@ -218,7 +220,7 @@ impl PrefixBucket {
         };
         let is_glob = |(_, pattern): &&(u32, &Pattern)| matches!(pattern, Pattern::Glob(_));
         let globs: Vec<(u32, &Pattern)> = patterns.iter().filter(is_glob).copied().collect();
-        Self { regexes: Some(Box::new(regexes)), ..Self::of(skip, &globs) }
+        Self { regexes: Some(Arc::new(regexes)), ..Self::of(skip, &globs) }
     }
 
     fn of(skip: usize, patterns: &[(u32, &Pattern)]) -> Self {
@@ -245,7 +247,7 @@ impl PrefixBucket {
         match AhoCorasick::new(literals) {
             Ok(literals) if !lists.is_empty() => {
                 let lists = lists.into_iter().map(List::from_iter).collect();
-                let held = Some(Box::new(LiteralSet { skip, literals, lists }));
+                let held = Some(Arc::new(LiteralSet { skip, literals, lists }));
                 Self { always: always.into_iter().collect(), held, regexes: None }
             }
             // More literals than the automaton can number with 32 bits.

@@ -4,15 +4,20 @@
 //! make, and the conversion of an operator's change to changes of bodies. Not here: the map, and
 //! proposing changes (`node::limits`).
 //!
-//! A body is `order = <number>`, a line end, and the TOML of one `[[limit]]` in the form of
-//! `toml_writer`. The first limit by this number that matches a key wins, as in a file. Limits with
-//! the same number are ordered by name.
+//! A body is `order = <number>`, a line end, further lines of an [`Origin`] if it has one, and the
+//! TOML of one `[[limit]]` in the form of `toml_writer`. The first limit by this number that
+//! matches a key wins, as in a file. Limits with the same number are ordered by name.
+
+mod body;
+mod summary;
 
 use std::path::Path;
 
-use cluster::map::{BODY_BYTES_MAX, LIMITS_BYTES_MAX, LIMITS_MAX};
+use cluster::map::{LIMITS_BYTES_MAX, LIMITS_MAX};
 use hashbrown::{HashMap, HashSet};
 
+pub use self::body::{OrderedLimit, Origin};
+pub use self::summary::LimitSummary;
 use super::file::{Draft, File};
 use super::rules::{self, LINES_MAX};
 use super::{Limits, LimitsError, read};
@@ -21,13 +26,8 @@ use super::{Limits, LimitsError, read};
 /// fit between them until the distance is used up, and then all limits are renumbered.
 const STEP: i64 = 1 << 32;
 
-/// The first bytes of a body.
-const ORDER: &str = "order = ";
-
-/// Maximum size of a limit's TOML: the size of a body without its first line, which has its maximum
-/// length here.
-pub(super) const TEXT_BYTES_MAX: usize =
-    BODY_BYTES_MAX - ORDER.len() - "-9223372036854775808\n".len();
+/// Maximum size of a limit's TOML, in file, API and map alike.
+pub const TEXT_BYTES_MAX: usize = 32_768;
 
 /// Maximum number of limits that are left out so that the others can be used.
 const LEFT_OUT_MAX: usize = 100;
@@ -53,15 +53,6 @@ pub struct FileText {
     pub allow_empty: bool,
 }
 
-/// A limit and its position.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OrderedLimit {
-    /// The limit.
-    pub text: LimitText,
-    /// The number that orders the limits. `None` until one is assigned.
-    pub order: Option<i64>,
-}
-
 /// The reason why a limit is not changed. `Display` is for operators.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EditError {
@@ -84,12 +75,18 @@ impl LimitText {
     ///
     /// The first mistake, with its line.
     pub fn of_file(name: &str, text: &[u8]) -> Result<FileText, LimitsError> {
+        Self::compile_file(name, text).map(|(file, _)| file)
+    }
+
+    /// Returns the same with all limits compiled.
+    pub(crate) fn compile_file(name: &str, text: &[u8]) -> Result<(FileText, Limits), LimitsError> {
         let file = File::new(name, text);
         let drafts = file.drafts(text)?;
-        rules::compile(&file, &drafts.limits)?;
+        let allow_empty = drafts.allow_empty;
+        let limits = Limits { allow_empty, ..rules::compile(&file, &drafts.limits)? };
         drafts.limits.iter().try_for_each(|draft| rules::check_length(&file, draft))?;
-        let limits = drafts.limits.iter().map(Self::of_draft).collect();
-        Ok(FileText { limits, allow_empty: drafts.allow_empty })
+        let texts = drafts.limits.iter().map(Self::of_draft).collect();
+        Ok((FileText { limits: texts, allow_empty }, limits))
     }
 
     /// Returns the limits of the file at `path`, which must be a regular file within the bounds of
@@ -105,7 +102,7 @@ impl LimitText {
         if count > LIMITS_MAX {
             return Err(too_many(format!("{count} limits"), LIMITS_MAX));
         }
-        let before = BODY_BYTES_MAX - TEXT_BYTES_MAX;
+        let before = "order = -9223372036854775808\n".len();
         let bytes: usize = file.limits.iter().map(|text| text.toml.len() + before).sum();
         if bytes > LIMITS_BYTES_MAX {
             return Err(too_many(format!("{bytes} bytes of limits"), LIMITS_BYTES_MAX));
@@ -151,27 +148,6 @@ fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsEr
             Err(file.refuse(draft.name.line, format!("its name is {name} elsewhere")))
         }
         _ => Err(file.refuse_at_start("it is not one `[[limit]]`")),
-    }
-}
-
-impl OrderedLimit {
-    /// Splits a body into number and TOML. An invalid body becomes a limit with the body as its
-    /// TOML, which is refused when it is compiled.
-    fn of_body(name: &str, body: &[u8]) -> Self {
-        let text = String::from_utf8_lossy(body);
-        let (order, toml) = text
-            .strip_prefix(ORDER)
-            .and_then(|rest| rest.split_once('\n'))
-            .and_then(|(number, toml)| Some((number.trim_end().parse().ok()?, toml)))
-            .unwrap_or((i64::MAX, &text));
-        let text = LimitText { name: name.to_owned(), toml: toml.to_owned() };
-        Self { text, order: Some(order) }
-    }
-
-    /// Returns the body of the limit.
-    #[must_use]
-    pub fn body(&self) -> Vec<u8> {
-        format!("{ORDER}{}\n{}", self.order.unwrap_or(i64::MAX), self.text.toml).into_bytes()
     }
 }
 
@@ -255,6 +231,7 @@ pub fn put(
     before: Option<&str>,
 ) -> Result<(), EditError> {
     let present = place_of(entries, &text.name);
+    let origin = present.map(|at| entries[at].origin.clone()).unwrap_or_default();
     let place = match (before, present) {
         (Some(before), _) if before == text.name => return Err(EditError::BeforeItself),
         (Some(before), _) => {
@@ -274,7 +251,7 @@ pub fn put(
         }
         (None, None) => entries.len(),
     };
-    entries.insert(place, OrderedLimit { text, order: None });
+    entries.insert(place, OrderedLimit { text, order: None, origin });
     Ok(())
 }
 
@@ -309,12 +286,17 @@ pub fn follow_file(entries: &mut Vec<OrderedLimit>, last: &[LimitText], now: &[L
         let (mine, others): (Vec<OrderedLimit>, Vec<OrderedLimit>) =
             entries.drain(..).partition(of_file);
         *entries = others;
-        let mut present: HashMap<String, LimitText> =
-            mine.into_iter().map(|entry| (entry.text.name.clone(), entry.text)).collect();
+        let mut present: HashMap<String, OrderedLimit> =
+            mine.into_iter().map(|entry| (entry.text.name.clone(), entry)).collect();
         let rows = now.iter().filter_map(|text| {
             let kept = present.remove(&text.name);
-            let text = if is_same(text) { kept? } else { text.clone() };
-            Some(OrderedLimit { text, order: None })
+            let entry = if is_same(text) {
+                kept?
+            } else {
+                let origin = kept.map(|entry| entry.origin).unwrap_or_default();
+                OrderedLimit { text: text.clone(), order: None, origin }
+            };
+            Some(OrderedLimit { order: None, ..entry })
         });
         let rows: Vec<OrderedLimit> = rows.collect();
         entries.splice(first..first, rows);
@@ -322,6 +304,8 @@ pub fn follow_file(entries: &mut Vec<OrderedLimit>, last: &[LimitText], now: &[L
     }
     let present: HashSet<String> = entries.iter().map(|entry| entry.text.name.clone()).collect();
     let mut behind: Option<&str> = None;
+    // The place behind a limit that was inserted, which saves the search for it.
+    let mut next: Option<usize> = None;
     for text in now {
         let is_present = present.contains(&text.name);
         match (is_present, is_same(text)) {
@@ -333,10 +317,15 @@ pub fn follow_file(entries: &mut Vec<OrderedLimit>, last: &[LimitText], now: &[L
             }
             (false, true) => continue,
             (false, false) => {
-                let place = behind.and_then(|name| place_of(entries, name)).map_or(0, |at| at + 1);
-                entries.insert(place, OrderedLimit { text: text.clone(), order: None });
+                let search = || behind.and_then(|name| place_of(entries, name));
+                let place = next.or_else(|| Some(search()? + 1)).unwrap_or(0);
+                entries.insert(place, OrderedLimit::new(text.clone()));
+                next = Some(place + 1);
+                behind = Some(&text.name);
+                continue;
             }
         }
+        next = None;
         behind = Some(&text.name);
     }
 }

@@ -7,6 +7,7 @@ use protocol::Policy;
 
 use super::companion::Companion;
 use super::error::LimitedKeyError;
+use super::overrides::OverrideId;
 use super::pattern::Captures;
 use super::{Limit, PARENTS_MAX};
 
@@ -18,7 +19,7 @@ pub struct LimitMatch<'a> {
     pub(super) key: &'a [u8],
     pub(super) base: &'a [u8],
     pub(super) companion: Option<Companion>,
-    pub(super) overridden: Option<usize>,
+    pub(super) overridden: Option<OverrideId>,
     pub(super) captures: Captures,
 }
 
@@ -53,9 +54,9 @@ impl<'a> LimitMatch<'a> {
         self.companion
     }
 
-    /// The index of the override in force, from 0.
+    /// The override in force.
     #[must_use]
-    pub fn overridden(&self) -> Option<usize> {
+    pub fn overridden(&self) -> Option<OverrideId> {
         self.overridden
     }
 

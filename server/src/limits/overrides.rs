@@ -4,6 +4,8 @@
 //! else the smallest network (`login:10.0.0.0/8`: a literal, then an address up to the key's end).
 //! None of the three searches is linear. Not here: checking that an override can match (`rules`).
 
+use std::sync::Arc;
+
 use hashbrown::HashMap;
 use protocol::Policy;
 
@@ -22,10 +24,98 @@ pub(super) enum OverrideKeys {
     Network(Vec<u8>, Network),
 }
 
-/// The overrides of one limit, indexed by their number in the file.
-#[derive(Debug, Default)]
+/// The origin of an override. In this order they apply to a key: the first one that has an override
+/// of it wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OverrideSource {
+    /// Set by an operator or a program while the server runs.
+    Api,
+    /// Written in the limit itself.
+    Inline,
+    /// Read from the limit's `overrides_file`.
+    File,
+}
+
+impl OverrideSource {
+    const ALL: [Self; 3] = [Self::Api, Self::Inline, Self::File];
+
+    /// Returns the word for the origin.
+    #[must_use]
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Inline => "inline",
+            Self::File => "file",
+        }
+    }
+}
+
+/// An override in force: its origin, and its number in the table of this origin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OverrideId {
+    /// The origin.
+    pub source: OverrideSource,
+    /// The number, from 0.
+    pub index: u32,
+}
+
+/// One override.
+#[derive(Debug, Clone)]
+pub(super) struct OverrideRow {
+    /// The key as written.
+    pub(super) text: String,
+    pub(super) keys: OverrideKeys,
+    pub(super) policy: Policy,
+}
+
+/// The overrides of one limit, in one table for each origin. The tables are shared, so that a
+/// change of one table copies no other.
+#[derive(Debug, Clone, Default)]
 pub(super) struct Overrides {
+    tables: [Option<Arc<OverrideTable>>; 3],
+}
+
+impl Overrides {
+    /// Replaces the table of an origin.
+    pub(super) fn set(&mut self, source: OverrideSource, table: Option<Arc<OverrideTable>>) {
+        self.tables[source as usize] = table;
+    }
+
+    pub(super) fn table(&self, source: OverrideSource) -> Option<&Arc<OverrideTable>> {
+        self.tables[source as usize].as_ref()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.tables.iter().all(Option::is_none)
+    }
+
+    /// The number of overrides of all origins.
+    pub(super) fn len(&self) -> usize {
+        self.tables.iter().flatten().map(|table| table.len()).sum()
+    }
+
+    /// Returns the override of a counted key.
+    #[inline]
+    pub(super) fn find(&self, key: &[u8]) -> Option<(OverrideId, &Policy)> {
+        OverrideSource::ALL.into_iter().find_map(|source| {
+            let table = self.tables[source as usize].as_ref()?;
+            let (index, policy) = table.find(key)?;
+            Some((OverrideId { source, index }, policy))
+        })
+    }
+}
+
+/// The overrides of one limit and one origin, by number.
+#[derive(Debug, Default)]
+pub(super) struct OverrideTable {
+    /// Different policies only: a million overrides usually have a few.
     policies: Vec<Policy>,
+    /// The place of each override's policy.
+    rows: Vec<u32>,
+    /// The keys as written, one after the other.
+    texts: String,
+    /// The end of each of them.
+    ends: Vec<u32>,
     exact: HashMap<Vec<u8>, u32>,
     prefixes: Trie,
     /// Indexed by the literal before the address.
@@ -34,13 +124,21 @@ pub(super) struct Overrides {
     literal_lens: Vec<usize>,
 }
 
-impl Overrides {
-    pub(super) fn new(overrides: Vec<(OverrideKeys, Policy)>) -> Self {
+impl OverrideTable {
+    /// Makes a table. The texts have less than 4 GiB in total: there are at most a million.
+    pub(super) fn new(overrides: impl IntoIterator<Item = OverrideRow>) -> Self {
         let mut new = Self::default();
         let mut prefixes = Vec::new();
         let mut networks = HashMap::<Vec<u8>, Vec<(Network, u32)>>::new();
-        for (number, (keys, policy)) in (0..).zip(overrides) {
-            new.policies.push(policy);
+        let mut known = HashMap::<Policy, u32>::new();
+        for (number, OverrideRow { text, keys, policy }) in (0..).zip(overrides) {
+            let place = *known.entry(policy).or_insert_with(|| {
+                new.policies.push(policy);
+                new.policies.len() as u32 - 1
+            });
+            new.rows.push(place);
+            new.texts.push_str(&text);
+            new.ends.push(new.texts.len() as u32);
             match keys {
                 OverrideKeys::Exact(key) => drop(new.exact.insert(key, number)),
                 OverrideKeys::Prefix(prefix) => prefixes.push((prefix, number)),
@@ -58,11 +156,22 @@ impl Overrides {
         new
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Returns the key as written and the policy of the override with this number.
+    pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        let text = self.texts.get(start as usize..*self.ends.get(number)? as usize)?;
+        Some((text, self.policies.get(*self.rows.get(number)? as usize)?))
+    }
+
     /// Returns the override of a counted key.
     #[inline]
-    pub(super) fn find(&self, key: &[u8]) -> Option<(usize, &Policy)> {
-        let index = self.number(key)? as usize;
-        Some((index, self.policies.get(index)?))
+    fn find(&self, key: &[u8]) -> Option<(u32, &Policy)> {
+        let number = self.number(key)?;
+        Some((number, self.policies.get(*self.rows.get(number as usize)? as usize)?))
     }
 
     fn number(&self, key: &[u8]) -> Option<u32> {
@@ -98,9 +207,10 @@ impl Overrides {
 mod tests {
     use super::*;
 
-    fn overrides(keys: Vec<OverrideKeys>) -> Overrides {
+    fn overrides(keys: Vec<OverrideKeys>) -> OverrideTable {
         let policy = Policy::parse(b"unlimited").expect("a policy");
-        Overrides::new(keys.into_iter().map(|keys| (keys, policy)).collect())
+        let row = |keys| OverrideRow { text: String::new(), keys, policy };
+        OverrideTable::new(keys.into_iter().map(row))
     }
 
     fn network(literal: &str, text: &str) -> OverrideKeys {

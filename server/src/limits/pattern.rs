@@ -8,6 +8,7 @@
 //! to test (`index`).
 
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use protocol::KEY_BYTES_MAX;
 
@@ -152,10 +153,11 @@ pub(super) struct Glob {
 }
 
 /// A limit's `match` or `regex`, compiled.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Pattern {
     Glob(Glob),
-    Regex(Regex),
+    /// Shared by copies of the limits, and so are the caches of its threads.
+    Regex(Arc<Regex>),
 }
 
 impl Pattern {

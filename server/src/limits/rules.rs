@@ -5,15 +5,16 @@
 //! refuses the file. Not here: the fields (`file`), the key of an override (`counted_keys`).
 
 use std::cell::LazyCell;
+use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use protocol::{KEY_BYTES_MAX, Policy};
+use protocol::KEY_BYTES_MAX;
 
 use super::counted_keys::CountedKeys;
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
-use super::overrides::{OverrideKeys, Overrides};
+use super::overrides::{OverrideRow, OverrideSource, OverrideTable, Overrides};
 use super::pattern::{CaptureClass, Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::shape::Shape;
@@ -49,17 +50,25 @@ pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsE
 
 /// Checks and compiles all drafts.
 pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
+    let mut lines = HashMap::<&str, usize>::new();
     let mut names = HashMap::<Box<[u8]>, u32>::new();
     let mut limits = Vec::with_capacity(drafts.len());
-    for (index, draft) in (0..).zip(drafts) {
+    let mut enabled = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        let index = limits.len() as u32;
         let limit = compile_one(file, index, draft)?;
-        if let Some(other) = names.insert(limit.name.as_bytes().into(), index) {
-            let line = drafts[other as usize].name.line;
+        if let Some(line) = lines.insert(&draft.name.value, draft.name.line) {
             let reason = format!("the name `{}` is taken by line {line}", limit.name);
             return Err(file.refuse(draft.name.line, reason));
         }
+        if draft.about.disabled {
+            continue;
+        }
+        names.insert(limit.name.as_bytes().into(), index);
         limits.push(limit);
+        enabled.push(draft);
     }
+    let drafts = &enabled[..];
     let index = PatternIndex::new(limits.iter().map(|limit| &limit.pattern));
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
@@ -82,13 +91,17 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         let reason = "a name is 1 to 250 visible ASCII characters without blanks";
         return Err(file.refuse(draft.name.line, reason));
     }
+    if name.starts_with('@') {
+        return Err(file.refuse(draft.name.line, "a name does not begin with `@`"));
+    }
     let (text, compiled) = match &draft.pattern.value {
         PatternText::Match(text) => {
             (text, Glob::parse(text).map(|(glob, names)| (Pattern::Glob(glob), names)))
         }
-        PatternText::Regex(text) => {
-            (text, Regex::parse(text).map(|(regex, names)| (Pattern::Regex(regex), names)))
-        }
+        PatternText::Regex(text) => (
+            text,
+            Regex::parse(text).map(|(regex, names)| (Pattern::Regex(Arc::new(regex)), names)),
+        ),
     };
     let wrong = |at: &WithLine<String>, reason: String| {
         file.refuse(at.line, format!("`{}`: {reason}", at.value))
@@ -131,7 +144,7 @@ struct Checks<'c> {
     file: &'c File<'c>,
     /// Overrides are not set yet; no check needs them.
     limits: &'c Limits,
-    drafts: &'c [Draft],
+    drafts: &'c [&'c Draft],
 }
 
 impl Checks<'_> {
@@ -209,24 +222,23 @@ impl Checks<'_> {
         let limit = &self.limits.limits[index];
         let counted = CountedKeys::of(limit);
         let mut seen = HashSet::new();
-        let mut overrides = Vec::<(OverrideKeys, Policy)>::new();
+        let mut rows = Vec::new();
         for (at, policy) in &self.drafts[index].overrides {
             let wrong =
                 |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
             let keys = counted.keys(&at.value).map_err(|reason| wrong(&reason))?;
-            if let (OverrideKeys::Exact(key), None) = (&keys, &limit.key)
-                && let Some((other, _)) = self.limits.lookup(key)
-                && other.index != limit.index
-            {
+            if let Some(other) = self.limits.taken_by(limit, &keys) {
                 let other = self.name(other.index as usize);
                 return Err(wrong(&format!("it cannot match: {other} takes that key")));
             }
             if !seen.insert(keys.clone()) {
                 return Err(wrong("there is an override of it already"));
             }
-            overrides.push((keys, *policy));
+            rows.push(OverrideRow { text: at.value.clone(), keys, policy: *policy });
         }
-        Ok(Some(Box::new(Overrides::new(overrides))))
+        let mut overrides = Overrides::default();
+        overrides.set(OverrideSource::Inline, Some(Arc::new(OverrideTable::new(rows))));
+        Ok(Some(Box::new(overrides)))
     }
 
     /// Checks that every parent matches a limit, no limit is its own ancestor, and no key has too

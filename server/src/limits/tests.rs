@@ -180,7 +180,7 @@ fn overrides_are_of_the_counted_key() {
     ] {
         let found = limits.find(key.as_bytes(), &mut scratch).expect(key).expect(key);
         assert_eq!(found.policy().to_string(), policy, "{key}");
-        assert_eq!(found.overridden(), overridden, "{key}");
+        assert_eq!(found.overridden().map(|id| id.index), overridden, "{key}");
         assert_eq!(found.limit().policy_of(found.key()), found.policy());
     }
 }
@@ -193,7 +193,7 @@ fn a_network_begins_where_the_capture_does() {
     ));
     let mut scratch = Vec::new();
     let found = limits.find(b"t:beef:2001:db8::9", &mut scratch).expect("short").expect("bound");
-    assert_eq!(found.overridden(), Some(0));
+    assert_eq!(found.overridden().map(|id| id.index), Some(0));
     let found = limits.find(b"t:2001:db8::9", &mut scratch).expect("short").expect("bound");
     assert_eq!(found.overridden(), None);
 }

@@ -12,7 +12,7 @@ use super::file::{Draft, PatternText};
 use super::{Deny, OnUnavailable};
 
 /// Text in quotes, as a basic string of TOML.
-struct Quoted<'t>(&'t str);
+pub(super) struct Quoted<'t>(pub(super) &'t str);
 
 impl std::fmt::Display for Quoted<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -71,6 +71,18 @@ impl Draft {
         }
         if self.deny != Deny::default() {
             field("deny", &Quoted(word(&Deny::ALL, &self.deny)));
+        }
+        let about = &self.about;
+        let expires = about.expires.as_ref().map(|(text, _)| text);
+        for (name, value) in
+            [("owner", about.owner.as_ref()), ("note", about.note.as_ref()), ("expires", expires)]
+        {
+            if let Some(value) = value {
+                field(name, &Quoted(value));
+            }
+        }
+        if about.disabled {
+            field("disabled", &true);
         }
         let mut policies =
             self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);

@@ -11,7 +11,7 @@ const LABEL_BYTES_MAX: usize = 15;
 const NONE: u32 = u32::MAX;
 
 /// A fixed set of byte strings, each with a number.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Trie {
     /// The root first; the children of a node are adjacent, in the order of their bytes.
     nodes: Vec<TrieNode>,

@@ -25,8 +25,9 @@ use super::leave::{self, LeaveOutcome};
 use super::links::DataLinks;
 use super::replicas::Replicas;
 use super::setup::{NodeError, Setup, resolve};
-use super::{Keyspace, Node, events, limits, links, ticks};
+use super::{Keyspace, Node, events, limits, links, ticks, updates};
 use crate::config::Seed;
+use crate::records::MapRecords;
 use crate::runtime::service::Service;
 use crate::transport::{FrameHandler as _, PeerAddr, Transport};
 
@@ -61,6 +62,7 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
     let control = Control::start(setup.store, setup.control, post).await?;
     let _ = node.control.set(control.clone());
     let mut tasks = JoinSet::new();
+    service.limits_store().set_records(Arc::new(MapRecords::new(control.clone())));
     let (have_limits, has_limits) = oneshot::channel();
     tasks.spawn(limits::follow(
         Arc::clone(service),
@@ -82,8 +84,10 @@ pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTa
     }
     if service.config().limits_file.is_some() {
         let texts = node.limits_file.get();
-        tasks.spawn(limits::follow_file(Arc::clone(&node), control.clone(), texts));
+        let both = (Arc::clone(service), Arc::clone(&node));
+        tasks.spawn(limits::follow_file(both, control.clone(), texts));
     }
+    tasks.spawn(updates::follow(Arc::clone(service), Arc::clone(&node), control.clone()));
     tasks.spawn(events::log_events(Arc::clone(service), control.clone()));
     tasks.spawn(propose_changes(Arc::clone(&node), control));
     Ok(NodeTasks { node, tasks })

@@ -7,23 +7,26 @@
 //! were never set. After that only changes of the file while the node runs apply, so a node that
 //! returns with an old file reverts nothing.
 
+mod file_texts;
+
 use std::collections::BTreeSet;
-use std::fmt::Display;
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::{FOUNDED, LIMITS_SET, Setting, YES};
-use cluster::map::{BODY_BYTES_MAX, Map, MapCommand, MapRefusal};
+use cluster::map::{BODY_BYTES_MAX, Map, MapCommand, MapRefusal, OWN_NAME, RECORDS_VERSION};
 use control::{Control, ProposeError};
 use hashbrown::HashMap;
-use parking_lot::Mutex;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tollgate_http::ServiceError;
 
+pub(crate) use self::file_texts::FileTexts;
 use super::Node;
 use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimit};
+use crate::limits::service::LimitsRequest;
 use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
 
@@ -42,49 +45,6 @@ const COMMANDS_MAX: usize = 32;
 /// Most names in a log line.
 const NAMES_MAX: usize = 20;
 
-/// The limits file as this node last read it.
-#[derive(Debug, Default)]
-pub(crate) struct FileTexts {
-    texts: Mutex<Arc<Vec<LimitText>>>,
-    changed: Notify,
-    failed: OnceLock<String>,
-}
-
-impl FileTexts {
-    pub(crate) fn change(&self, texts: Vec<LimitText>) {
-        *self.texts.lock() = Arc::new(texts);
-        self.changed.notify_one();
-    }
-
-    /// Why no limit can be put in force, although some are required: the node must not serve
-    /// without them.
-    pub(crate) fn failure(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
-    }
-
-    fn fail(&self, error: &impl Display) {
-        let _ = self.failed.set(error.to_string());
-    }
-
-    /// Reads the file again.
-    ///
-    /// # Errors
-    ///
-    /// The file is faulty, or has lost all of its limits.
-    pub(super) fn reload(&self, path: &Path) -> Result<(), LimitsError> {
-        let file = LimitText::load(path)?;
-        if file.limits.is_empty() && !file.allow_empty && !self.texts.lock().is_empty() {
-            return Err(LimitsError::Emptied { path: path.to_owned() });
-        }
-        self.change(file.limits);
-        Ok(())
-    }
-
-    pub(super) fn get(&self) -> Arc<Vec<LimitText>> {
-        Arc::clone(&self.texts.lock())
-    }
-}
-
 /// Why the limits were not changed. `Display` is for operators.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LimitsChangeError {
@@ -102,17 +62,31 @@ pub(super) enum LimitsChangeError {
     Contended,
     #[error(transparent)]
     Failed(#[from] TaskFailed),
+    #[error(transparent)]
+    Service(#[from] ServiceError),
 }
 
 impl LimitsChangeError {
     /// Whether another attempt would be refused again.
     pub(super) fn is_final(&self) -> bool {
-        !matches!(self, Self::NoOutcome(_) | Self::Contended | Self::Failed(_))
+        let is_passing = matches!(
+            self,
+            Self::NoOutcome(_)
+                | Self::Contended
+                | Self::Failed(_)
+                | Self::Service(ServiceError::Unavailable(_))
+        );
+        !is_passing
     }
 }
 
+/// Whether a record of the map is a limit.
+fn is_limit(name: &str) -> bool {
+    !name.starts_with(OWN_NAME)
+}
+
 fn entries_of(map: &Map) -> Vec<OrderedLimit> {
-    let bodies = map.limits().iter();
+    let bodies = map.limits().iter().filter(|(name, _)| is_limit(name));
     map_text::entries(bodies.map(|(name, limit)| (name.as_str(), limit.body.as_slice())))
 }
 
@@ -126,7 +100,13 @@ pub(super) fn as_file(map: &Map) -> String {
 type LimitsMark = (usize, u64);
 
 fn mark_of(map: &Map) -> LimitsMark {
-    let versions = map.limits().values().map(|limit| limit.version);
+    let limits = map.limits().iter().filter(|(name, _)| is_limit(name));
+    limits.fold((0, 0), |(count, newest), (_, limit)| (count + 1, newest.max(limit.version)))
+}
+
+/// Identifies all records of a map in the same way.
+fn mark_of_records(map: &Map) -> LimitsMark {
+    let versions = map.limits().values().map(|record| record.version);
     (map.limits().len(), versions.max().unwrap_or(0))
 }
 
@@ -147,6 +127,13 @@ async fn spawn_blocking<T: Send + 'static>(
 #[error("the limits could not be compiled")]
 pub(super) struct TaskFailed;
 
+/// Puts limits in force, with the overrides of the map; without limits only overrides that changed.
+async fn put_in_force(service: &Arc<Service>, limits: Option<Limits>) {
+    let store = Arc::clone(service.limits_store());
+    // Without a result the process ends.
+    let _ = spawn_blocking(move || store.follow(limits)).await;
+}
+
 /// Puts the limits of the map in force whenever they change. Limits that do not agree leave the
 /// previous ones in force; at start, where there are none, those that do agree are put in force.
 /// Sends on `first` once limits are in force.
@@ -160,6 +147,7 @@ pub(super) async fn follow(
     let mut first = Some(first);
     let mut watch = control.watch();
     let mut seen: Option<LimitsMark> = None;
+    let mut seen_records: Option<LimitsMark> = None;
     // With the time at which it is reported.
     let mut fault: Option<(u64, LimitsError)> = None;
     let now_ns = || service.clock().now().mono.0;
@@ -172,11 +160,18 @@ pub(super) async fn follow(
             None => Some(watch.changed().await),
         };
         // The map itself is not kept, because its next change would then copy it.
+        let mut have_records_changed = false;
         let changed = news.and_then(|news| {
+            let mark = mark_of_records(&news.map);
+            have_records_changed = seen_records.replace(mark) != Some(mark);
+            if !have_records_changed {
+                return None;
+            }
             let mark = mark_of(&news.map);
             let is_new = news.map.head().is_some() && seen.replace(mark) != Some(mark);
             is_new.then(|| entries_of(&news.map))
         });
+        let is_other_record = have_records_changed && changed.is_none();
         if let Some(entries) = changed {
             if let Some(first) = first.take() {
                 let made = spawn_blocking(move || map_text::limits_that_agree(entries)).await;
@@ -186,15 +181,22 @@ pub(super) async fn follow(
                         // `first` is not sent: no key may be served without its limit.
                         return std::future::pending().await;
                     }
-                    service.limits().replace(limits);
+                    put_in_force(&service, Some(limits)).await;
                     fault = refused.map(|error| (now_ns(), error));
                 }
                 let _ = first.send(());
             } else if let Ok(made) = spawn_blocking(move || map_text::limits(&entries)).await {
-                let made = made.map(|limits| service.limits().replace(limits));
                 let due_ns = now_ns() + HALF_CHANGED.as_nanos() as u64;
-                fault = made.err().map(|error| (due_ns, error));
+                fault = match made {
+                    Ok(limits) => {
+                        put_in_force(&service, Some(limits)).await;
+                        None
+                    }
+                    Err(error) => Some((due_ns, error)),
+                };
             }
+        } else if is_other_record && first.is_none() {
+            put_in_force(&service, None).await;
         }
         if let Some((_, error)) = fault.take_if(|(due_ns, _)| *due_ns <= now_ns()) {
             service.limits().refuse(&error);
@@ -337,9 +339,27 @@ fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> 
     differ.map(|name| (*name).to_owned()).collect()
 }
 
+/// Applies the difference of two versions of the limits file as a change in the history.
+async fn follow_by_store(
+    service: &Arc<Service>,
+    last: &Arc<Vec<LimitText>>,
+    now: &Arc<Vec<LimitText>>,
+) -> Result<usize, LimitsChangeError> {
+    let path = service.config().limits_file.as_deref().unwrap_or(Path::new("-"));
+    let (last, now, path) = (Arc::clone(last), Arc::clone(now), path.display().to_string());
+    let request = LimitsRequest::FileChange { last, now, path };
+    let now_ms = service.clock().now().unix_ms;
+    Ok(service.limits_store().change(request, now_ms, None).await?.count)
+}
+
 /// Applies changes of this node's limits file to the cluster while the node runs. `last` is the
 /// file as the process first read it.
-pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc<Vec<LimitText>>) {
+pub(super) async fn follow_file(
+    (service, node): (Arc<Service>, Arc<Node>),
+    control: Control,
+    mut last: Arc<Vec<LimitText>>,
+) {
+    let service = &service;
     control.registered().await;
     // The founder's file comes first.
     while !control.map().settings().others.contains_key(FOUNDED) {
@@ -358,7 +378,7 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
         );
     }
     loop {
-        node.limits_file.changed.notified().await;
+        node.limits_file.changed().await;
         loop {
             let now = node.limits_file.get();
             if now == last {
@@ -368,7 +388,13 @@ pub(super) async fn follow_file(node: Arc<Node>, control: Control, mut last: Arc
                 map_text::follow_file(entries, &last, &now);
                 Ok(())
             };
-            let result = match change(&control, edit).await {
+            let is_updated = control.map().settings().version >= RECORDS_VERSION;
+            let changed = if is_updated {
+                follow_by_store(service, &last, &now).await
+            } else {
+                change(&control, edit).await
+            };
+            let result = match changed {
                 Ok(count) => {
                     note_limits_set(&control).await.map(|()| count).map_err(LimitsChangeError::from)
                 }

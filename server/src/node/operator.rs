@@ -13,9 +13,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::NodeId;
-use cluster::map::MapCommand;
+use cluster::map::{MapCommand, RECORDS_VERSION};
 use control::Control;
 use protocol::ClusterVerb;
+use tollgate_http::{Actor, ServiceError, Via};
 
 use super::dispatch::{Dispatch, STARTING};
 use super::pending::ReplyKind;
@@ -25,6 +26,7 @@ use crate::cluster_stats::{
 };
 use crate::limits::LimitsError;
 use crate::limits::map_text::{self, LimitText, OrderedLimit};
+use crate::limits::service::{LimitsRequest, LimitsStore};
 use crate::runtime::cluster_node::ClusterNode;
 use crate::transport::PeerAddr;
 
@@ -105,8 +107,19 @@ impl ClusterNode for Node {
 }
 
 impl Dispatch<'_, '_> {
+    /// The address of the client, for the history of limits.
+    fn client_address(&self) -> String {
+        let list = self.ctx.service.connections().list();
+        let own = list.iter().find(|info| Some(info.fd) == self.router.operator_fd);
+        own.map_or_else(|| "-".to_owned(), |info| info.peer.clone())
+    }
+
     /// Starts an operator's command: it is proposed to the leader while the client waits.
     pub(crate) fn cluster_verb(&mut self, verb: ClusterVerb<'_>, out: &mut Vec<u8>) {
+        let address = match verb {
+            ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => self.client_address(),
+            _ => String::new(),
+        };
         let router = &mut *self.router;
         if verb == ClusterVerb::Limits {
             let text = router.node().control().map(|control| limits::as_file(&control.map()));
@@ -116,7 +129,7 @@ impl Dispatch<'_, '_> {
             );
             return self.replies.push_ready(reply.as_bytes(), out);
         }
-        if !router.is_operator {
+        if router.operator_fd.is_none() {
             return self.replies.push_ready(NOT_ALLOWED, out);
         }
         let node = Arc::clone(router.node());
@@ -129,6 +142,10 @@ impl Dispatch<'_, '_> {
             ClusterVerb::Drain(b"self") => ClusterVerb::Drain(myself.as_bytes()),
             verb => verb,
         };
+        let service = self.ctx.service;
+        let actor = Actor { name: address, via: Via::ClientPort, address: None, is_admin: true };
+        let store = (control.map().settings().version >= RECORDS_VERSION)
+            .then(|| (Arc::clone(service.limits_store()), service.clock().now().unix_ms, actor));
         let wanted = match OperatorRequest::of(&control, verb) {
             Ok(wanted) => wanted,
             Err(error) => return self.replies.push_ready(client_error(&error).as_bytes(), out),
@@ -137,7 +154,10 @@ impl Dispatch<'_, '_> {
         let token = router.wait_for_task(place, ReplyKind::Whole { quiet: false });
         let core = router.core();
         runtime.spawn(async move {
-            let reply = wanted.carry_out(&control).await;
+            let reply = match store {
+                Some(store) => wanted.carry_out_by_store(&control, store).await,
+                None => wanted.carry_out(&control).await,
+            };
             if let Some(inbox) = node.inbox(core) {
                 inbox.push(WorkerEvent::Reply(token, Bytes::from(reply)));
             }
@@ -148,6 +168,10 @@ impl Dispatch<'_, '_> {
 fn client_error(error: &impl Display) -> String {
     // The error may quote the operator's text.
     format!("CLIENT_ERROR cluster: {}\r\n", error.to_string().replace(char::is_control, "?"))
+}
+
+fn server_error(error: &impl Display) -> String {
+    format!("SERVER_ERROR cluster: {error}\r\n")
 }
 
 /// An operator's command, copied out of the client's buffer.
@@ -170,9 +194,33 @@ impl OperatorRequest {
         })
     }
 
+    /// Executes the command; a change of a limit enters the history.
+    async fn carry_out_by_store(
+        self,
+        control: &Control,
+        (store, now_ms, actor): (Arc<LimitsStore>, u64, Actor),
+    ) -> String {
+        let name = match &self {
+            Self::Limit { text, .. } => text.name.clone(),
+            _ => String::new(),
+        };
+        let request = match self {
+            Self::Command(_) => return self.carry_out(control).await,
+            Self::Limit { text, before } => LimitsRequest::PutAny { text, before, actor },
+            Self::NoLimit(name) => LimitsRequest::Remove { name, version: None, note: None, actor },
+        };
+        match store.change(request, now_ms, None).await {
+            Ok(_) => OK.to_owned(),
+            Err(error @ ServiceError::Unavailable(_)) => server_error(&error),
+            Err(ServiceError::Invalid { detail, line: Some(line) }) => {
+                client_error(&format!("limit {name}:{line}: {detail}"))
+            }
+            Err(error) => client_error(&error),
+        }
+    }
+
     /// Executes the command and returns the reply.
     async fn carry_out(self, control: &Control) -> String {
-        let server_error = |error: &dyn Display| format!("SERVER_ERROR cluster: {error}\r\n");
         let changed = match self {
             Self::Command(command) => {
                 return match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {

@@ -65,8 +65,8 @@ pub(crate) struct Router {
     requests: Vec<ForwardOp>,
     /// The client whose requests are being processed.
     pub(crate) client: Client,
-    /// That client may change the cluster.
-    pub(crate) is_operator: bool,
+    /// The file descriptor of that client, if it may change the cluster.
+    pub(crate) operator_fd: Option<i32>,
     /// Completed operations whose clients have not yet received them.
     pub(crate) completions: Vec<Completion>,
     pub(super) debts: Debts,
@@ -109,7 +109,7 @@ impl Router {
             scratch: ReplicaScratch::default(),
             requests: Vec::new(),
             client: Client::default(),
-            is_operator: false,
+            operator_fd: None,
             completions: Vec::new(),
             debts: Debts::default(),
             away_until_ns: Vec::new(),

@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
+use crate::limits::service::LimitsStore;
 use crate::limits::{Limits, LimitsHandle};
 use crate::net::clock::Clock;
 use crate::observe::Observatory;
@@ -48,7 +49,8 @@ pub struct Service {
     counters: Box<[CachePadded<Counters>]>,
     connections: Connections,
     prefixes: Prefixes,
-    limits: LimitsHandle,
+    limits: Arc<LimitsHandle>,
+    limits_store: Arc<LimitsStore>,
     observatory: Observatory,
     node: OnceLock<Arc<dyn ClusterNode>>,
     /// The part of the key hasher that a cluster sets.
@@ -98,13 +100,15 @@ impl Service {
         // One more than workers: requests of other nodes are counted separately.
         let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
         let prefixes = Prefixes::new(config.prefix_delimiter, config.detail_enabled);
+        let limits = Arc::new(LimitsHandle::new(limits, config.threads + 1));
         Self {
             clock: Clock::new(),
             shards,
             counters,
             connections: Connections::default(),
             prefixes,
-            limits: LimitsHandle::new(limits, config.threads + 1),
+            limits_store: Arc::new(LimitsStore::new(Arc::clone(&limits))),
+            limits,
             observatory: Observatory::new(config.key_display),
             node: OnceLock::new(),
             partition_prefix,
@@ -175,6 +179,11 @@ impl Service {
     #[must_use]
     pub fn limits(&self) -> &LimitsHandle {
         &self.limits
+    }
+
+    /// Returns the changer of limits.
+    pub(crate) fn limits_store(&self) -> &Arc<LimitsStore> {
+        &self.limits_store
     }
 
     /// Returns the observations.
@@ -282,21 +291,22 @@ impl Service {
             }
             return;
         }
-        match self.limits.reload(path) {
-            Ok(_) => {
-                let count = self.limits.load().limits().len();
-                tracing::info!(
+        let (store, path) = (Arc::clone(&self.limits_store), path.clone());
+        let now_ms = self.clock.now().unix_ms;
+        tokio::spawn(async move {
+            match store.reload(&path, now_ms).await {
+                Ok(count) => tracing::info!(
                     target: crate::LIFE,
                     count,
                     path = %path.display(),
                     "limits in force"
-                );
+                ),
+                Err(error) => tracing::error!(
+                    %error,
+                    "limits file refused, limits kept as they were: correct the file"
+                ),
             }
-            Err(error) => tracing::error!(
-                %error,
-                "limits file refused, limits kept as they were: correct the file"
-            ),
-        }
+        });
     }
 
     pub(crate) fn set_verbosity(&self, level: u32) {

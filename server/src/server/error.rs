@@ -31,6 +31,9 @@ pub enum ServerError {
     /// The limits file is faulty.
     #[error(transparent)]
     Limits(#[from] crate::limits::LimitsError),
+    /// The store of limits cannot be used.
+    #[error(transparent)]
+    LimitsStore(#[from] crate::records::file::RecordsFileError),
     /// None of the configured limits can be put in force.
     #[error("no limits can be put in force: {0}")]
     NoLimits(String),
@@ -75,6 +78,7 @@ impl ServerError {
             Self::Admin(_)
             | Self::Auth(_)
             | Self::Limits(_)
+            | Self::LimitsStore(_)
             | Self::NoLimits(_)
             | Self::SnapshotPlace(_)
             | Self::Node(NodeError::Security(_)) => true,

@@ -3,8 +3,10 @@
 //! Not here: signals (`signals`).
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::node;
@@ -18,6 +20,8 @@ const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
+/// The look for expired limits and overrides comes once in this many periods: once a second.
+const EXPIRY_PERIODS: u32 = 10;
 /// The sweep visits every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 300;
 
@@ -34,6 +38,7 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
 
 /// Sweeps items and ends idle connections, forever.
 pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
+    let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -41,6 +46,16 @@ pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
         service.clock().follow_unix_time();
         service.note_housekeeping();
         end_idle(service);
+        // In a cluster the leader does it.
+        periods = (periods + 1) % EXPIRY_PERIODS;
+        let is_due = periods == 0 && service.node().is_none();
+        if is_due && expiry.as_ref().is_none_or(JoinHandle::is_finished) {
+            let (store, now_ms) = (service.limits_store(), service.clock().now().unix_ms);
+            expiry = store.has_expired(now_ms).then(|| {
+                let store = Arc::clone(store);
+                tokio::spawn(async move { store.expire(now_ms).await })
+            });
+        }
         service.delays().wake(service.clock().now().mono.millis());
         service.shards().sweep_ids(service.clock().now());
         let mut first = 0;

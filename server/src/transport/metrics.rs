@@ -2,7 +2,7 @@
 //!
 //! Here: counting and reading. Not here: printing.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering::Relaxed};
 
 use super::outbox::{FrameClass, Shed};
 
@@ -19,6 +19,8 @@ pub(super) struct LinkMetrics {
     pub(super) dials: AtomicU64,
     pub(super) links: AtomicU64,
     pub(super) links_now: AtomicU64,
+    /// The protocol version of the last link that came up.
+    pub(super) version: AtomicU16,
     shed: [AtomicU64; 2],
     gone: AtomicU64,
     lost: AtomicU64,
@@ -55,6 +57,8 @@ pub struct PeerMetrics {
     pub links: u64,
     /// Links that are up.
     pub links_now: u64,
+    /// The protocol version of the last link that came up; 0 before the first.
+    pub version: u16,
 }
 
 impl LinkMetrics {
@@ -85,6 +89,7 @@ impl LinkMetrics {
             dials: get(&self.dials),
             links: get(&self.links),
             links_now: get(&self.links_now),
+            version: self.version.load(Relaxed),
         }
     }
 }

@@ -50,8 +50,7 @@ fn list(words: &str) -> Vec<LimitText> {
 }
 
 fn shared(texts: Vec<LimitText>) -> Vec<OrderedLimit> {
-    let mut entries: Vec<OrderedLimit> =
-        texts.into_iter().map(|text| OrderedLimit { text, order: None }).collect();
+    let mut entries: Vec<OrderedLimit> = texts.into_iter().map(OrderedLimit::new).collect();
     number(&mut entries);
     entries
 }
@@ -221,7 +220,7 @@ proptest! {
         for order in orders.iter_mut().flatten() {
             *order = next.next().expect("as many as before");
         }
-        let of = |order| OrderedLimit { text: text("a", "block"), order };
+        let of = |order| OrderedLimit { order, ..OrderedLimit::new(text("a", "block")) };
         let mut entries: Vec<OrderedLimit> = orders.iter().copied().map(of).collect();
         number(&mut entries);
         let numbers: Vec<i64> = entries.iter().map(|entry| entry.order.expect("all have one")).collect();

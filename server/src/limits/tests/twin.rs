@@ -5,7 +5,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::networks::Network;
-use super::super::overrides::{OverrideKeys, Overrides};
+use super::super::overrides::{
+    OverrideKeys, OverrideRow, OverrideSource, OverrideTable, Overrides,
+};
 use super::*;
 
 /// One element of a pattern.
@@ -192,10 +194,15 @@ proptest! {
                 distinct.push(keys);
             }
         }
-        let clever = Overrides::new(distinct.iter().map(|keys| (keys.clone(), policy)).collect());
+        let row = |keys: &OverrideKeys| {
+            OverrideRow { text: String::new(), keys: keys.clone(), policy }
+        };
+        let table = OverrideTable::new(distinct.iter().map(row));
+        let mut clever = Overrides::default();
+        clever.set(OverrideSource::Api, Some(std::sync::Arc::new(table)));
         for (literal, address) in keys {
             let key = format!("{literal}{address}");
-            let found = clever.find(key.as_bytes()).map(|(index, _)| index);
+            let found = clever.find(key.as_bytes()).map(|(id, _)| id.index as usize);
             prop_assert_eq!(found, naive_override(&distinct, key.as_bytes()), "{}", key);
         }
     }

@@ -1,0 +1,153 @@
+//! Tables of overrides that change while their limit stays: those of the API and of a file.
+//!
+//! Here: checking and compiling a table for a limit in force. Not here: the search in a table
+//! (`overrides`), the records of overrides (`service`).
+
+use std::sync::Arc;
+
+use hashbrown::HashSet;
+use protocol::{Algorithm, Policy};
+
+use super::counted_keys::CountedKeys;
+use super::overrides::{OverrideKeys, OverrideRow, OverrideSource, OverrideTable, Overrides};
+use super::{Limit, Limits};
+
+/// Parses the policy of an override: a policy, `allow` or `block`.
+///
+/// # Errors
+///
+/// The mistake.
+pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
+    let token = if text == "allow" { "unlimited" } else { text };
+    Policy::parse(token.as_bytes()).map_err(|error| error.to_string())
+}
+
+impl Limit {
+    /// Returns the policy with the flags of the limit, which hold for its overrides too.
+    fn with_flags(&self, mut policy: Policy) -> Policy {
+        let (keeps, refuses) = match policy.algorithm {
+            Algorithm::Unlimited => (false, false),
+            Algorithm::Block => (false, true),
+            _ => (true, true),
+        };
+        policy.over |= keeps && self.policy.over;
+        policy.shadow |= refuses && self.policy.shadow;
+        policy
+    }
+
+    /// Returns the number of overrides of all origins.
+    pub(crate) fn override_count(&self) -> usize {
+        self.overrides.as_ref().map_or(0, |overrides| overrides.len())
+    }
+
+    /// Returns the number of overrides of an origin.
+    pub(crate) fn override_table_len(&self, source: OverrideSource) -> usize {
+        let table = self.overrides.as_ref().and_then(|overrides| overrides.table(source));
+        table.map_or(0, |table| table.len())
+    }
+
+    /// Returns the overrides of an origin, in their order: keys as written, and policies.
+    pub(crate) fn override_rows(
+        &self,
+        source: OverrideSource,
+    ) -> impl Iterator<Item = (&str, &Policy)> {
+        let table = self.overrides.as_ref().and_then(|overrides| overrides.table(source));
+        let count = table.map_or(0, |table| table.len());
+        (0..count).filter_map(move |number| table?.row(number))
+    }
+}
+
+impl Limits {
+    fn override_keys(
+        &self,
+        limit: &Limit,
+        counted: &CountedKeys<'_>,
+        key: &str,
+    ) -> Result<OverrideKeys, String> {
+        let keys = counted.keys(key)?;
+        match self.taken_by(limit, &keys) {
+            Some(other) => Err(format!("it cannot match: `{}` takes that key", other.name)),
+            None => Ok(keys),
+        }
+    }
+
+    /// Checks that an override of `key` can match.
+    ///
+    /// # Errors
+    ///
+    /// The mistake.
+    pub(crate) fn check_override(&self, limit: &Limit, key: &str) -> Result<(), String> {
+        self.override_keys(limit, &CountedKeys::of(limit), key).map(drop)
+    }
+
+    /// Replaces the overrides of one origin. Returns those that are left out because they cannot
+    /// match: the key and the reason. A limit that is not in force has no overrides.
+    pub(crate) fn set_overrides<'r>(
+        &mut self,
+        name: &str,
+        source: OverrideSource,
+        rows: impl IntoIterator<Item = (&'r str, Policy)>,
+    ) -> Vec<(String, String)> {
+        let Some(limit) = self.by_name(name.as_bytes()) else { return Vec::new() };
+        let counted = CountedKeys::of(limit);
+        let (mut left_out, mut seen) = (Vec::new(), HashSet::new());
+        let mut compiled = Vec::new();
+        for (text, policy) in rows {
+            match self.override_keys(limit, &counted, text) {
+                Ok(keys) if seen.insert(keys.clone()) => {
+                    let (text, policy) = (text.to_owned(), limit.with_flags(policy));
+                    compiled.push(OverrideRow { text, keys, policy });
+                }
+                Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
+                Err(reason) => left_out.push((text.to_owned(), reason)),
+            }
+        }
+        let table = (!compiled.is_empty()).then(|| Arc::new(OverrideTable::new(compiled)));
+        let index = limit.index();
+        let limit = &mut self.limits[index];
+        let mut overrides = limit.overrides.take().map_or_else(Overrides::default, |all| *all);
+        overrides.set(source, table);
+        limit.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
+        left_out
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> Limits {
+        let file = "[[limit]]\nname = 'a'\nmatch = 'a:{x}'\npolicy = 'fixed:5/s'\nover = true\n\
+                    overrides = [{ key = 'a:1', policy = 'fixed:7/s' }]\n\
+                    [[limit]]\nname = 'b'\nmatch = 'b:{x}'\npolicy = 'fixed:5/s'\n";
+        Limits::parse("l.toml", file.as_bytes()).expect("a good file")
+    }
+
+    fn policy_of(limits: &Limits, key: &str) -> String {
+        let mut scratch = Vec::new();
+        let found = limits.find(key.as_bytes(), &mut scratch).expect("a short key");
+        found.map(|found| found.policy().to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn the_api_comes_before_inline_before_a_file() {
+        let mut limits = limits();
+        let policy = |text| parse_policy(text).expect("a policy");
+        let rows = [("a:*", policy("fixed:9/s")), ("a:2", policy("block"))];
+        assert_eq!(limits.set_overrides("a", OverrideSource::File, rows), []);
+        assert_eq!(policy_of(&limits, "a:1"), "fixed:7/s,over");
+        assert_eq!(policy_of(&limits, "a:2"), "block");
+        assert_eq!(policy_of(&limits, "a:3"), "fixed:9/s,over");
+        let before = limits.clone();
+        let rows = [("a:1", policy("allow")), ("b:1", policy("block")), ("a:1", policy("block"))];
+        let left_out = limits.set_overrides("a", OverrideSource::Api, rows);
+        assert_eq!(left_out.len(), 2, "{left_out:?}");
+        assert_eq!(policy_of(&limits, "a:1"), "unlimited");
+        // A copy keeps its own table.
+        assert_eq!(policy_of(&before, "a:1"), "fixed:7/s,over");
+        assert_eq!(limits.set_overrides("a", OverrideSource::Api, []), []);
+        assert_eq!(policy_of(&limits, "a:1"), "fixed:7/s,over");
+        assert_eq!(limits.by_name(b"a").expect("a limit").override_count(), 3);
+        assert_eq!(limits.set_overrides("c", OverrideSource::Api, []), [], "no such limit");
+    }
+}

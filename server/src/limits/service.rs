@@ -1,0 +1,361 @@
+//! Changes of limits and overrides while the server runs, and their history.
+//!
+//! Here: the way of every change, on one store of records: check, change, tell. Not here: the meaning
+//! of each change (`plan`), the records (`book`), putting limits in force (`in_force`), the limits
+//! file (`limits_file`), lists for readers (`views`), the stores (`records`).
+//!
+//! A change is parsed, checked by itself, checked with all other limits, and put: all of it, or
+//! none. Then the limits are compiled anew, or the tables of overrides that changed.
+
+mod book;
+mod in_force;
+mod limits_file;
+mod plan;
+mod views;
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use tollgate_http::{Actor, ChangedLimit, ImportPlan, ServiceError, Via};
+
+use self::book::{Book, StoredChange, Touched};
+pub(crate) use self::plan::LimitsRequest;
+use self::plan::{ChangePlan, refused};
+use super::map_text::{self, OrderedLimit};
+use super::{Limits, LimitsError, LimitsHandle};
+use crate::AUDIT;
+use crate::records::{Records, RecordsError};
+
+/// Most attempts at a change while concurrent changes interfere.
+const TRIES: usize = 20;
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// All surfaces, in the order of the counters.
+const VIAS: [Via; 6] = [Via::Ui, Via::Api, Via::Cli, Via::File, Via::ClientPort, Via::Expiry];
+
+/// The parsed records, and the parts of them that are not in force yet.
+#[derive(Default)]
+struct State {
+    book: Book,
+    touched: Touched,
+}
+
+/// A change that is done.
+#[derive(Debug)]
+pub(crate) struct LimitsChanged {
+    /// Version and number, as the API tells them.
+    pub(crate) changed: ChangedLimit,
+    /// The effect of an import.
+    pub(crate) import: ImportPlan,
+    /// The number of changes in the history.
+    pub(crate) count: usize,
+}
+
+/// Limits, overrides and history over a store of records.
+pub(crate) struct LimitsStore {
+    handle: Arc<LimitsHandle>,
+    records: OnceLock<Arc<dyn Records>>,
+    state: RwLock<State>,
+    /// Locked during a change of this process, so that its changes do not interfere.
+    editing: tokio::sync::Mutex<()>,
+    /// Locked while the limits file is read and its changes are made, so that of two reloads the one
+    /// that reads the file later wins.
+    reloading: tokio::sync::Mutex<()>,
+    /// Locked while limits are compiled and put in force.
+    applying: Mutex<()>,
+    /// The time at which the next thing expires.
+    expiry_ms: AtomicU64,
+    /// Changes since the start, by surface.
+    counts: [AtomicU64; VIAS.len()],
+    /// The limits of the file that are ignored, each of which is logged once.
+    ignored: Mutex<BTreeSet<String>>,
+}
+
+/// Runs `work` off the runtime's threads: compiling thousands of limits would delay others.
+pub(crate) async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ServiceError> {
+    // The moment at which another thread finishes does not depend on the simulation's seed.
+    #[cfg(feature = "simulation")]
+    if crate::net::world::is_on() {
+        return Ok(work());
+    }
+    let ended = tokio::task::spawn_blocking(work).await;
+    ended.map_err(|_| ServiceError::Unavailable("the change panicked".to_owned()))
+}
+
+impl From<RecordsError> for ServiceError {
+    fn from(error: RecordsError) -> Self {
+        match error {
+            RecordsError::Full(reason) => Self::Full(reason),
+            RecordsError::OtherVersion | RecordsError::Unavailable(_) => {
+                Self::Unavailable(error.to_string())
+            }
+        }
+    }
+}
+
+/// Compiles all limits. `None` if they do not agree, and did not before: then an operator may
+/// correct them one by one.
+fn compile_plan(
+    entries: &[OrderedLimit],
+    before: &[OrderedLimit],
+    name: Option<&str>,
+) -> Result<Option<Limits>, ServiceError> {
+    match map_text::limits(entries) {
+        Ok(limits) => Ok(Some(limits)),
+        Err(error) => match map_text::limits(before) {
+            Ok(_) => Err(refused(error, name.unwrap_or_default())),
+            Err(_) => Ok(None),
+        },
+    }
+}
+
+impl LimitsStore {
+    /// Creates the changer of the limits in force. It has no records yet.
+    pub(crate) fn new(handle: Arc<LimitsHandle>) -> Self {
+        Self {
+            handle,
+            records: OnceLock::new(),
+            state: RwLock::default(),
+            editing: tokio::sync::Mutex::new(()),
+            reloading: tokio::sync::Mutex::new(()),
+            applying: Mutex::new(()),
+            expiry_ms: AtomicU64::new(u64::MAX),
+            counts: Default::default(),
+            ignored: Mutex::default(),
+        }
+    }
+
+    /// Sets the store, once.
+    pub(crate) fn set_records(&self, records: Arc<dyn Records>) {
+        let _ = self.records.set(records);
+    }
+
+    fn records(&self) -> Result<&Arc<dyn Records>, ServiceError> {
+        let starting = || ServiceError::Unavailable("the server is starting".to_owned());
+        self.records.get().ok_or_else(starting)
+    }
+
+    /// Returns the reason why API and operators cannot change limits here; `None`: they can.
+    pub(crate) fn read_only(&self) -> Option<String> {
+        self.records.get().and_then(|records| records.read_only())
+    }
+
+    fn is_shared(&self) -> bool {
+        self.records.get().is_some_and(|records| records.is_shared())
+    }
+
+    /// Returns the changes since the start, by surface.
+    pub(crate) fn change_counts(&self) -> Vec<(Via, u64)> {
+        let counts = self.counts.iter().map(|count| count.load(Ordering::Relaxed));
+        VIAS.into_iter().zip(counts).collect()
+    }
+
+    /// Reads the records that have changed.
+    fn follow_records(&self, records: &dyn Records) {
+        let mut state = self.state.write();
+        let touched = state.book.follow(records);
+        state.touched.limits |= touched.limits;
+        state.touched.overrides.extend(touched.overrides);
+        self.expiry_ms.store(state.book.next_expiry_ms(), Ordering::Relaxed);
+    }
+
+    /// Makes a change and puts it in force.
+    ///
+    /// # Errors
+    ///
+    /// The reason why nothing has changed; for a change of several commands, why not all of it.
+    pub(crate) async fn change(
+        self: &Arc<Self>,
+        request: LimitsRequest,
+        now_ms: u64,
+        address: Option<IpAddr>,
+    ) -> Result<LimitsChanged, ServiceError> {
+        let is_file = matches!(request, LimitsRequest::File { .. });
+        let committed = {
+            let _one = self.editing.lock().await;
+            let committed = self.commit(&request, now_ms).await;
+            let compiled = match &committed {
+                Ok(plan) if plan.batches.is_empty() && !is_file => None,
+                Ok(plan) => Some(plan.compiled.clone()),
+                // Some of its commands may have been applied.
+                Err(_) => Some(None),
+            };
+            // In a cluster a task follows the records, on every node.
+            if let Some(compiled) = compiled.filter(|_| !self.is_shared()) {
+                let this = Arc::clone(self);
+                off_thread(move || this.put_in_force(compiled, false)).await?;
+            }
+            committed?
+        };
+        self.tell(&committed, address);
+        let last = committed.changes.last();
+        let version = last.map_or(committed.present, StoredChange::to);
+        Ok(LimitsChanged {
+            changed: ChangedLimit { version, seq: last.map_or(0, |change| change.seq) },
+            count: committed.changes.len(),
+            import: committed.import,
+        })
+    }
+
+    /// Checks a change without making it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::change`].
+    pub(crate) async fn check(
+        self: &Arc<Self>,
+        request: LimitsRequest,
+        now_ms: u64,
+    ) -> Result<LimitsChanged, ServiceError> {
+        let plan = self.prepare(&request, now_ms).await?;
+        let changed = ChangedLimit { version: 0, seq: 0 };
+        Ok(LimitsChanged { changed, import: plan.import, count: 0 })
+    }
+
+    /// Plans a change on the present records, and checks all limits together.
+    async fn prepare(
+        self: &Arc<Self>,
+        request: &LimitsRequest,
+        now_ms: u64,
+    ) -> Result<ChangePlan, ServiceError> {
+        let (this, request) = (Arc::clone(self), request.clone());
+        let records = Arc::clone(self.records()?);
+        off_thread(move || {
+            this.follow_records(&*records);
+            let (mut plan, before) = {
+                let state = this.state.read();
+                let active = this.handle.load();
+                let plan = plan::plan(&state.book, &request, active.limits(), now_ms)?;
+                let before = plan.entries.as_ref().map(|_| state.book.entries());
+                (plan, before.unwrap_or_default())
+            };
+            if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
+                let name = request.name();
+                plan.compiled = compile_plan(entries, &before, name)?;
+            }
+            Ok(plan)
+        })
+        .await?
+    }
+
+    /// Makes a change in the store, repeatedly while others interfere.
+    async fn commit(
+        self: &Arc<Self>,
+        request: &LimitsRequest,
+        now_ms: u64,
+    ) -> Result<ChangePlan, ServiceError> {
+        let records = Arc::clone(self.records()?);
+        let mut done: Vec<StoredChange> = Vec::new();
+        for _ in 0..TRIES {
+            let mut plan = self.prepare(request, now_ms).await?;
+            let mut changes = std::mem::take(&mut plan.changes).into_iter();
+            let mut is_whole = true;
+            for puts in &plan.batches {
+                let count = puts.iter().filter(|put| book::is_change(&put.name)).count();
+                match records.change(puts.clone()).await {
+                    Ok(version) => done.extend(
+                        changes
+                            .by_ref()
+                            .take(count)
+                            .map(|change| StoredChange { version, ..change }),
+                    ),
+                    Err(RecordsError::OtherVersion) => {
+                        is_whole = false;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.follow_records(&*records);
+            if is_whole {
+                plan.changes = done;
+                return Ok(plan);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+        Err(RecordsError::OtherVersion.into())
+    }
+
+    /// Counts changes, and writes the audit log.
+    fn tell(&self, plan: &ChangePlan, address: Option<IpAddr>) {
+        for change in &plan.changes {
+            if let Some(place) = VIAS.iter().position(|via| via.word() == change.via) {
+                self.counts[place].fetch_add(1, Ordering::Relaxed);
+            }
+            tracing::info!(
+                target: AUDIT,
+                by = %change.by,
+                via = %change.via,
+                address = address.map(tracing::field::display),
+                name = %change.name,
+                key = change.key.as_ref().map(tracing::field::display),
+                from = change.from,
+                to = change.to(),
+                seq = change.seq,
+                reverts = change.reverts,
+                note = change.note.as_ref().map(tracing::field::display),
+                "{} {}",
+                change.what,
+                if change.body.is_some() { "put" } else { "removed" }
+            );
+        }
+    }
+
+    /// Whether a limit or an override has expired.
+    pub(crate) fn has_expired(&self, now_ms: u64) -> bool {
+        now_ms >= self.expiry_ms.load(Ordering::Relaxed)
+    }
+
+    /// Removes what has expired, at most [`plan::EXPIRED_MAX`] things.
+    pub(crate) async fn expire(self: &Arc<Self>, now_ms: u64) {
+        if let Err(error) = self.change(LimitsRequest::Expire, now_ms, None).await {
+            tracing::warn!(%error, "expired limits or overrides are not removed yet");
+        }
+    }
+}
+
+impl LimitsRequest {
+    /// The limit whose text the sender has, if it is one.
+    fn name(&self) -> Option<&str> {
+        match self {
+            Self::Put(change) => Some(&change.name),
+            Self::PutAny { text, .. } => Some(&text.name),
+            Self::Revert { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The request of an actor with this address.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        let of = |actor: &Actor| actor.address;
+        match self {
+            Self::Put(change) => of(&change.actor),
+            Self::Override(change) => of(&change.actor),
+            Self::PutAny { actor, .. }
+            | Self::Remove { actor, .. }
+            | Self::Revert { actor, .. }
+            | Self::Import { actor, .. } => of(actor),
+            Self::File { .. } | Self::FileChange { .. } | Self::Expire => None,
+        }
+    }
+}
+
+/// Turns a refused limits file into the answer about it.
+pub(crate) fn refused_file(error: LimitsError) -> ServiceError {
+    match error {
+        LimitsError::Refused { line, reason, .. } => {
+            ServiceError::Invalid { detail: reason, line: Some(line) }
+        }
+        other => ServiceError::Invalid { detail: other.to_string(), line: None },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,139 @@
+//! The limits file of a server without a cluster: at the start, and when it changes.
+//!
+//! Not here: the decision about each limit (`plan`), the limits file of a node (`node::limits`).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use tollgate_http::ServiceError;
+
+use super::plan::is_of_file;
+use super::{LimitsRequest, LimitsStore, book, off_thread};
+use crate::limits::map_text::{FileText, LimitText, Origin};
+use crate::limits::{Limits, LimitsError, read};
+use crate::records::Records;
+
+/// Most names in a log line.
+const NAMES_MAX: usize = 20;
+
+fn is_file(limit: &book::StoredLimit) -> bool {
+    limit.entry.origin.source() == Origin::FILE
+}
+
+/// Reads and compiles the limits file.
+fn load(path: &Path) -> Result<(FileText, Limits), LimitsError> {
+    LimitText::compile_file(&path.display().to_string(), &read(path)?)
+}
+
+impl LimitsStore {
+    /// Starts a server without a cluster: the limits file decides about its own limits, and the
+    /// store's others stay. Puts all in force.
+    ///
+    /// # Errors
+    ///
+    /// The limits file cannot be read, or has a mistake.
+    pub(crate) async fn start(
+        self: &Arc<Self>,
+        records: Arc<dyn Records>,
+        path: Option<&Path>,
+        now_ms: u64,
+    ) -> Result<(), LimitsError> {
+        let is_kept = records.read_only().is_none();
+        self.set_records(records);
+        let (file, compiled) = path.map(load).transpose()?.unwrap_or_default();
+        while self.commit(&LimitsRequest::Expire, now_ms).await.is_ok_and(|plan| {
+            self.tell(&plan, None);
+            !plan.changes.is_empty()
+        }) {}
+        let shown = path.map_or_else(|| "-".to_owned(), |path| path.display().to_string());
+        self.warn_of_ignored(&file, &shown, now_ms);
+        let (file, compiled) = (Arc::new(file), Arc::new(compiled));
+        let compiled =
+            match self.commit(&LimitsRequest::File { file, compiled, path: shown }, now_ms).await {
+                Ok(plan) => {
+                    // Without a store every start would tell of every limit.
+                    if is_kept {
+                        self.tell(&plan, None);
+                    }
+                    plan.compiled
+                }
+                Err(error) => {
+                    self.handle.refuse(&error);
+                    tracing::error!(
+                        %error,
+                        "the limits file does not agree with the limits store, whose limits are in \
+                         force: correct the file or the limits"
+                    );
+                    None
+                }
+            };
+        let this = Arc::clone(self);
+        let started = off_thread(move || this.put_in_force(compiled, true)).await;
+        started.map_err(|error| LimitsError::Conflict {
+            path: path.unwrap_or(Path::new("-")).to_owned(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Reads the limits file again. Returns the number of limits in force.
+    ///
+    /// # Errors
+    ///
+    /// The file has a mistake, has lost all of its limits, or does not agree with other limits.
+    /// The limits stay as they were.
+    pub(crate) async fn reload(
+        self: &Arc<Self>,
+        path: &Path,
+        now_ms: u64,
+    ) -> Result<usize, LimitsError> {
+        let _one = self.reloading.lock().await;
+        let reloaded = self.reload_file(path, now_ms).await;
+        if let Err(error) = &reloaded {
+            self.handle.refuse(error);
+        }
+        reloaded.map(|()| self.handle.load().limits().len())
+    }
+
+    async fn reload_file(self: &Arc<Self>, path: &Path, now_ms: u64) -> Result<(), LimitsError> {
+        let failed = |error: ServiceError| LimitsError::Conflict {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        };
+        let place = path.to_owned();
+        let (file, compiled) = off_thread(move || load(&place)).await.map_err(failed)??;
+        let has_any = self.state.read().book.limits.values().any(is_file);
+        // A half-written copy of the file must not turn all limits off.
+        if file.limits.is_empty() && !file.allow_empty && has_any {
+            return Err(LimitsError::Emptied { path: path.to_owned() });
+        }
+        let shown = path.display().to_string();
+        self.warn_of_ignored(&file, &shown, now_ms);
+        let (file, compiled) = (Arc::new(file), Arc::new(compiled));
+        let request = LimitsRequest::File { file, compiled, path: shown };
+        self.change(request, now_ms, None).await.map(drop).map_err(failed)
+    }
+    /// Logs the limits of the file whose names the API has, each once.
+    fn warn_of_ignored(&self, file: &FileText, path: &str, now_ms: u64) {
+        let state = self.state.read();
+        let is_taken = |text: &&LimitText| {
+            state.book.limits.contains_key(&text.name) && !is_of_file(&state.book, text, now_ms)
+        };
+        let names: BTreeSet<String> =
+            file.limits.iter().filter(is_taken).map(|text| text.name.clone()).collect();
+        drop(state);
+        let mut ignored = self.ignored.lock();
+        let new: Vec<&str> =
+            names.difference(&ignored).take(NAMES_MAX).map(String::as_str).collect();
+        if !new.is_empty() {
+            tracing::warn!(
+                count = names.len(),
+                names = new.join(" "),
+                path,
+                "limits of the file are ignored, because limits of these names were set or adopted \
+                 otherwise: remove them from the file"
+            );
+        }
+        *ignored = names;
+    }
+}

@@ -1,0 +1,176 @@
+//! Limits, overrides and history as readers see them.
+//!
+//! Not here: changes (`super`).
+
+use std::cmp::Reverse;
+
+use hashbrown::HashMap;
+use tollgate_http::{ChangeView, LimitView, OverrideView, ServiceError};
+
+use super::book::{StoredChange, StoredLimit};
+use super::plan::refused;
+use super::{LimitsStore, map_text};
+use crate::limits::map_text::LimitSummary;
+use crate::limits::{ActiveLimits, OverrideSource};
+
+/// Most overrides of one limit's file in a list.
+const FILE_ROWS_MAX: usize = 1_000;
+
+fn view_of(summary: LimitSummary) -> LimitView {
+    LimitView {
+        name: summary.name,
+        pattern: summary.pattern,
+        policy: summary.policy,
+        shadow: summary.shadow,
+        owner: summary.owner,
+        note: summary.note,
+        disabled: summary.disabled,
+        expires_ms: summary.expires_ms,
+        parents: summary.parents,
+        ..LimitView::default()
+    }
+}
+
+fn limit_view(limit: &StoredLimit, active: &ActiveLimits) -> LimitView {
+    let StoredLimit { version, entry, summary } = limit;
+    let origin = &entry.origin;
+    let in_force = active.limits().by_name(entry.text.name.as_bytes());
+    LimitView {
+        name: entry.text.name.clone(),
+        toml: entry.text.toml.clone(),
+        source: origin.source().to_owned(),
+        file: if origin.is_api() { None } else { origin.by.clone() },
+        version: *version,
+        by: origin.by.clone(),
+        at_ms: (origin.at_ms > 0).then_some(origin.at_ms),
+        overrides: in_force.map_or(0, |limit| limit.override_count() as u64),
+        ..view_of(summary.clone().unwrap_or_default())
+    }
+}
+
+fn change_view(change: &StoredChange, body_before: Option<&String>) -> ChangeView {
+    ChangeView {
+        seq: change.seq,
+        at_ms: change.at,
+        by: change.by.clone(),
+        via: change.via.clone(),
+        what: change.what.clone(),
+        name: change.name.clone(),
+        key: change.key.clone(),
+        from: change.from,
+        to: change.to(),
+        note: change.note.clone(),
+        reverts: change.reverts,
+        body: change.body.clone(),
+        body_before: body_before.cloned(),
+    }
+}
+
+impl LimitsStore {
+    /// Returns all limits, in their order.
+    pub(crate) fn limits(&self) -> Vec<LimitView> {
+        let active = self.handle.load();
+        let state = self.state.read();
+        state.book.ordered().into_iter().map(|limit| limit_view(limit, &active)).collect()
+    }
+
+    /// Returns the limit of a name.
+    pub(crate) fn limit(&self, name: &str) -> Option<LimitView> {
+        let active = self.handle.load();
+        let state = self.state.read();
+        state.book.limits.get(name).map(|limit| limit_view(limit, &active))
+    }
+
+    /// Checks a limit's text by itself, and returns its fields.
+    ///
+    /// # Errors
+    ///
+    /// The first mistake, with its line.
+    pub(crate) fn check_text(toml: &str) -> Result<LimitView, ServiceError> {
+        let summary = LimitSummary::check(toml).map_err(|error| refused(error, ""))?;
+        Ok(LimitView { toml: toml.to_owned(), ..view_of(summary) })
+    }
+
+    /// Returns the changes that are kept, newest first; of one limit, if named.
+    pub(crate) fn history(&self, name: Option<&str>) -> Vec<ChangeView> {
+        let state = self.state.read();
+        let mut last: HashMap<(&str, &str, Option<&str>), &StoredChange> = HashMap::new();
+        let mut views = Vec::new();
+        for change in state.book.changes.values() {
+            if name.is_some_and(|name| name != change.name) {
+                continue;
+            }
+            let thing = (change.what.as_str(), change.name.as_str(), change.key.as_deref());
+            let before = last.insert(thing, change);
+            views.push(change_view(change, before.and_then(|before| before.body.as_ref())));
+        }
+        views.reverse();
+        views
+    }
+
+    /// Returns overrides of all origins, those that expire first at the top.
+    pub(crate) fn overrides(&self, limit: Option<&str>, query: Option<&str>) -> Vec<OverrideView> {
+        let is_wanted = |key: &str| query.is_none_or(|query| key.contains(query));
+        let mut views = Vec::new();
+        {
+            let state = self.state.read();
+            let rows = state.book.overrides();
+            let rows = rows.filter(|row| limit.is_none_or(|limit| limit == row.limit));
+            views.extend(rows.filter(|row| is_wanted(&row.key)).map(|row| OverrideView {
+                limit: row.limit.clone(),
+                key: row.key.clone(),
+                policy: row.policy.clone(),
+                source: OverrideSource::Api.word().to_owned(),
+                expires_ms: row.expires_ms,
+                note: row.note.clone(),
+                by: Some(row.by.clone()),
+                at_ms: Some(row.at),
+                version: row.version,
+            }));
+        }
+        let active = self.handle.load();
+        for of in active.limits() {
+            if limit.is_some_and(|limit| limit != of.name()) {
+                continue;
+            }
+            for (source, most) in
+                [(OverrideSource::Inline, usize::MAX), (OverrideSource::File, FILE_ROWS_MAX)]
+            {
+                let rows = of.override_rows(source).filter(|(key, _)| is_wanted(key));
+                views.extend(rows.take(most).map(|(key, policy)| OverrideView {
+                    limit: of.name().to_owned(),
+                    key: key.to_owned(),
+                    policy: policy.to_string(),
+                    source: source.word().to_owned(),
+                    ..OverrideView::default()
+                }));
+            }
+        }
+        views.sort_by(|one, other| {
+            let rank = |view: &OverrideView| {
+                (Reverse(view.expires_ms.map(Reverse)), view.limit.clone(), view.key.clone())
+            };
+            rank(one).cmp(&rank(other))
+        });
+        views
+    }
+
+    /// Returns the number of overrides of the API, in force or not, and of others in force.
+    pub(crate) fn override_counts(&self) -> [(&'static str, u64); 3] {
+        let active = self.handle.load();
+        let count = |source| {
+            let rows = |limit: &crate::limits::Limit| limit.override_table_len(source) as u64;
+            active.limits().iter().map(rows).sum()
+        };
+        [
+            (OverrideSource::Api.word(), self.state.read().book.override_count() as u64),
+            (OverrideSource::Inline.word(), count(OverrideSource::Inline)),
+            (OverrideSource::File.word(), count(OverrideSource::File)),
+        ]
+    }
+
+    /// Returns all limits as a limits file.
+    pub(crate) fn export(&self) -> String {
+        map_text::as_file(&self.state.read().book.entries())
+    }
+}

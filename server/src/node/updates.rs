@@ -1,0 +1,89 @@
+//! The work of the leader once a second: the feature version of the cluster, and expired limits.
+//!
+//! Not here: the leader's rounds over partitions (`control`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::map::command::Setting;
+use cluster::map::{MapCommand, NodeState, RECORDS_VERSION};
+use cluster::message::VERSION_MIN;
+use control::Control;
+use tokio::time::sleep;
+
+use super::Node;
+use crate::runtime::service::Service;
+use crate::transport::PeerAddr;
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+/// The time to live of one command.
+const COMMAND_TTL: Duration = Duration::from_secs(5);
+
+/// The oldest protocol version of links in a cluster whose map has this feature version: a node
+/// that does not know the map's commands must not take part.
+fn link_version(feature_version: u32) -> u16 {
+    let known = u16::try_from(feature_version.min(RECORDS_VERSION)).unwrap_or(VERSION_MIN);
+    known.max(VERSION_MIN)
+}
+
+impl Node {
+    /// Whether every node that is not dead has agreed on a protocol version that knows the
+    /// commands of [`RECORDS_VERSION`].
+    fn all_know_records(&self, control: &Control) -> bool {
+        let Some(transport) = self.transport() else { return false };
+        let me = self.me().0;
+        let metrics = transport.metrics();
+        let knows = |node| {
+            metrics.iter().any(|(peer_addr, metrics)| {
+                *peer_addr == PeerAddr::Node(node)
+                    && metrics.links_now > 0
+                    && u32::from(metrics.version) >= RECORDS_VERSION
+            })
+        };
+        let map = control.map();
+        let mut others =
+            map.nodes().iter().filter(|(id, node)| **id != me && node.state != NodeState::Dead);
+        others.all(|(id, _)| knows(*id))
+    }
+}
+
+/// Does the leader's work, and on every node refuses peers that are too old for the map.
+pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Control) {
+    let (me, _) = control.registered().await;
+    loop {
+        let version = control.map().settings().version;
+        if let Some(transport) = node.transport() {
+            transport.require_version(link_version(version));
+        }
+        if control.status().leader == Some(me) {
+            if version < RECORDS_VERSION && node.all_know_records(&control) {
+                let command = MapCommand::Set(Setting::Version(RECORDS_VERSION));
+                match control.propose(command, COMMAND_TTL).await {
+                    Ok(_) => tracing::info!(
+                        version = RECORDS_VERSION,
+                        "all nodes are updated: older ones are refused from now on"
+                    ),
+                    Err(error) => tracing::debug!(%error, "the feature version is not set yet"),
+                }
+            }
+            let now_ms = service.clock().now().unix_ms;
+            if version >= RECORDS_VERSION && service.limits_store().has_expired(now_ms) {
+                service.limits_store().expire(now_ms).await;
+            }
+        }
+        sleep(PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_link_follows_the_map() {
+        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 2), (u32::MAX, 2)] {
+            assert_eq!(link_version(feature_version), expected);
+        }
+    }
+}
