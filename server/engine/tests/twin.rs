@@ -553,14 +553,23 @@ fn in_place(
     key: &[u8],
     operation: &Operation<'_>,
 ) -> ShortSeen {
+    let text = |value: Value<'_>| {
+        let mut text = Vec::new();
+        value.write(&mut text);
+        text
+    };
     let came = match operation {
-        Operation::Get(get) if *get == Get::default() => engine.get_in_place(now, hash, key),
+        Operation::Get(get) if *get == Get::default() => {
+            engine.get_in_place(now, hash, key, |value, client_flags| (text(value), client_flags))
+        }
         Operation::Arithmetic(asked)
             if *asked == Arithmetic::plain(asked.delta, asked.decrement) =>
         {
             match engine.count_in_place(now, hash, key, asked.delta, asked.decrement) {
                 // The result has no client flags.
-                FastResult::Done(number) => FastResult::Done((Value::Number(number), u32::MAX)),
+                FastResult::Done(number) => {
+                    FastResult::Done((text(Value::Number(number)), u32::MAX))
+                }
                 FastResult::Missing => FastResult::Missing,
                 FastResult::General => FastResult::General,
             }
@@ -568,11 +577,7 @@ fn in_place(
         _ => return None,
     };
     match came {
-        FastResult::Done((value, client_flags)) => {
-            let mut text = Vec::new();
-            value.write(&mut text);
-            Some(Some((text, client_flags)))
-        }
+        FastResult::Done(seen) => Some(Some(seen)),
         FastResult::Missing => Some(None),
         FastResult::General => None,
     }

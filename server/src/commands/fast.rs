@@ -218,15 +218,19 @@ impl ExecContext<'_> {
         hash: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        match engine.get_in_place(self.now, hash, key) {
-            FastResult::Done((value, _)) if value.len() > LOCKED_VALUE_BYTES_MAX => return false,
-            FastResult::Done((value, client_flags)) => {
+        let encode = |value: Value<'_>, client_flags| {
+            let is_short = value.len() <= LOCKED_VALUE_BYTES_MAX;
+            if is_short {
                 self.counters.get_hits.add(1);
                 let item = ItemView { value, client_flags, ..ItemView::default() };
                 encode_hit(out, key, &item, false);
             }
+            is_short
+        };
+        match engine.get_in_place(self.now, hash, key, encode) {
+            FastResult::Done(true) => {}
             FastResult::Missing => self.counters.get_misses.add(1),
-            FastResult::General => return false,
+            FastResult::Done(false) | FastResult::General => return false,
         }
         self.counters.cmd_get.add(1);
         true

@@ -52,33 +52,24 @@ impl Engine {
         }
     }
 
-    /// Reads the value and the client flags of an item.
+    /// Passes the value and the client flags of an item to `read`, and returns its result.
     #[inline]
-    pub fn get_in_place(
+    pub fn get_in_place<R>(
         &mut self,
         now: Now,
         hash: u64,
         key: &[u8],
-    ) -> FastResult<(Value<'_>, u32)> {
+        read: impl FnOnce(Value<'_>, u32) -> R,
+    ) -> FastResult<R> {
         self.flush_if_due(now);
-        let Some(slot) = self.store.find(hash, key) else {
-            self.note_missing(hash);
-            return FastResult::Missing;
-        };
-        if slot.is_limit_state() {
-            cold_path();
-            return FastResult::General;
+        match self.store.change(hash, key, ReadInPlace { now, read }) {
+            Some(Some(result)) => FastResult::Done(result),
+            Some(None) => FastResult::General,
+            None => {
+                self.note_missing(hash);
+                FastResult::Missing
+            }
         }
-        let mut item = self.store.item_mut(slot);
-        let found = item.as_item();
-        if found.deadline().is_past(now) {
-            cold_path();
-            return FastResult::General;
-        }
-        item.set_mark(ItemFlag::FETCHED);
-        item.touch(now);
-        let item = item.into_item();
-        FastResult::Done((item.value(), item.client_flags()))
     }
 }
 
@@ -118,6 +109,29 @@ impl ItemChange for CountInPlace<'_> {
         item.set_cas(cas);
         item.touch(self.now);
         Some((number, former_cas, cas))
+    }
+}
+
+/// Reads an item and marks it as fetched. Returns `None` if nothing was read.
+struct ReadInPlace<F> {
+    now: Now,
+    read: F,
+}
+
+impl<R, F: FnOnce(Value<'_>, u32) -> R> ItemChange for ReadInPlace<F> {
+    type Answer = Option<R>;
+
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is the whole of `get_in_place`")]
+    fn make(self, slot: Slot, mut item: ItemMut<'_>) -> Self::Answer {
+        if slot.is_limit_state() || item.as_item().deadline().is_past(self.now) {
+            cold_path();
+            return None;
+        }
+        item.set_mark(ItemFlag::FETCHED);
+        item.touch(self.now);
+        let item = item.into_item();
+        Some((self.read)(item.value(), item.client_flags()))
     }
 }
 
