@@ -1,8 +1,8 @@
 //! Control frames between nodes; encode stands beside decode.
 //!
 //! Here: all frames, and their header. Not here: the handshake (`handshake`), the fields of each
-//! frame (`control`, `query`, `tunnel`), their meaning (`control`, `server`), operations and records, which
-//! data links carry (`frames`), sockets (`server`).
+//! frame (`control`, `query`, `tunnel`), their meaning (`control`, `server`), operations and
+//! records, which data links carry (`frames`), sockets (`server`).
 //!
 //! ```text
 //! length u32 | type u8 | body                 little-endian; `length` counts type and body

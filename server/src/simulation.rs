@@ -119,7 +119,7 @@ impl NodeLife {
 
 /// The state of a node at one moment, for checks.
 #[derive(Debug)]
-pub struct NodeView {
+pub struct SimulatedNode {
     /// Its map.
     pub map: Arc<Map>,
     /// The status of its control plane.
@@ -130,11 +130,11 @@ pub struct NodeView {
 
 /// Looks at the newest life at an address; none before it has a control plane.
 #[must_use]
-pub fn view(address: IpAddr) -> Option<NodeView> {
+pub fn view(address: IpAddr) -> Option<SimulatedNode> {
     let node = node(address)?;
     let control = node.control()?;
     let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
-    Some(NodeView { map: control.map(), status: control.status(), replicas: copies })
+    Some(SimulatedNode { map: control.map(), status: control.status(), replicas: copies })
 }
 
 /// Returns the keys of a partition on a node, and their states at `unix_ms`.

@@ -25,9 +25,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 
 use self::request::{Admitted, ApiRequest};
+use crate::app::App;
 use crate::caller::ClientAddress;
 use crate::problem::Problem;
-use crate::routes::App;
 use crate::tokens::TokenRole::{self, Admin, Editor, Support, Viewer};
 
 /// The description of the API, written by hand.

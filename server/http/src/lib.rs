@@ -6,6 +6,7 @@
 
 mod access;
 mod api;
+mod app;
 mod body;
 mod caller;
 #[cfg(test)]

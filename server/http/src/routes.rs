@@ -14,6 +14,7 @@ use tokio::time::timeout;
 
 use crate::access::Access;
 use crate::api;
+use crate::app::App;
 use crate::caller::ClientAddress;
 use crate::health;
 use crate::host::AdminHost;
@@ -23,14 +24,6 @@ use crate::streams::StreamPlaces;
 
 /// Longest time for a request.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
-
-/// The state of the routes.
-#[derive(Clone)]
-pub(crate) struct App {
-    pub(crate) host: Arc<dyn AdminHost>,
-    pub(crate) access: Arc<Access>,
-    pub(crate) streams: StreamPlaces,
-}
 
 /// Returns the routes of the admin listener.
 pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {

@@ -5,17 +5,15 @@
 //! (`operator`, `explain`).
 
 use std::io;
-use std::os::unix::net::UnixStream as PairStream;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
-use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tollgate_http::ServiceError;
 
 use super::host::ServerHost;
 use crate::io::worker_handle::ClientArrival;
-use crate::net::DetachedStream;
+use crate::net::{DetachedStream, Stream};
 use crate::runtime::connections::Connections;
 
 /// Longest wait for a reply: longer than an operation waits for its owner.
@@ -25,7 +23,7 @@ const REPLY_MAX: Duration = Duration::from_secs(8);
 const LINE_BYTES_MAX: u64 = 64 << 10;
 
 /// A request's reply by lines.
-pub(super) struct OwnReply(BufReader<UnixStream>);
+pub(super) struct OwnReply(BufReader<Stream>);
 
 impl OwnReply {
     /// Returns the next line, without its line end.
@@ -81,14 +79,8 @@ impl ServerHost {
         let Some(worker) = self.workers().iter().min_by_key(|worker| worker.connections()) else {
             return Err(ServiceError::Unavailable("the server is starting".to_owned()));
         };
-        let pair = || -> io::Result<(UnixStream, PairStream)> {
-            let (own, theirs) = PairStream::pair()?;
-            own.set_nonblocking(true)?;
-            theirs.set_nonblocking(true)?;
-            Ok((UnixStream::from_std(own)?, theirs))
-        };
-        let (mut own, theirs) = pair().map_err(|error| unavailable(&error.to_string()))?;
-        let stream = DetachedStream::Unix(theirs);
+        let pair = DetachedStream::pair().map_err(|error| unavailable(&error.to_string()));
+        let (mut own, stream) = pair?;
         let registration = Connections::register(&self.service, &stream, true);
         worker.deal(ClientArrival { stream, registration });
         let written = timeout(REPLY_MAX, own.write_all(request)).await;

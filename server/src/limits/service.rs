@@ -1,8 +1,8 @@
 //! Changes of limits and overrides while the server runs, and their history.
 //!
-//! Here: the way of every change, on one store of records: check, change, tell. Not here: the meaning
-//! of each change (`plan`), the records (`book`), putting limits in force (`in_force`), the limits
-//! file (`limits_file`), lists for readers (`views`), the stores (`records`).
+//! Here: the way of every change, on one store of records: check, change, tell. Not here: the
+//! meaning of each change (`plan`), the records (`book`), putting limits in force (`in_force`), the
+//! limits file (`limits_file`), lists for readers (`views`), the stores (`records`).
 //!
 //! A change is parsed, checked by itself, checked with all other limits, and put: all of it, or
 //! none. Then the limits are compiled anew, or the tables of overrides that changed.
@@ -63,8 +63,8 @@ pub(crate) struct LimitsStore {
     state: RwLock<State>,
     /// Locked during a change of this process, so that its changes do not interfere.
     editing: tokio::sync::Mutex<()>,
-    /// Locked while the limits file is read and its changes are made, so that of two reloads the one
-    /// that reads the file later wins.
+    /// Locked while the limits file is read and its changes are made, so that of two reloads the
+    /// one that reads the file later wins.
     reloading: tokio::sync::Mutex<()>,
     /// Locked while limits are compiled and put in force.
     applying: Mutex<()>,

@@ -65,6 +65,18 @@ impl DetachedStream {
         })
     }
 
+    /// Connects a stream of the current runtime with one for another runtime, in this process.
+    ///
+    /// # Errors
+    ///
+    /// The system's error.
+    pub(crate) fn pair() -> io::Result<(Stream, Self)> {
+        let (own, other) = std::os::unix::net::UnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        other.set_nonblocking(true)?;
+        Ok((Self::Unix(own).attach()?, Self::Unix(other)))
+    }
+
     /// The file descriptor in `stats conns`.
     #[must_use]
     pub fn fd(&self) -> RawFd {

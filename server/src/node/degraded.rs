@@ -339,6 +339,14 @@ impl ExecContext<'_> {
     }
 }
 
+/// Adds the limit that refused to the only line of `out`.
+fn name_refusal(result: ChargeResult, charges: &[DegradedCharge], out: &mut Vec<u8>) {
+    let refused = result.refused.and_then(|charge| charges.get(charge));
+    if let Some(DebtPolicy::Named(name)) = refused.map(|charge| &charge.debt_policy) {
+        protocol::name_refusal(out, 0, &String::from_utf8_lossy(name));
+    }
+}
+
 impl Router {
     /// Decides a request whose owner is out of reach; returns `error` if it cannot be decided.
     pub(super) fn answer_degraded(
@@ -381,10 +389,7 @@ impl Router {
         };
         let mut text = Vec::new();
         ctx.write_degraded_reply(&request, op, &first.policy, charged, &mut text);
-        let refused = charged.refused.and_then(|charge| charges.get(charge));
-        if let Some(DebtPolicy::Named(name)) = refused.map(|charge| &charge.debt_policy) {
-            protocol::name_refusal(&mut text, 0, &String::from_utf8_lossy(name));
-        }
+        name_refusal(charged, &charges, &mut text);
         if let TakeResult::Decided(facts) = charged.all
             && !facts.refuses()
             && !take.peek

@@ -61,7 +61,7 @@ pub(crate) enum QueryTopic {
         /// The keys of this limit only.
         limit: Option<String>,
     },
-    /// What another limit would have done to the node's recorded traffic: a request as JSON.
+    /// The effect of another limit on the node's recorded traffic: a request as JSON.
     Try(Bytes),
 }
 
@@ -70,9 +70,9 @@ pub(crate) type QueryAnswer = Pin<Box<dyn Future<Output = Vec<u8>> + Send>>;
 
 /// Answers queries about this node.
 pub(crate) trait QueryAnswers: Send + Sync {
-    /// Returns the answer, of at most [`QUERY_BYTES_MAX`] bytes. Called on the runtime of the node's
-    /// tasks: it must not block, take no lock and only read what is published; long work belongs
-    /// into the future, on a thread of its own.
+    /// Returns the answer, of at most [`QUERY_BYTES_MAX`] bytes. Called on the runtime of the
+    /// node's tasks: it must not block, take no lock and only read what is published; long work
+    /// belongs into the future, on a thread of its own.
     fn answer(&self, topic: QueryTopic) -> QueryAnswer;
 }
 

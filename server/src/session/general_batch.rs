@@ -38,12 +38,7 @@ impl Session {
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let mut locked = None;
         let mut entries = batch.iter().zip(&keys);
-        let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
-            cold_path();
-            self.serving(ctx)
-        } else {
-            None
-        };
+        let serving = self.serving_now(ctx);
         let may_serve =
             |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
         let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
@@ -97,6 +92,17 @@ impl Session {
             (None, None) => (done, None),
             (None, Some(end)) => self.end_batch(ctx, &end, (done, input.len()), out),
         }
+    }
+
+    /// What this node serves itself, in a cluster without outstanding replies.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "a server without a cluster must not pay for a call")]
+    fn serving_now<'s>(&self, ctx: &SessionContext<'s>) -> Option<Serving<'s>> {
+        if ctx.cluster.is_some() && self.replies.is_empty() {
+            cold_path();
+            return self.serving(ctx);
+        }
+        None
     }
 
     /// Ends a batch of `done` bytes before a request that is not whole, or cannot be decoded.

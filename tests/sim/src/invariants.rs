@@ -17,7 +17,7 @@ mod unique;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::NodeView;
+use tollgate::simulation::SimulatedNode;
 
 use crate::history::History;
 
@@ -32,7 +32,7 @@ pub(crate) struct Watch {
 /// The state at the end of a run.
 pub(crate) struct Evidence {
     pub(crate) unix_ms: u64,
-    pub(crate) sights: Vec<(IpAddr, NodeView)>,
+    pub(crate) sights: Vec<(IpAddr, SimulatedNode)>,
 }
 
 impl Watch {
@@ -40,7 +40,7 @@ impl Watch {
     pub(crate) fn look(
         &mut self,
         now: Duration,
-        sights: &[(IpAddr, NodeView)],
+        sights: &[(IpAddr, SimulatedNode)],
         history: &mut History,
     ) {
         let mut found = Vec::new();

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Bug, NodeView};
+use tollgate::simulation::{self, Bug, SimulatedNode};
 use turmoil::Sim;
 
 use crate::client::Work;
@@ -270,7 +270,7 @@ impl Run {
         }
     }
 
-    fn sights(&self) -> Vec<(IpAddr, NodeView)> {
+    fn sights(&self) -> Vec<(IpAddr, SimulatedNode)> {
         let running = self.hosts.iter().filter(|host| host.is_up.get());
         running.filter_map(|host| Some((host.address, simulation::view(host.address)?))).collect()
     }

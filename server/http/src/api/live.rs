@@ -13,9 +13,9 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 use super::reply::view;
 use super::request::ApiRequest;
 use super::tail::{TailFilter, TailReader, events};
+use crate::app::App;
 use crate::host::{HotKind, Scope, TailEvent};
 use crate::problem::Problem;
-use crate::routes::App;
 use crate::streams::StreamEnd;
 
 /// The time between two rounds of figures.

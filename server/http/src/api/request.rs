@@ -11,11 +11,11 @@ use axum::http::{HeaderMap, StatusCode, header};
 use percent_encoding::percent_decode_str;
 use serde::de::DeserializeOwned;
 
+use crate::app::App;
 use crate::body::{self, BODY_BYTES_MAX};
 use crate::caller::Caller;
 use crate::host::{Actor, AdminHost, Via};
 use crate::problem::Problem;
-use crate::routes::App;
 use crate::streams::StreamEnd;
 use crate::tokens::TokenRole;
 

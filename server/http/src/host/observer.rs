@@ -158,7 +158,7 @@ pub struct TryShare {
     pub standard_error: Option<f64>,
 }
 
-/// What a limit would have done to recorded traffic.
+/// The effect that a limit would have had on recorded traffic.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct TryResult {
     /// The time that the recording covers, in milliseconds.
@@ -198,7 +198,8 @@ pub trait Observer {
         scope: Scope,
     ) -> Answer<'_, HotKeys>;
 
-    /// Returns the figures of a limit over `minutes`, at most 2,880; `None`: there is no such limit.
+    /// Returns the figures of a limit over `minutes`, at most 2,880; `None`: there is no such
+    /// limit.
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport>;
 
     /// Returns the rates of the last ten minutes.

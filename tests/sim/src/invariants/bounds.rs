@@ -2,12 +2,12 @@
 
 use std::net::IpAddr;
 
-use tollgate::simulation::NodeView;
+use tollgate::simulation::SimulatedNode;
 
 /// The default of `cluster::replica::ReplicaOptions::held_max`.
 const HELD_MAX: usize = 1024;
 
-pub(super) fn look(address: IpAddr, sight: &NodeView, found: &mut Vec<String>) {
+pub(super) fn look(address: IpAddr, sight: &SimulatedNode, found: &mut Vec<String>) {
     for (partition, copy) in sight.replicas.iter().enumerate() {
         let held = copy.as_ref().map_or(0, |copy| copy.held);
         if held > HELD_MAX {
