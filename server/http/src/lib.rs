@@ -1,8 +1,8 @@
-//! The admin listener: health, metrics and access control over HTTP/1.1.
+//! The admin listener: health, metrics, the API and access control over HTTP/1.1.
 //!
-//! Here: routes, the text of metrics, tokens, and the listener with its bounds. Not here: what the
-//! server knows about itself. It answers through one trait, [`AdminHost`], and no shard, session or
-//! consensus is visible here.
+//! Here: routes, the text of metrics, tokens, sessions, and the listener with its bounds. Not here:
+//! what the server knows about itself. It answers through one trait, [`AdminHost`], and no shard,
+//! client session or consensus is visible here.
 
 mod access;
 mod api;

@@ -144,3 +144,100 @@ async fn refuse(mut stream: TcpStream) {
     let _ = timeout(HEAD_MAX, stream.write_all(BUSY)).await;
     let _ = stream.shutdown().await;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::path::Path;
+    use std::time::Instant;
+
+    use tokio::io::AsyncReadExt as _;
+    use tokio::sync::oneshot;
+
+    use super::*;
+    use crate::access::Access;
+    use crate::fake_host::FakeHost;
+    use crate::streams::STREAMS_MAX;
+    use crate::tokens::{Tokens, new_token};
+
+    /// Sends a request and returns the connection with the first bytes of the reply.
+    async fn ask(address: SocketAddr, head: &str) -> (TcpStream, String) {
+        let mut stream = TcpStream::connect(address).await.expect("the listener is bound");
+        let request = format!("{head} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.expect("the listener reads");
+        let mut bytes = vec![0; 4096];
+        let count = stream.read(&mut bytes).await.expect("the listener answers");
+        bytes.truncate(count);
+        (stream, String::from_utf8(bytes).expect("replies are UTF-8"))
+    }
+
+    /// Runs `test` against a listener with a fake host; returns when the listener has ended.
+    fn with_listener<F: Future<Output = ()>>(access: Access, test: impl FnOnce(SocketAddr) -> F) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(async {
+            let bound = AdminListener::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
+            let address = bound.address().expect("it is bound");
+            let routes = crate::routes::router(Arc::new(FakeHost::default()), Arc::new(access));
+            let (stop, stopped) = oneshot::channel::<()>();
+            let stop_wait = async { drop(stopped.await) };
+            let served = tokio::spawn(serve(bound, None, routes, stop_wait));
+            test(address).await;
+            drop(stop);
+            served.await.expect("it does not panic").expect("the socket works");
+        });
+    }
+
+    #[test]
+    fn streams_end_with_the_listener() {
+        let mut start = Instant::now();
+        with_listener(Access::default(), |address| async move {
+            let (stream, head) = ask(address, "GET /api/v1/live").await;
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            // The connection lives on beside the end of the listener.
+            tokio::spawn(async move {
+                let mut stream = stream;
+                let mut bytes = Vec::new();
+                let _ = stream.read_to_end(&mut bytes).await;
+            });
+            tokio::task::yield_now().await;
+        });
+        let took = start.elapsed();
+        assert!(took < DRAIN_MAX, "{took:?}");
+        start = Instant::now();
+        with_listener(Access::default(), |_| async {});
+        assert!(start.elapsed() < DRAIN_MAX);
+    }
+
+    #[test]
+    fn a_stream_without_its_reader_frees_its_place() {
+        with_listener(Access::default(), |address| async move {
+            for round in 0..2 {
+                let mut open = Vec::new();
+                for _ in 0..STREAMS_MAX {
+                    let (stream, head) = ask(address, "GET /api/v1/live").await;
+                    assert!(head.starts_with("HTTP/1.1 200"), "{round}: {head}");
+                    open.push(stream);
+                }
+                let (_, head) = ask(address, "GET /api/v1/tail").await;
+                assert!(head.starts_with("HTTP/1.1 503"), "{head}");
+                drop(open);
+                // The listener notices the ends of connections in its own time.
+                sleep(Duration::from_millis(300)).await;
+            }
+        });
+    }
+
+    #[test]
+    fn the_address_of_the_sender_reaches_the_handlers() {
+        let line = format!("a viewer {}\n", new_token([1; 32]).1);
+        let tokens = Tokens::parse(Path::new("tokens"), &line).expect("it is well formed");
+        let access = Access::new(Vec::new(), Some(tokens), false);
+        with_listener(access, |address| async move {
+            let wrong = "GET /api/v1/status HTTP/1.1\r\nAuthorization: Bearer x\r\nX: ";
+            for expected in [[401; 10].as_slice(), &[429]].concat() {
+                let (_, head) = ask(address, wrong).await;
+                assert!(head.starts_with(&format!("HTTP/1.1 {expected} ")), "{head}");
+            }
+        });
+    }
+}
