@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    /// What this node serves itself, in a cluster without outstanding replies.
+    /// Returns the view of the partitions served here, in a cluster without outstanding replies.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a server without a cluster must not pay for a call")]
     fn serving_now<'s>(&self, ctx: &SessionContext<'s>) -> Option<Serving<'s>> {
