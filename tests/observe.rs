@@ -130,7 +130,7 @@ fn hashed_display_shows_no_key_anywhere() {
     let key = denied[0].rsplit(' ').next().expect("a key");
     assert!(key.starts_with("login#") && key.len() == 18, "{denied:?}");
     let items = client.ask_until("stats cachedump 1 0\r\n", "END\r\n");
-    assert!(items.matches("ITEM -#").count() >= 2, "{items}");
+    assert!(items.starts_with("ITEM -#"), "{items}");
     let pages = ["/metrics", "/metrics/memcached"].map(|path| admin.get(path).body).concat();
     let all = [hot.concat(), denied.concat(), items, pages, admin.server.log()].concat();
     assert!(!all.contains("secret"), "{all}");

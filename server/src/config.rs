@@ -204,9 +204,9 @@ pub enum LogFormat {
 /// The form in which keys are shown to operators.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyDisplay {
-    /// Shows keys.
+    /// The keys themselves.
     Full,
-    /// Shows the name of the limit and a hash instead: keys are personal data.
+    /// The name of the limit and a hash: keys are personal data.
     Hashed,
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct LatencySums {
 pub(crate) struct LatencyCounts {
     sums_us: [AtomicU64; LISTENERS],
     buckets: [[AtomicU64; LATENCY_BOUNDS_US.len() + 1]; LISTENERS],
-    /// Finer buckets, for all listeners together.
+    /// The sum of all listeners.
     fine: [AtomicU64; FINE_BUCKETS],
     max_us: AtomicU64,
 }

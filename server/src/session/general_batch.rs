@@ -13,7 +13,7 @@ use protocol::{
 };
 
 use super::cluster_batch::answer_served;
-use super::samples::sample_general;
+use super::samples::pass_general;
 use super::{BATCH_REQUESTS, Pause, Session, SessionContext, end_after, is_large, pause_before};
 use crate::commands::context::RequestOutcome;
 use crate::commands::fast::is_fast;
@@ -36,9 +36,13 @@ impl Session {
         let end = decode_batch(input, self.scanned, bounds, &mut batch);
         let keys = look_up_all(ctx, &batch, keys);
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
-        let mut locked = None;
-        let mut entries = batch.iter().zip(&keys);
-        let serving = self.serving_now(ctx);
+        let (mut locked, mut entries) = (None, batch.iter().zip(&keys));
+        let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
+            cold_path();
+            self.serving(ctx)
+        } else {
+            None
+        };
         let may_serve =
             |serving: &Serving<'_>| hashes.first().is_some_and(|hash| serving.may_serve(*hash));
         let may_be_quick = self.may_use_fast(ctx) || serving.as_ref().is_some_and(may_serve);
@@ -47,7 +51,7 @@ impl Session {
         } else if batch.len() > 1 {
             ctx.exec.prefetch(hashes.iter().copied());
         }
-        let (mut done, mut count, mut pause) = (0, 0, None);
+        let (mut done, mut pause, before) = (0, None, ctx.requests);
         for (position, (BatchRequest { request: decoded, consumed }, key)) in
             batch.iter().zip(&keys).enumerate()
         {
@@ -82,27 +86,13 @@ impl Session {
             ctx.requests -= 1;
             self.scanned = 0;
             done += consumed;
-            count += 1;
         }
-        if ctx.exec.counters.probe.pass(count) {
-            sample_general(&ctx.exec, &batch[..count], &keys);
-        }
+        pass_general(&ctx.exec, &batch[..before - ctx.requests], &keys);
         match (pause, end) {
             (Some(pause), _) => pause,
             (None, None) => (done, None),
             (None, Some(end)) => self.end_batch(ctx, &end, (done, input.len()), out),
         }
-    }
-
-    /// Returns the view of the partitions served here, in a cluster without outstanding replies.
-    #[inline(always)]
-    #[expect(clippy::inline_always, reason = "a server without a cluster must not pay for a call")]
-    fn serving_now<'s>(&self, ctx: &SessionContext<'s>) -> Option<Serving<'s>> {
-        if ctx.cluster.is_some() && self.replies.is_empty() {
-            cold_path();
-            return self.serving(ctx);
-        }
-        None
     }
 
     /// Ends a batch of `done` bytes before a request that is not whole, or cannot be decoded.

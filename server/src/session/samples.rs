@@ -30,15 +30,22 @@ pub(super) fn sample_fast(
     }
 }
 
-/// Takes the samples that are due of a batch of any requests; `lookups` are those of their first
-/// keys.
-#[cold]
-#[inline(never)]
-pub(super) fn sample_general(
+/// Notes a batch of any requests; `lookups` are those of their first keys.
+#[inline]
+pub(super) fn pass_general(
     exec: &ExecContext<'_>,
     batch: &[BatchRequest<'_>],
     lookups: &[KeyLookup<'_>],
 ) {
+    if exec.counters.probe.pass(batch.len()) {
+        sample_general(exec, batch, lookups);
+    }
+}
+
+/// Takes the samples that are due of a batch of any requests.
+#[cold]
+#[inline(never)]
+fn sample_general(exec: &ExecContext<'_>, batch: &[BatchRequest<'_>], lookups: &[KeyLookup<'_>]) {
     while let Some(position) = exec.counters.probe.next_due(batch.len()) {
         match &batch[position].request {
             AnyRequest::Fast(fast) => put(exec, fast.key(), &lookups[position], TAKEN_GAP),
