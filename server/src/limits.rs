@@ -62,6 +62,7 @@ pub(crate) mod service;
 mod shape;
 mod template;
 mod toml_writer;
+mod trial;
 mod trie;
 
 /// Maximum size of a limits file.

@@ -140,7 +140,7 @@ impl LimitText {
     }
 }
 
-fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsError> {
+pub(super) fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsError> {
     let mut drafts = file.drafts(text)?.limits;
     match drafts.pop() {
         Some(draft) if drafts.is_empty() && draft.name.value == name => Ok(draft),

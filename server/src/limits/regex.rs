@@ -19,7 +19,7 @@ const GROUPS_MAX: usize = 32;
 const COMPILED_BYTES_MAX: usize = 1 << 20;
 
 /// The regex of one limit.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Regex {
     /// The regex as written. Equal texts match the same keys.
     text: String,

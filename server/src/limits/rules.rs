@@ -84,6 +84,47 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     Ok(limits)
 }
 
+/// Compiles a draft in place of the limit of its name, or behind all others, and checks its
+/// overrides with the other limits. Parents are not checked: a parent that matches no limit is not
+/// charged.
+pub(super) fn compile_in_place(
+    file: &File<'_>,
+    draft: &Draft,
+    others: &Limits,
+) -> Result<Limits, LimitsError> {
+    let mut all: Vec<Limit> = others.limits.clone();
+    let present = others.names.get(draft.name.value.as_bytes()).copied();
+    let index = present.unwrap_or(all.len() as u32);
+    let limit = compile_one(file, index, draft)?;
+    match all.get_mut(index as usize) {
+        Some(present) => *present = limit,
+        None => all.push(limit),
+    }
+    let mut limits = Limits {
+        index: PatternIndex::new(all.iter().map(|limit| &limit.pattern)),
+        names: others.names.clone(),
+        companions: all
+            .iter()
+            .map(|limit| limit.companions)
+            .fold(Companions::default(), Companions::or),
+        limits: all,
+        allow_empty: others.allow_empty,
+    };
+    limits.names.insert(draft.name.value.as_bytes().into(), index);
+    let drafts = vec![draft; limits.limits.len()];
+    let checks = Checks { file, limits: &limits, drafts: &drafts };
+    let mut overrides = checks.overrides(index as usize)?;
+    // Those of other origins stay with the name of the limit.
+    let before = present.and_then(|index| others.limits[index as usize].overrides.as_ref());
+    for source in [OverrideSource::Api, OverrideSource::File] {
+        if let Some(table) = before.and_then(|before| before.table(source)) {
+            overrides.get_or_insert_default().set(source, Some(Arc::clone(table)));
+        }
+    }
+    limits.limits[index as usize].overrides = overrides;
+    Ok(limits)
+}
+
 /// Compiles and checks a draft without the other limits.
 fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, LimitsError> {
     let name = &draft.name.value;
