@@ -15,6 +15,7 @@ mod observer;
 mod operator;
 mod own_client;
 mod process;
+mod try_limit;
 
 use std::io;
 use std::path::Path;

@@ -13,6 +13,7 @@ pub(crate) mod lookup;
 pub(crate) mod multi_key;
 pub(crate) mod native;
 pub(crate) mod policy_cache;
+pub(crate) mod replay;
 pub mod scratch;
 pub(crate) mod stats;
 pub(crate) mod take_many;

@@ -1,11 +1,12 @@
 //! Observations of the server: hot keys, series of limits, rates, times of requests, the tail.
 //!
-//! Here: the state that the thread `observer` publishes, and the questions to it. Not here: the
-//! samples (`probe`), the thread (`server`), the answers over HTTP (`admin`) and to `stats`
-//! (`commands`).
+//! Here: the state that the thread `observer` publishes, and the questions to it; the flight
+//! recorder. Not here: the samples (`probe`), the replay of a recording (`commands::replay`), the
+//! thread (`server`), the answers over HTTP (`admin`) and to `stats` (`commands`).
 
 mod names;
 mod rates;
+pub(crate) mod recorder;
 pub(crate) mod sample;
 mod series;
 mod tail;

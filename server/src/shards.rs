@@ -120,34 +120,52 @@ impl Shards {
             }
             None => KeyHasher::new(options.seeds),
         };
-        let memory_cap = Arc::new(MemoryCap::new(options.memory_bytes));
-        let shards = (0..count as u64)
+        let engine_options = EngineOptions {
+            bounds: options.bounds,
+            may_evict: options.may_evict,
+            cas: options.cas,
+            shard: 0,
+            shards: count as u32,
+        };
+        Self::with_hasher(hasher, options.memory_bytes, engine_options)
+    }
+
+    /// Creates an empty store of `memory_bytes` that gives each key the same hash as this store
+    /// does, and evicts. A decision may depend on the hash of its key.
+    pub(crate) fn empty_like(&self, memory_bytes: usize) -> Self {
+        let engine_options = EngineOptions {
+            bounds: self.bounds,
+            shards: self.shards.len() as u32,
+            ..EngineOptions::default()
+        };
+        Self::with_hasher(self.hasher.clone(), memory_bytes, engine_options)
+    }
+
+    fn with_hasher(hasher: KeyHasher, memory_bytes: usize, options: EngineOptions) -> Self {
+        let memory_cap = Arc::new(MemoryCap::new(memory_bytes));
+        let shards = (0..options.shards)
             .map(|shard| {
-                let engine_options = EngineOptions {
-                    bounds: options.bounds,
-                    may_evict: options.may_evict,
-                    cas: options.cas,
-                    shard,
-                    shards: count as u32,
-                };
+                let engine_options = EngineOptions { shard: shard.into(), ..options };
                 let engine = Engine::new(hasher.clone(), Arc::clone(&memory_cap), engine_options);
                 Spread::new(ShardLock::new(engine))
             })
             .collect();
-        let turns = (0..count).map(|_| Mutex::default()).collect();
-        let shift = 64 - count.trailing_zeros();
-        let (may_evict, bounds) = (options.may_evict, options.bounds);
         Self {
             shards,
-            turns,
+            turns: (0..options.shards).map(|_| Mutex::default()).collect(),
             hasher,
             memory_cap,
             idempotency: IdempotencyTable::default(),
-            shift,
-            may_evict,
+            shift: 64 - options.shards.trailing_zeros(),
+            may_evict: options.may_evict,
             next_to_give: AtomicUsize::new(0),
-            bounds,
+            bounds: options.bounds,
         }
+    }
+
+    /// Returns the number of shards.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
     }
 
     /// Returns the item size bound.

@@ -10,6 +10,7 @@ use cluster::message::query::QUERY_BYTES_MAX;
 use serde_json::Value;
 use tollgate_http::{HotKey, HotKeys, HotKind, ServiceError};
 
+use super::try_limit::answer_try;
 use crate::node::Node;
 use crate::node::query::{HotKeysOf, QueryAnswer, QueryAnswers, QueryTopic};
 use crate::runtime::service::Service;
@@ -33,7 +34,9 @@ impl QueryAnswers for ObservedAnswers {
                 let observatory = self.0.observatory();
                 encode_hot_keys(&observatory.hot_keys(kind, limit.as_deref(), count.into()))
             }
-            QueryTopic::Try(_) => Vec::new(),
+            QueryTopic::Try(request) => {
+                return Box::pin(answer_try(Arc::clone(&self.0), request));
+            }
         };
         Box::pin(std::future::ready(body))
     }

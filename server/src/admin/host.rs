@@ -38,7 +38,7 @@ impl ServerHost {
     }
 
     /// Returns the state that all threads share.
-    pub(super) fn service(&self) -> &Service {
+    pub(super) fn service(&self) -> &Arc<Service> {
         &self.service
     }
 

@@ -3,12 +3,14 @@
 //! Not here: the observations themselves (`observe`).
 
 use tollgate_http::{
-    Answer, HotKeys, HotKind, LatencyView, LimitReport, Observer, Scope, ServerRates, ServiceError,
-    TailStream, TryResult,
+    Answer, HotKeys, HotKind, LatencyView, LimitReport, Observer, Scope, ServerRates, TailStream,
+    TryResult,
 };
 
 use super::cluster_query;
 use super::host::ServerHost;
+use super::try_limit::{try_limit, try_on_all};
+use crate::commands::replay::TryRequest;
 
 impl Observer for ServerHost {
     fn hot_keys(
@@ -52,11 +54,15 @@ impl Observer for ServerHost {
 
     fn try_limit(
         &self,
-        _name: String,
-        _toml: String,
-        _minutes: u64,
-        _scope: Scope,
+        name: String,
+        toml: String,
+        minutes: u64,
+        scope: Scope,
     ) -> Answer<'_, TryResult> {
-        Box::pin(async { Err(ServiceError::Unavailable("not built yet".to_owned())) })
+        let request = TryRequest { name, toml, minutes };
+        match (&self.node, scope) {
+            (Some(node), Scope::Cluster) => Box::pin(try_on_all(node, &self.service, request)),
+            _ => try_limit(&self.service, request),
+        }
     }
 }

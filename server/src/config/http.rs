@@ -9,6 +9,9 @@ use super::listen::host_and_port;
 use super::raw::RawConfig;
 use super::{Config, ConfigError, ListenAddr, ProgramName};
 
+/// Bytes of the flight recorder's events by default.
+const RECORDER_BYTES: usize = 8 << 20;
+
 /// The admin listener's settings; fixed at startup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpConfig {
@@ -25,6 +28,8 @@ pub struct HttpConfig {
     pub tokens: Option<PathBuf>,
     /// Whether everyone off loopback may use the listener without a token (`--http-insecure`).
     pub insecure: bool,
+    /// Bytes of the flight recorder's events (`--recorder`); 0: nothing is recorded.
+    pub recorder_bytes: usize,
 }
 
 /// The files of the listener's certificate, in PEM.
@@ -93,6 +98,11 @@ impl RawConfig {
                         .to_owned(),
                 );
             }
+            if self.recorder.is_some_and(|bytes| bytes > 0) {
+                return refuse(
+                    "--recorder needs the admin listener, which is off: add --http ADDR".to_owned(),
+                );
+            }
             return Ok(None);
         };
         if !address.ip().is_loopback() && self.tokens.is_none() && !insecure {
@@ -108,6 +118,7 @@ impl RawConfig {
             hosts: self.http_host.clone(),
             tokens: self.tokens.clone(),
             insecure,
+            recorder_bytes: self.recorder.unwrap_or(RECORDER_BYTES),
         }))
     }
 

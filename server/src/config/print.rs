@@ -106,6 +106,7 @@ impl Config {
         }
         page.set("http_insecure", http.insecure);
         page.path("tokens", http.tokens.as_deref());
+        page.set("recorder", count(http.recorder_bytes as u64));
     }
 
     fn print_process(&self, page: &mut Page) {

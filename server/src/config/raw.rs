@@ -181,6 +181,10 @@ pub struct RawConfig {
     /// digits [default: full]
     #[arg(long, help_heading = ADMIN, value_name = "FORM", value_parser = key_display)]
     pub(super) key_display: Option<KeyDisplay>,
+    /// Memory for recorded decisions, on which another limit can be tried: 0 for none, or bytes, or
+    /// a number with k, m or g [default: 8m]
+    #[arg(long, help_heading = ADMIN, value_name = "SIZE", value_parser = value::recorder_bytes)]
+    pub(super) recorder: Option<usize>,
 
     /// The settings of a node that belongs to a cluster.
     #[command(flatten)]
@@ -317,7 +321,7 @@ impl RawConfig {
             enable_largepages lock_memory
             conn_limit threads max_reqs_per_event
             auth_file limits enable_shutdown admin_socket admin_loopback disable_flush_all disable_dumping disable_watch
-            prefix_delimiter http http_tls http_insecure tokens limits_store key_display
+            prefix_delimiter http http_tls http_insecure tokens limits_store key_display recorder
             daemon user pidfile enable_coredumps log_format config memcached_conf
             udp_port protocol slab_growth_factor slab_min_size napi_ids enable_sasl enable_ssl
         }

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 const KIBI: u64 = 1 << 10;
 const MEBI: u64 = 1 << 20;
 const GIBI: u64 = 1 << 30;
+/// Least memory of the flight recorder, in bytes.
+const RECORDER_BYTES_MIN: u64 = 64 << 10;
 
 /// Parses a whole number within `range`.
 pub(super) fn number<T>(
@@ -46,8 +48,8 @@ pub(super) fn udp_port(text: &str) -> Result<u16, String> {
     }
 }
 
-/// Parses a size in bytes, or with `k`, `m` or `g`. Source of bounds and texts: memcached, `-I`.
-pub(super) fn item_bytes(text: &str) -> Result<usize, String> {
+/// Parses a number of bytes, or one with `k`, `m` or `g`.
+fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let (digits, unit) = match text.bytes().last().map(|last| last.to_ascii_lowercase()) {
         Some(b'k') => (&text[..text.len() - 1], KIBI),
@@ -57,12 +59,27 @@ pub(super) fn item_bytes(text: &str) -> Result<usize, String> {
     };
     let count: u64 =
         digits.parse().map_err(|_| "expected bytes, or a number with k, m or g behind it")?;
-    match count.saturating_mul(unit) {
+    Ok(count.saturating_mul(unit))
+}
+
+/// Parses a size in bytes, or with `k`, `m` or `g`. Source of bounds and texts: memcached, `-I`.
+pub(super) fn item_bytes(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
         ..KIBI => Err("Item max size cannot be less than 1024 bytes.".to_owned()),
         bytes @ KIBI..=GIBI => {
             usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
         }
         _ => Err("Cannot set item size limit higher than a gigabyte.".to_owned()),
+    }
+}
+
+/// Parses the memory of the flight recorder: 0, or from 64 KiB to 1 GiB.
+pub(super) fn recorder_bytes(text: &str) -> Result<usize, String> {
+    match bytes(text)? {
+        bytes @ (0 | RECORDER_BYTES_MIN..=GIBI) => {
+            usize::try_from(bytes).map_err(|_| "more than this machine can address".to_owned())
+        }
+        _ => Err("expected 0 or a size from 64k to 1g".to_owned()),
     }
 }
 
@@ -159,6 +176,17 @@ mod tests {
             assert!(item_bytes(refused).is_err(), "{refused}");
         }
         assert!(item_bytes("99999999999999999g").is_err());
+    }
+
+    #[test]
+    fn recorder_has_no_memory_or_a_sensible_size() {
+        assert_eq!(recorder_bytes("0"), Ok(0));
+        assert_eq!(recorder_bytes("64k"), Ok(64 << 10));
+        assert_eq!(recorder_bytes("8M"), Ok(8 << 20));
+        assert_eq!(recorder_bytes("1g"), Ok(1 << 30));
+        for refused in ["1", "63k", "1025m", "-1", "", "off"] {
+            assert!(recorder_bytes(refused).is_err(), "{refused}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Here: its plain form, and the receiver. Not here: its place in a worker's ring and the choice of
 //! keys (`probe`), the recorder's memory (`recorder`).
 
-pub(crate) use crate::probe::{KeySample, SampledVerb, SampledVerdict};
+pub(crate) use crate::probe::{KeySample, RECORD_BITS, SampledVerb, SampledVerdict, record_mask};
 
 /// A recorded decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

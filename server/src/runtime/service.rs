@@ -17,6 +17,7 @@ use crate::limits::service::LimitsStore;
 use crate::limits::{Limits, LimitsHandle};
 use crate::net::clock::Clock;
 use crate::observe::Observatory;
+use crate::observe::recorder::RecorderHandle;
 use crate::runtime::auth::AuthFile;
 use crate::runtime::buffers::{Buffer, BufferBudget};
 use crate::runtime::cluster_node::ClusterNode;
@@ -52,6 +53,8 @@ pub struct Service {
     limits: Arc<LimitsHandle>,
     limits_store: Arc<LimitsStore>,
     observatory: Observatory,
+    /// Absent if nothing is recorded.
+    recorder: Option<Arc<RecorderHandle>>,
     node: OnceLock<Arc<dyn ClusterNode>>,
     /// The part of the key hasher that a cluster sets.
     partition_prefix: Option<Arc<PartitionPrefix>>,
@@ -110,6 +113,9 @@ impl Service {
             limits_store: Arc::new(LimitsStore::new(Arc::clone(&limits))),
             limits,
             observatory: Observatory::new(config.key_display),
+            recorder: RecorderHandle::new(
+                config.http.as_ref().map_or(0, |http| http.recorder_bytes),
+            ),
             node: OnceLock::new(),
             partition_prefix,
             users: RwLock::new(users),
@@ -203,6 +209,11 @@ impl Service {
     /// Returns all sets of counters.
     pub(crate) fn all_counters(&self) -> impl Iterator<Item = &Counters> {
         self.counters.iter().map(|counters| &**counters)
+    }
+
+    /// Returns the flight recorder; `None` if nothing is recorded.
+    pub(crate) fn recorder(&self) -> Option<&Arc<RecorderHandle>> {
+        self.recorder.as_ref()
     }
 
     /// Returns the metrics of snapshots taken while the server runs.

@@ -8,6 +8,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::counters::Counters;
+use crate::observe::recorder::RecorderSink;
+use crate::observe::sample::RecordSink;
 use crate::observe::{LookContext, WATCH_PERIOD, Watcher};
 use crate::runtime::service::Service;
 
@@ -29,6 +31,11 @@ impl ObserverThread {
         let service = Arc::clone(service);
         let thread = std::thread::Builder::new().name("observer".to_owned()).spawn(move || {
             let counters: Vec<&Counters> = service.all_counters().collect();
+            let mut sink = service.recorder().map(|recorder| {
+                let (recorder, service) = (Arc::clone(recorder), Arc::clone(&service));
+                let clock = move || service.clock().now().unix_ms;
+                Box::new(RecorderSink::new(recorder, clock)) as Box<dyn RecordSink>
+            });
             let mut watcher = None;
             loop {
                 let active = service.limits().load();
@@ -40,7 +47,7 @@ impl ObserverThread {
                     mono_ms: now.mono.millis(),
                     unix_ms: now.unix_ms,
                 };
-                watcher.get_or_insert_with(|| Watcher::new(&look, None)).look(&look);
+                watcher.get_or_insert_with(|| Watcher::new(&look, sink.take())).look(&look);
                 if ended.recv_timeout(WATCH_PERIOD) != Err(RecvTimeoutError::Timeout) {
                     return;
                 }
