@@ -18,6 +18,7 @@ mod garbage;
 mod guesses;
 mod http;
 mod ids;
+mod incident;
 mod ketama;
 mod lifecycle;
 mod limits;
