@@ -96,7 +96,7 @@ bench:
 bench-peers *FLAGS:
     benches/peers.sh {{FLAGS}}
 
-# Clusters of one to three nodes, and Redis and Valkey with a replica, which it installs: CPU of an operation
+# Clusters of one to three nodes, the floor of two nodes, and Redis and Valkey with a replica, which it installs: CPU of an operation
 bench-cluster *FLAGS:
     benches/cluster.sh --connections 50 --pipelines 1,16,64 --rounds 3 --seconds 1 --keys 1000000 --out target/bench-cluster.md {{FLAGS}}
 

@@ -1,5 +1,6 @@
 //! A run that measures clusters: the CPU of an operation on the nodes, direct, copied and
-//! forwarded, and its latency; and the same for Redis and Valkey, a primary with a replica.
+//! forwarded, and its latency; the same for Redis and Valkey, a primary with a replica; and for the
+//! floor, the cheapest nodes with the promises of a cluster (`bin/cluster_floor`).
 //!
 //! Here: rounds, cells, the table. Not here: one server (`compare`). `benches/cluster.sh` installs
 //! the others.
@@ -19,6 +20,7 @@ use std::time::Duration;
 use nodes::Nodes;
 use shapes::{Route, SHAPES, Shape};
 
+use crate::bare::BareTable;
 use crate::cpu::{Cores, own_cpu_ns};
 use crate::dialect::Request;
 use crate::disturbance::Sifted;
@@ -81,6 +83,11 @@ pub fn check(options: &Options) -> Result<(), LoadError> {
     if let Some(name) = options.shape.iter().find(|name| !names.contains(&name.as_str())) {
         return refuse(format!("no shape is called {name}; there are: {}", names.join("; ")));
     }
+    let has_floor = wanted_shapes(options).any(|shape| shape.kind.is_floor());
+    if has_floor && options.keys() as usize > BareTable::KEYS_MAX {
+        let max = BareTable::KEYS_MAX;
+        return refuse(format!("the floor holds {max} keys: fewer --keys, or other shapes"));
+    }
     let fits = |kind: &Kind| matches!(kind.spread, Spread::Uniform | Spread::Hot);
     match options.kinds()?.iter().find(|kind| !fits(kind) || kind.op.keys() != 1) {
         Some(kind) => refuse(format!("--cluster does not measure {}", kind.name)),
@@ -89,6 +96,13 @@ pub fn check(options: &Options) -> Result<(), LoadError> {
         }
         None => Ok(()),
     }
+}
+
+/// The shapes that the options name, or all; without those whose program is not installed.
+fn wanted_shapes(options: &Options) -> impl Iterator<Item = &'static Shape> {
+    SHAPES.iter().filter(|shape| shape.kind.is_installed()).filter(|shape| {
+        options.shape.is_empty() || options.shape.iter().any(|name| name == shape.name)
+    })
 }
 
 /// Measures all shapes and writes the results into `report`.
@@ -105,11 +119,7 @@ pub fn run(
     check(options)?;
     let kinds = options.kinds()?;
     let has_limits = kinds.iter().any(|kind| kind.op.needs_limits());
-    let is_wanted = |shape: &&Shape| {
-        options.shape.is_empty() || options.shape.iter().any(|name| name == shape.name)
-    };
-    let shapes: Vec<&Shape> =
-        SHAPES.iter().filter(|shape| shape.kind.is_installed()).filter(is_wanted).collect();
+    let shapes: Vec<&Shape> = wanted_shapes(options).collect();
     let mut rows: Vec<Row> = Vec::new();
     for round in 0..options.rounds() {
         let mut row = 0;
@@ -118,7 +128,8 @@ pub fn run(
             let dialect = shape.kind.dialect();
             let spoken: Vec<Kind> =
                 kinds.iter().copied().filter(|kind| dialect.speaks(kind.op)).collect();
-            let nodes = Nodes::start(shape, has_limits && !shape.kind.is_redis(), cores)?;
+            let takes_limits = !shape.kind.is_redis() && !shape.kind.is_floor();
+            let nodes = Nodes::start(shape, has_limits && takes_limits, cores)?;
             let spaces = spaces_of(&spoken);
             let mut books = Books::new(options.keys(), shape.nodes, &spaces);
             for space in spaces {
@@ -132,6 +143,10 @@ pub fn run(
                 }
                 rows[row].rounds.push(metrics);
                 row += 1;
+            }
+            if !nodes.have_all(shape, books.total())? {
+                let sample = "the counters of the nodes are not those of the replies".to_owned();
+                report.add_wrong(shape.name, 1, vec![sample]);
             }
         }
     }

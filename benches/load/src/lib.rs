@@ -1,7 +1,7 @@
 //! The load generator, which drives several servers in one run and compares them.
 //!
-//! Here: the map of the package. `main.rs` is its program, `bin/floor.rs` a bare server that it
-//! measures beside the others. In reading order:
+//! Here: the map of the package. `main.rs` is its program, `bin/floor.rs` and `bin/cluster_floor`
+//! are bare servers that it measures beside the others. In reading order:
 //!
 //! - requests and their expected replies: [`keys`], [`op`], [`take`], [`reply`], [`ledger`],
 //!   [`exchange`]
@@ -9,7 +9,7 @@
 //! - the choice of keys: [`zipf`], [`spread`]
 //! - the loop that sends: [`latency`], [`connection`], [`worker`], [`cell`]; other users of the
 //!   cores: [`disturbance`]
-//! - the servers: [`server`], [`limits_file`], [`cpu`], [`machine`]
+//! - the servers: [`server`], [`limits_file`], [`cpu`], [`machine`]; the bare ones: [`bare`]
 //! - the command line: [`rate`], [`lineup`], [`options`]
 //! - the kinds of run: [`compare`], [`peers`], [`memory`], [`cluster`](mod@cluster)
 //! - output: [`report`]
@@ -22,6 +22,7 @@
     reason = "counts and times become floats only to be averaged, compared and printed"
 )]
 
+pub mod bare;
 pub mod cell;
 pub mod cluster;
 pub mod compare;

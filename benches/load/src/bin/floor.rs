@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use kit::rng::mix;
+use load::bare::{BareSlot, BareTable, write_count, write_value};
 use load::keys::KEY_BYTES;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token};
@@ -20,44 +20,10 @@ use mio::{Events, Interest, Poll, Token};
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
-/// Slots of the table, 32 bytes each; at most half of them may be used.
-const SLOTS: usize = 1 << 21;
 /// The most unanswered bytes of a connection: one read.
 const INPUT_BYTES: usize = 64 << 10;
 const EVENTS: usize = 1024;
 const LISTENER: Token = Token(usize::MAX);
-
-#[derive(Clone, Copy, Default)]
-#[repr(align(32))]
-struct Slot {
-    count: u64,
-    key: [u8; KEY_BYTES],
-    is_used: bool,
-}
-
-struct Table(Vec<Slot>);
-
-impl Table {
-    fn home(key: [u8; KEY_BYTES]) -> usize {
-        let mut words = [0; 3];
-        for (word, bytes) in words.iter_mut().zip(key.chunks(8)) {
-            let mut wide = [0; 8];
-            wide[..bytes.len()].copy_from_slice(bytes);
-            *word = u64::from_le_bytes(wide);
-        }
-        let [a, b, c] = words;
-        mix(a ^ mix(b ^ mix(c))) as usize % SLOTS
-    }
-
-    /// The slot of a key: the one that stores it, or the free one to use.
-    fn slot(&mut self, home: usize, key: [u8; KEY_BYTES]) -> &mut Slot {
-        let mut at = home;
-        while self.0[at].is_used && self.0[at].key != key {
-            at = (at + 1) % SLOTS;
-        }
-        &mut self.0[at]
-    }
-}
 
 /// An operation on one key.
 #[derive(Clone, Copy)]
@@ -88,7 +54,7 @@ impl Connection {
 
     /// Reads once and decodes the requests. Returns a sum over the slots' contents: computing it
     /// reads the slots and so fetches them; the value has no use.
-    fn read(&mut self, table: &Table, buffer: &mut [u8]) -> io::Result<u64> {
+    fn read(&mut self, table: &BareTable, buffer: &mut [u8]) -> io::Result<u64> {
         let mut touched = 0;
         loop {
             match self.stream.read(buffer) {
@@ -106,15 +72,15 @@ impl Connection {
         }
     }
 
-    fn find(&mut self, table: &Table) -> io::Result<u64> {
+    fn find(&mut self, table: &BareTable) -> io::Result<u64> {
         let (mut done, mut touched) = (0, 0);
         while let Some(length) = memchr::memchr(b'\n', &self.input[done..]) {
             let line = &self.input[done..done + length];
             let mut used = length + 1;
             let mut add = |ask, word: &[u8]| {
                 let key = word.try_into().map_err(|_| ErrorKind::InvalidData)?;
-                let home = Table::home(key);
-                touched ^= table.0[home].count;
+                let home = BareTable::home(key);
+                touched ^= table.touch(home);
                 self.found.push(Found { ask, key, home });
                 io::Result::Ok(())
             };
@@ -147,33 +113,24 @@ impl Connection {
     }
 
     /// Executes the requests and writes all replies.
-    fn answer(&mut self, table: &mut Table) -> io::Result<()> {
+    fn answer(&mut self, table: &mut BareTable) -> io::Result<()> {
         let output = &mut self.output;
-        let mut digits = itoa::Buffer::new();
         for Found { ask, key, home } in self.found.drain(..) {
             let slot = table.slot(home, key);
             match ask {
                 Ask::Incr if slot.is_used => {
                     slot.count += 1;
-                    output.extend_from_slice(digits.format(slot.count).as_bytes());
-                    output.extend_from_slice(b"\r\n");
+                    write_count(output, slot.count);
                 }
                 Ask::Incr => output.extend_from_slice(b"NOT_FOUND\r\n"),
                 Ask::Set(count) => {
-                    *slot = Slot { count: u64::from(count), key, is_used: true };
+                    let count = u64::from(count);
+                    *slot = BareSlot { count, key, partition: 0, is_used: true };
                     output.extend_from_slice(b"STORED\r\n");
                 }
                 Ask::Get(is_last) => {
                     if slot.is_used {
-                        // A value has at most nine digits in any run, so its length is a single
-                        // digit.
-                        let value = digits.format(slot.count).as_bytes();
-                        let mut head = *b"VALUE 0123456789abcdef0123 0 1\r\n";
-                        head[6..6 + KEY_BYTES].copy_from_slice(&key);
-                        head[6 + KEY_BYTES + 3] = b'0' + value.len() as u8;
-                        output.extend_from_slice(&head);
-                        output.extend_from_slice(value);
-                        output.extend_from_slice(b"\r\n");
+                        write_value(output, key, slot.count);
                     }
                     if is_last {
                         output.extend_from_slice(b"END\r\n");
@@ -218,7 +175,7 @@ fn serve(port: u16) -> io::Result<std::convert::Infallible> {
     let mut poll = Poll::new()?;
     let mut listener = TcpListener::bind(SocketAddr::from(([127, 0, 0, 1], port)))?;
     poll.registry().register(&mut listener, LISTENER, Interest::READABLE)?;
-    let mut table = Table(vec![Slot::default(); SLOTS]);
+    let mut table = BareTable::default();
     let mut connections: Vec<Option<Connection>> = Vec::new();
     let mut buffer = vec![0; INPUT_BYTES];
     let mut events = Events::with_capacity(EVENTS);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use cluster::placement::ketama::{Circle, hash, ring_name};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
-use super::shapes::{Kind, Route, Shape};
+use super::shapes::{FLOOR, Kind, Route, Shape};
 use crate::cpu::{Cores, CpuReading};
 use crate::error::LoadError;
 use crate::keys::{Space, key};
@@ -90,7 +90,9 @@ impl Nodes {
 
     fn are_at_rest(&self, shape: &Shape, has_limits: bool) -> bool {
         match shape.kind {
-            Kind::Lone => ask(self.addresses[0], "stats cluster\r\n").is_ok(),
+            Kind::Lone | Kind::Floor(_) => {
+                self.addresses.iter().all(|address| ask(*address, "stats cluster\r\n").is_ok())
+            }
             Kind::Redis(..) => {
                 // A replica is online once it has all data.
                 let stats = ask(self.addresses[0], "INFO replication\r\nQUIT\r\n");
@@ -123,6 +125,28 @@ impl Nodes {
             ask(*address, "stats limits\r\n")
                 .is_ok_and(|lines| lines.iter().any(|line| line.contains("bound")))
         })
+    }
+
+    /// Whether the nodes of the floor hold `increments` in all, and each copy the counters of its
+    /// owner. Other nodes are not asked.
+    pub(super) fn have_all(&self, shape: &Shape, increments: u64) -> io::Result<bool> {
+        let Kind::Floor(copies) = shape.kind else { return Ok(true) };
+        let sums = |address: &SocketAddr| {
+            let stats = ask(*address, "stats cluster\r\n")?;
+            let find = |name: &str| {
+                let line = stats.iter().find_map(|line| line.strip_prefix(name));
+                line.and_then(|rest| rest.trim().parse().ok()).ok_or(io::ErrorKind::InvalidData)
+            };
+            let sums = |of: &str| -> io::Result<(u64, u64)> {
+                let [counts, digest] = ["counts", "digest"].map(|sum| format!("STAT {of}_{sum} "));
+                Ok((find(&counts)?, find(&digest)?))
+            };
+            Ok((sums("owned")?, sums("copied")?))
+        };
+        let both: Vec<_> = self.addresses.iter().map(sums).collect::<io::Result<_>>()?;
+        let owned: u64 = both.iter().map(|((counts, _), _)| counts).sum();
+        let are_copied = copies == 1 || (both[0].0 == both[1].1 && both[1].0 == both[0].1);
+        Ok(owned == increments && are_copied)
     }
 
     /// The keys of `0..keys` that the thread of node `number` requests.
@@ -171,6 +195,9 @@ fn command(
     if let Kind::Redis(program, _) = shape.kind {
         return redis(program, clients[number], clients[0], folder);
     }
+    if let Kind::Floor(copies) = shape.kind {
+        return floor(copies, number, clients, peers[0]);
+    }
     let mut command = Command::new(PROGRAM);
     command.args([
         "-m",
@@ -199,6 +226,19 @@ fn command(
         command.arg("--peer-ca").arg(authority);
         command.arg("--peer-cert").arg(certificate).arg("--peer-key").arg(key);
     }
+    command
+}
+
+/// A node of the floor.
+fn floor(copies: u8, number: usize, clients: &[SocketAddr], link: SocketAddr) -> Command {
+    let clients: Vec<String> = clients.iter().map(SocketAddr::to_string).collect();
+    let mut command = Command::new(FLOOR);
+    command.args(["--node", &number.to_string(), "--clients", &clients.join(",")]).args([
+        "--link",
+        &link.to_string(),
+        "--copies",
+        &copies.to_string(),
+    ]);
     command
 }
 

@@ -27,6 +27,8 @@ pub(super) enum Kind {
     Cluster(&'static str),
     /// A Tollgate cluster with these flags, and TLS between the nodes.
     Secured(&'static str),
+    /// The floor of a cluster (`bin/cluster_floor`) with this number of copies.
+    Floor(u8),
     /// This program of the Redis family: the first node is primary, the others are its replicas.
     Redis(&'static str, Dialect),
 }
@@ -42,6 +44,7 @@ impl Kind {
     pub(super) fn dialect(self) -> Dialect {
         match self {
             Self::Redis(_, dialect) => dialect,
+            Self::Floor(_) => Dialect::Floor,
             _ => Dialect::Tollgate,
         }
     }
@@ -50,9 +53,17 @@ impl Kind {
         matches!(self, Self::Redis(..))
     }
 
+    pub(super) fn is_floor(self) -> bool {
+        matches!(self, Self::Floor(_))
+    }
+
     /// Whether the program is installed.
     pub(super) fn is_installed(self) -> bool {
-        !matches!(self, Self::Redis(program, _) if !Path::new(program).exists())
+        match self {
+            Self::Redis(program, _) => Path::new(program).exists(),
+            Self::Floor(_) => Path::new(FLOOR).exists(),
+            _ => true,
+        }
     }
 }
 
@@ -63,6 +74,8 @@ const REPLICA: Kind = Kind::Cluster(TWO_COPIES);
 const TWO_COPIES: &str = "--replicas 2 --ack replica";
 const OWNER: Kind = Kind::Cluster("--replicas 2 --ack owner");
 const THREE: Kind = Kind::Cluster("--replicas 3 --ack replica");
+/// The program of the floor.
+pub(super) const FLOOR: &str = "target/release/cluster_floor";
 const REDIS: &str = "/usr/bin/redis-server";
 const VALKEY: &str = "/usr/bin/valkey-server";
 
@@ -88,6 +101,8 @@ pub(super) const SHAPES: &[Shape] = &[
     shape("3 nodes, R=3 replica", 3, THREE, BOTH),
     with_two_workers(shape("no cluster, 2 workers", 1, Kind::Lone, DIRECT)),
     with_two_workers(shape("2 nodes, R=2 replica, 2 workers", 2, REPLICA, BOTH)),
+    shape("the floor: 2 nodes, R=1", 2, Kind::Floor(1), BOTH),
+    shape("the floor: 2 nodes, R=2 replica", 2, Kind::Floor(2), BOTH),
     shape("Redis", 1, Kind::Redis(REDIS, Dialect::Redis), DIRECT),
     shape("Redis and a replica", 2, Kind::Redis(REDIS, Dialect::Redis), DIRECT),
     shape("Redis and a replica, WAIT 1", 2, Kind::Redis(REDIS, Dialect::RedisWait), DIRECT),
