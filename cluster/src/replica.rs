@@ -435,3 +435,17 @@ impl<O> Replica<O> {
         self.core.clock_of = None;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Replica;
+    use super::progress::PeerProgress;
+
+    /// A node has a replica for each partition that it holds, and a primary one progress for each
+    /// other copy.
+    #[test]
+    fn replicas_at_rest_are_small() {
+        assert!(size_of::<Replica<Box<u8>>>() <= 256);
+        assert!(size_of::<PeerProgress>() <= 112);
+    }
+}

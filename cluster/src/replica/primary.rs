@@ -18,9 +18,22 @@ pub(super) struct Primary<O> {
     pub(super) peers: Vec<PeerProgress>,
     /// The copy to hand over to. While it is set, operations are held.
     pub(super) transfer_to: Option<CopyId>,
+    /// Apart, because a primary at rest has none of it, and most are at rest.
+    rare: Option<Box<RareState<O>>>,
+}
+
+/// The state of a primary that moves or waits.
+struct RareState<O> {
     /// Operations, and the times until which they are held.
     held: VecDeque<(O, u64)>,
-    pub(super) proposed: Option<(MapChange, u64)>,
+    /// The last proposal, and its time.
+    proposed: Option<(MapChange, u64)>,
+}
+
+impl<O> Default for RareState<O> {
+    fn default() -> Self {
+        Self { held: VecDeque::new(), proposed: None }
+    }
 }
 
 impl<O> Primary<O> {
@@ -32,8 +45,7 @@ impl<O> Primary<O> {
         let pt_ns = core.time(ctx.header, ctx.node, ctx.now);
         ctx.header.set_time(pt_ns, pt_ns.wrapping_sub(ctx.now.mono_ns));
         core.clock_of = Some(core.me);
-        let mut primary =
-            Self { peers: Vec::new(), transfer_to: None, held: VecDeque::new(), proposed: None };
+        let mut primary = Self { peers: Vec::new(), transfer_to: None, rare: None };
         primary.update(core, ctx);
         primary
     }
@@ -45,6 +57,8 @@ impl<O> Primary<O> {
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
         self.transfer_to = core.entry.transfer_to.filter(|to| *to != core.me);
+        // Proposals for the former entry are over.
+        self.rare.take_if(|rare| rare.held.is_empty());
         self.sync_peers(core, ctx);
         self.advance(core, ctx);
     }
@@ -59,25 +73,35 @@ impl<O> Primary<O> {
 
     pub(super) fn is_busy(&self) -> bool {
         let is_at_rest = |peer: &PeerProgress| peer.in_sync && peer.is_joined();
-        !self.held.is_empty() || self.transfer_to.is_some() || !self.peers.iter().all(is_at_rest)
+        self.held() > 0 || self.transfer_to.is_some() || !self.peers.iter().all(is_at_rest)
     }
 
     pub(super) fn held(&self) -> usize {
-        self.held.len()
+        self.rare.as_ref().map_or(0, |rare| rare.held.len())
+    }
+
+    pub(super) fn proposed(&self) -> Option<(MapChange, u64)> {
+        self.rare.as_ref()?.proposed
+    }
+
+    pub(super) fn note_proposed(&mut self, change: MapChange, now_ns: u64) {
+        self.rare.get_or_insert_default().proposed = Some((change, now_ns));
     }
 
     pub(super) fn hold(&mut self, op: O, until_ns: u64) {
-        self.held.push_back((op, until_ns));
+        self.rare.get_or_insert_default().held.push_back((op, until_ns));
     }
 
     /// Performs the held operations: the partition is served.
     pub(super) fn release_held(&mut self, events: &mut Vec<ReplicaEvent<O>>) {
-        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Perform(op)));
+        let held = self.rare.iter_mut().flat_map(|rare| rare.held.drain(..));
+        events.extend(held.map(|(op, _)| ReplicaEvent::Perform(op)));
     }
 
     /// Refers the held operations: the partition is served elsewhere.
     pub(super) fn refer_held(&mut self, route: Option<Route>, events: &mut Vec<ReplicaEvent<O>>) {
-        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Refer(op, route)));
+        let held = self.rare.iter_mut().flat_map(|rare| rare.held.drain(..));
+        events.extend(held.map(|(op, _)| ReplicaEvent::Refer(op, route)));
     }
 
     /// Refuses held operations whose time is over, and advances.
@@ -87,7 +111,9 @@ impl<O> Primary<O> {
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
         let now_ns = ctx.now.mono_ns;
-        while let Some((op, _)) = self.held.pop_front_if(|(_, until_ns)| *until_ns < now_ns) {
+        while let Some(rare) = &mut self.rare
+            && let Some((op, _)) = rare.held.pop_front_if(|(_, until_ns)| *until_ns < now_ns)
+        {
             ctx.events.push(ReplicaEvent::Refuse(op, Refusal::Moving));
         }
         self.advance(core, ctx);

@@ -87,7 +87,9 @@ impl<O> Primary<O> {
         let now_ns = ctx.now.mono_ns;
         let in_sync = core.entry.in_sync.iter().map(|copy| (*copy, true));
         let learner = core.entry.learner.iter().map(|copy| (*copy, false));
-        let mut old = std::mem::take(&mut self.peers);
+        // Exactly the room for all: a vector that grows begins with room for four.
+        let copies = core.entry.copies().filter(|copy| *copy != core.me).count();
+        let mut old = std::mem::replace(&mut self.peers, Vec::with_capacity(copies));
         for (copy, in_sync) in in_sync.chain(learner).filter(|(copy, _)| *copy != core.me) {
             let known = old.iter().position(|peer| peer.copy == copy);
             let mut peer = known.map_or_else(

@@ -22,11 +22,11 @@ impl<O> Primary<O> {
         let Some(transition) = self.proposed_transition(core, ctx) else { return };
         let change = MapChange { partition: core.partition, ver: core.entry.ver, transition };
         let now_ns = ctx.now.mono_ns;
-        let is_due = self.proposed.is_none_or(|(asked, at_ns)| {
+        let is_due = self.proposed().is_none_or(|(asked, at_ns)| {
             asked != change || now_ns.saturating_sub(at_ns) >= core.options.propose_ns
         });
         if is_due {
-            self.proposed = Some((change, now_ns));
+            self.note_proposed(change, now_ns);
             ctx.events.push(ReplicaEvent::Ask(change));
         }
     }
