@@ -17,6 +17,7 @@ use bytes::{Bytes, BytesMut};
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::control::ControlCall;
 use cluster::message::handshake::{DataLinkId, Hello, NONCE_BYTES, Proof, Side};
+use cluster::message::query::QueryFrame;
 use cluster::message::tunnel::{TunnelEvent, TunnelFrame};
 use cluster::message::{DecodedFrame, Frame, FrameBounds, decode, frame_bytes};
 use parking_lot::Mutex;

@@ -61,7 +61,7 @@ pub(crate) enum QueryTopic {
         /// The keys of this limit only.
         limit: Option<String>,
     },
-    /// The effect of another limit on the node's recorded traffic: a request as JSON.
+    /// A replay of the node's recorded traffic under another limit: a request as JSON.
     Try(Bytes),
 }
 

@@ -34,6 +34,26 @@ async fn frames_arrive_in_order_between_three_nodes() {
     }
 }
 
+#[tokio::test]
+async fn query_never_goes_over_a_link_of_version_one() {
+    let query = || Frame::Query(QueryFrame { id: 7, body: Bytes::from_static(b"hot keys") });
+    for (versions, arrives) in [(1..=1, false), (1..=2, true)] {
+        let new = Host::new(1);
+        let old = Host::with(TransportOptions { versions, ..options(2) }, Node::new(true));
+        let sender = new.to(2, &old);
+        let relayed = Frame::Relay { from: NodeId(1), to: NodeId(3), frame: Box::new(query()) };
+        for frame in [query(), relayed, op(1)] {
+            sender.send(frame).expect("there is room");
+        }
+        until("the last frame is there", || old.node.ops_from(1) == [1]).await;
+        until("its answer is there", || new.node.replies() == 1).await;
+        let received = old.node.received.lock().len();
+        assert_eq!(received, if arrives { 3 } else { 1 });
+        assert_eq!(new.metrics(2).unsendable, if arrives { 0 } else { 2 });
+        assert!(!new.node.has_event(|event| matches!(event, LinkEvent::Down(..))));
+    }
+}
+
 /// To print the measurements: `LANES_FRAMES=1000000 cargo test -p tollgate --test transport busier
 /// -- --nocapture`.
 #[test]

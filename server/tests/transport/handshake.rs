@@ -64,7 +64,7 @@ async fn a_mismatched_hello_is_refused_with_the_reason() {
     let other = PeerIdentity { cluster: 78, ..identity(1) };
     let other = TransportOptions::new(other, PeerSecurity::Insecure);
     assert_eq!(refusal(other, options(2)).await, LinkError::Theirs(CloseReason::OtherCluster));
-    let newer = TransportOptions { versions: 2..=3, ..options(1) };
+    let newer = TransportOptions { versions: 9..=10, ..options(1) };
     assert_eq!(refusal(newer, options(2)).await, LinkError::Theirs(CloseReason::NoVersion));
     assert_eq!(refusal(options(2), options(2)).await, LinkError::Theirs(CloseReason::Myself));
     assert_eq!(refusal(options(1), options(3)).await, LinkError::OtherNode(NodeId(3)));
