@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
 # for memcached, Prometheus's promtool, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
-# the clocks of nodes, the tools for networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
+# the clocks of nodes, tmux, a terminal for programs, the tools for networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
 #
 # Here: packages, by name only; their source is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -13,7 +13,7 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 # Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc g++ make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
-    iproute2 util-linux strace"
+    iproute2 util-linux strace tmux"
 # A python or a node from another source is sufficient.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||

@@ -2,12 +2,14 @@
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`snapshot`, `token`, `healthcheck`), refusals of unknown words (`config`).
+//! sub-commands (`snapshot`, `token`, `healthcheck`, `top`, `doctor`), refusals of unknown words
+//! (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.
 
 mod client;
+mod doctor;
 mod drain;
 mod healthcheck;
 mod limits;
@@ -15,6 +17,7 @@ mod login;
 mod show;
 mod snapshot;
 mod token;
+mod top;
 
 use std::env;
 use std::ffi::OsString;
@@ -28,12 +31,14 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use crate::cluster_stats::{self, SETTINGS};
 use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
-use crate::config::sub_commands::{CLUSTER, HEALTHCHECK, SNAPSHOT, TOKEN};
+use crate::config::sub_commands::{CLUSTER, DOCTOR, HEALTHCHECK, SNAPSHOT, TOKEN, TOP};
 use crate::limits::LimitsError;
 use client::{ServerClient, StatPairs};
+pub use doctor::DoctorRequest;
 pub use healthcheck::HealthcheckRequest;
 pub use snapshot::SnapshotRequest;
 pub use token::TokenRequest;
+pub use top::TopRequest;
 
 /// The forms of the command line.
 const USAGE: &str = "write tollgate cluster status, ready, nodes, partitions, limits, drain NODE, \
@@ -71,9 +76,10 @@ pub struct CliRequest {
 #[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
 #[expect(clippy::doc_markdown, reason = "a terminal shows these lines, and would show backticks")]
 enum Verb {
-    /// Show the state of the asked node and of its cluster
+    /// Show the state of the asked node and of its cluster; exit with 0 if it is safe to proceed
+    /// with the next node of a rolling restart, else with 1
     Status {
-        /// Exit with 1 unless that node is ready
+        /// Exit with 0 if that node is ready, whatever the rest of the cluster does
         #[arg(long)]
         ready: bool,
     },
@@ -136,6 +142,10 @@ pub enum Parsed {
     Token(TokenRequest),
     /// Ask a server whether it is alive and ready.
     Healthcheck(HealthcheckRequest),
+    /// Show the figures of a server.
+    Top(TopRequest),
+    /// Find mistakes of a server.
+    Doctor(DoctorRequest),
 }
 
 /// The reason why a command failed.
@@ -177,6 +187,15 @@ pub enum CliError {
     /// The asked node is not ready.
     #[error("not ready: {0}")]
     NotReady(String),
+    /// No node should be restarted now. The output says why.
+    #[error("not yet safe to proceed with the next node")]
+    NotSafe,
+    /// Standard input or output is no terminal, or the terminal is gone.
+    #[error("{0}: without a terminal use --once or --json")]
+    Terminal(io::Error),
+    /// The doctor found faults. The output says which.
+    #[error("faults found")]
+    Faults,
     /// The node did not finish its drain.
     #[error("{0}")]
     Undrained(String),
@@ -219,6 +238,8 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
         SNAPSHOT => Some(snapshot::parse(rest)),
         TOKEN => Some(token::parse(rest)),
         HEALTHCHECK => Some(healthcheck::parse(rest)),
+        TOP => Some(top::parse(rest)),
+        DOCTOR => Some(doctor::parse(rest)),
         _ => None,
     }
 }
@@ -303,6 +324,8 @@ impl CliRequest {
                 out.write_all(show::status(&stats, self.json).as_bytes())?;
                 if *ready {
                     is_ready(&stats)?;
+                } else if show::printed(&stats, "safe_to_proceed") != "yes" {
+                    return Err(CliError::NotSafe);
                 }
             }
             Verb::Ready => {

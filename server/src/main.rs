@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         Some(Ok(Parsed::Snapshot(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Token(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Healthcheck(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Top(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Doctor(request))) => ended(request.run(&mut stdout())),
         Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
     }
 }
@@ -63,6 +65,8 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         // A closed pipe is no error, as in `print`.
         Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        // The output has said why.
+        Err(CliError::NotSafe | CliError::Faults) => ExitCode::from(1),
         Err(error) => fail(&error, 1),
     }
 }

@@ -18,6 +18,7 @@ mod stream;
 pub(crate) mod world;
 
 pub use self::conversation::Conversation;
+pub(crate) use self::conversation::{is_local, try_connect};
 pub(crate) use self::listener::ListenerInfo;
 pub use self::listener::{BoundListener, Listener};
 pub(crate) use self::stream::UNIX_PEER;

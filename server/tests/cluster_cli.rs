@@ -67,6 +67,26 @@ fn a_status_is_asked_and_printed() {
 }
 
 #[test]
+fn safety_is_the_exit_code_of_a_status() {
+    let ready = "STAT place active\r\nSTAT ready yes\r\nSTAT leader n1\r\nSTAT fault -\r\n";
+    let safe = "STAT safe_to_proceed yes\r\nSTAT not_safe -\r\n";
+    let joins = "STAT safe_to_proceed no\r\nSTAT not_safe n2 is joining\r\n";
+    for (stats, line, code, sentence) in [
+        (safe, "status", 0, "Safe to proceed with the next node."),
+        (joins, "status", 1, "Not yet safe to proceed with the next node: n2 is joining."),
+        (joins, "status --ready", 0, "Not yet safe to proceed with the next node: n2 is joining."),
+        ("", "status", 1, "Not known whether it is safe to proceed: the asked node is older."),
+    ] {
+        let (server, script) = node(vec![("stats cluster", format!("{ready}{stats}END\r\n"))]);
+        let output = run(server, line);
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert_eq!((output.status.code(), stdout.lines().last()), (Some(code), Some(sentence)));
+        assert!(output.stderr.is_empty(), "{output:?}");
+        script.join().expect("the script was kept to");
+    }
+}
+
+#[test]
 fn readiness_is_the_exit_code() {
     let seeking = "STAT place seeking\r\nSTAT ready no\r\n\
                    STAT not_ready it seeks a cluster\r\nEND\r\n";

@@ -75,7 +75,7 @@ impl<'a> StatRow<'a> {
         self.stats.iter().find(|(other, _)| *other == name).map(|(_, value)| *value)
     }
 
-    fn json(&self) -> Value {
+    pub(super) fn json(&self) -> Value {
         let stats = self.stats.iter().map(|(name, text)| ((*name).to_owned(), value(text)));
         let mut object: Map<String, Value> = stats.collect();
         object.insert("id".to_owned(), json!(self.id));
@@ -102,7 +102,7 @@ pub(super) fn printed<'s>(stats: &'s StatPairs, name: &str) -> &'s str {
     found.map_or("-", |(_, value)| value.as_str())
 }
 
-/// Formats the most important of `stats cluster` below a sentence; as JSON, all of it.
+/// Formats the most important of `stats cluster` between two sentences; as JSON, all of it.
 pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
     if as_json {
         return pretty(&object(stats));
@@ -142,7 +142,16 @@ pub(super) fn status(stats: &StatPairs, as_json: bool) -> String {
         line("replicas", stat("replicas").to_owned()),
         line("lost_after", stat("lost_after").to_owned()),
     ];
-    format!("{}\n\n{}", verdict(stats), pairs(&lines))
+    format!("{}\n\n{}\n{}\n", verdict(stats), pairs(&lines), safe_to_proceed(stats))
+}
+
+/// The last sentence of a status: whether the next node of a rolling restart may follow.
+pub(super) fn safe_to_proceed(stats: &StatPairs) -> String {
+    match (printed(stats, "safe_to_proceed"), printed(stats, "not_safe")) {
+        ("yes", _) => "Safe to proceed with the next node.".to_owned(),
+        ("no", why) => format!("Not yet safe to proceed with the next node: {why}."),
+        _ => "Not known whether it is safe to proceed: the asked node is older.".to_owned(),
+    }
 }
 
 /// Formats the success of `ready`.
@@ -311,13 +320,13 @@ fn cut(text: &str, chars_max: usize) -> String {
     text.chars().take(chars_max.saturating_sub(1)).chain(['…']).collect()
 }
 
-fn object(stats: &StatPairs) -> Value {
+pub(super) fn object(stats: &StatPairs) -> Value {
     let values = stats.iter().map(|(name, text)| (name.clone(), value(text)));
     Value::Object(values.collect())
 }
 
 /// Converts a stat to JSON: a number, a boolean, null for `-`, else text.
-fn value(text: &str) -> Value {
+pub(super) fn value(text: &str) -> Value {
     match text {
         "-" => Value::Null,
         "yes" => json!(true),

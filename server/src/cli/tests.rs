@@ -211,11 +211,25 @@ fn a_status_begins_with_a_sentence() {
 }
 
 #[test]
+fn status_ends_with_a_sentence_about_the_next_node() {
+    let last = |change: &str| {
+        let page = show::status(&stats(&format!("{STATUS}\n{change}")), false);
+        page.lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(last("safe_to_proceed yes\nnot_safe -"), "Safe to proceed with the next node.");
+    assert_eq!(
+        last("safe_to_proceed no\nnot_safe n2 is joining"),
+        "Not yet safe to proceed with the next node: n2 is joining."
+    );
+    assert_eq!(last(""), "Not known whether it is safe to proceed: the asked node is older.");
+}
+
+#[test]
 fn a_status_has_the_lines_that_are_documented() {
     insta::assert_snapshot!(show::status(&stats(STATUS), false));
     let docs = include_str!("../../../docs/operations/cluster.md");
     let page = show::status(&stats(STATUS), false);
-    for line in page.lines().skip(2) {
+    for line in page.lines().skip(2).take_while(|line| !line.is_empty()) {
         let name = line.split(' ').next().unwrap_or_default();
         assert!(docs.contains(&format!("| `{name}` |")), "{name} is not documented");
     }

@@ -126,7 +126,9 @@ fn stats_text(topic: &str) -> String {
     for line in text.strip_suffix("END\r\n").unwrap_or_default().split_terminator("\r\n") {
         assert!(line.splitn(3, ' ').count() == 3 && !line.ends_with(' '), "{line:?}");
     }
-    text.replace("\r\n", "\n")
+    // The version changes with each release.
+    let version = concat!("tollgate_version ", env!("CARGO_PKG_VERSION"));
+    text.replace("\r\n", "\n").replace(version, "tollgate_version VERSION")
 }
 
 #[test]

@@ -138,6 +138,7 @@ fn general(view: &ClusterView<'_>, lines: &mut LineWriter) {
     let head = view.map.head();
     let settings = view.map.settings();
     lines.stat("node", known(view.node));
+    lines.stat("tollgate_version", env!("CARGO_PKG_VERSION"));
     lines.stat("incarnation", status.identity.incarnation.0);
     // Enough digits to tell clusters apart. The rest stays secret: it seeds the key hashes.
     let id = head.map(|head| format!("{:08x}", (head.cluster >> 96) as u32));

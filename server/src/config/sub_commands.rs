@@ -11,16 +11,22 @@ pub(crate) const SNAPSHOT: &str = "snapshot";
 pub(crate) const TOKEN: &str = "token";
 /// The first word of a command line that asks a server for its health.
 pub(crate) const HEALTHCHECK: &str = "healthcheck";
+/// The first word of a command line that shows the figures of a server.
+pub(crate) const TOP: &str = "top";
+/// The first word of a command line that finds mistakes of a server.
+pub(crate) const DOCTOR: &str = "doctor";
 /// The first word of a command line that only checks a limits file.
 pub(super) const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
-const MEANT: [(&str, &str); 11] = [
+const MEANT: [(&str, &str); 13] = [
     (CHECK_LIMITS, "check-limits FILE"),
     (CLUSTER, "cluster, as the first word"),
     (SNAPSHOT, "snapshot, as the first word"),
     (TOKEN, "token NAME ROLE, as the first word"),
     (HEALTHCHECK, "healthcheck, as the first word"),
+    (TOP, "top, as the first word"),
+    (DOCTOR, "doctor, as the first word"),
     ("help", "--help"),
     ("version", "--version"),
     ("check-config", "--check-config"),
@@ -45,7 +51,8 @@ pub(super) fn refusal(word: &str) -> String {
         word.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
     format!(
         "there is no command `{word}`.{meant} The commands are {CLUSTER}, {CHECK_LIMITS}, \
-         {HEALTHCHECK}, {SNAPSHOT} and {TOKEN}; without one the server starts (--help lists its flags)"
+         {DOCTOR}, {HEALTHCHECK}, {SNAPSHOT}, {TOKEN} and {TOP}; without one the server starts (--help lists its \
+         flags)"
     )
 }
 
@@ -88,9 +95,7 @@ mod tests {
         for word in ["x", "64", "/etc/limits.toml", "", "a\nb"] {
             let reply = refusal(word);
             assert!(!reply.contains("Perhaps") && !reply.contains('\n'), "{reply}");
-            assert!(
-                reply.contains("The commands are cluster, check-limits, healthcheck, snapshot")
-            );
+            assert!(reply.contains("The commands are cluster, check-limits, doctor, healthcheck,"));
         }
     }
 

@@ -1,10 +1,10 @@
 //! A blocking stream, for a program that waits for each reply.
 //!
-//! Here: sending and receiving lines over TCP or a Unix socket. Not here: the content of the lines
-//! (`cli`).
+//! Here: sending and receiving lines over TCP or a Unix socket, and whether an address is in reach.
+//! Not here: the content of the lines (`cli`).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -83,23 +83,41 @@ impl Conversation {
         self.0.get_mut().write_all(format!("{line}\r\n").as_bytes())
     }
 
-    /// Receives a line, without its line end.
+    /// Receives a line, without its line end. Keys are any bytes: those that are not UTF-8 become
+    /// U+FFFD.
     ///
     /// # Errors
     ///
     /// The system's error, a timeout, or a line without line end.
     pub fn line(&mut self) -> io::Result<String> {
-        let mut line = String::new();
-        let read = (&mut self.0).take(Self::LINE_BYTES_MAX).read_line(&mut line);
+        let mut line = Vec::new();
+        let read = (&mut self.0).take(Self::LINE_BYTES_MAX).read_until(b'\n', &mut line);
         read.map_err(|error| match error.kind() {
             io::ErrorKind::WouldBlock => {
                 io::Error::new(io::ErrorKind::TimedOut, "no answer in time")
             }
             _ => error,
         })?;
-        match line.strip_suffix('\n') {
-            Some(line) => Ok(line.strip_suffix('\r').unwrap_or(line).to_owned()),
+        match line.strip_suffix(b"\n") {
+            Some(line) => {
+                let line = line.strip_suffix(b"\r").unwrap_or(line);
+                Ok(String::from_utf8_lossy(line).into_owned())
+            }
             None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up")),
         }
     }
+}
+
+/// Connects to an address and closes the connection again.
+///
+/// # Errors
+///
+/// The system's error, or a timeout after `patience`.
+pub(crate) fn try_connect(address: SocketAddr, patience: Duration) -> io::Result<()> {
+    TcpStream::connect_timeout(&address, patience).map(drop)
+}
+
+/// Returns whether an address belongs to this machine.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    address.is_loopback() || TcpListener::bind((address, 0)).is_ok()
 }
