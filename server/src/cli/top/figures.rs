@@ -252,8 +252,8 @@ impl<'a> Rates<'a> {
 
 #[cfg(test)]
 pub(super) fn figures_of(topics: &[(&str, &str)], at: Duration) -> Figures {
-    let mut figures = Figures::default();
-    figures.at_ns = u64::try_from(at.as_nanos()).ok();
+    let at_ns = u64::try_from(at.as_nanos()).ok();
+    let mut figures = Figures { at_ns, ..Figures::default() };
     for (topic, text) in topics {
         let pair = |line: &str| {
             let (name, value) = line.trim_start().split_once(' ').unwrap_or((line, ""));
