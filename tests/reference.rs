@@ -414,7 +414,7 @@ fn every_verb_has_an_entry() {
 #[test]
 fn every_flag_and_command_has_an_entry() {
     let mut names: BTreeSet<Name> = flags_of(&printed(&["--help"])).collect();
-    for command in ["cluster", "snapshot"] {
+    for command in ["cluster", "snapshot", "limits", "explain", "generate"] {
         add_commands(command, &mut names);
     }
     let reply = printed(&["bogus-word"]);

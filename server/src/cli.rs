@@ -1,18 +1,24 @@
-//! `tollgate cluster ...`: the operator's program for a running cluster.
+//! The sub-commands, above all `tollgate cluster ...`: the operator's program for a running cluster.
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`snapshot`, `token`, `healthcheck`, `top`, `doctor`), refusals of unknown words
-//! (`config`).
+//! sub-commands (`snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`, `explain`,
+//! `generate`), refusals of unknown words (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.
 
+mod admin_client;
+mod api_limits;
+mod api_show;
 mod client;
 mod doctor;
 mod drain;
+mod explain;
+mod generate;
 mod healthcheck;
 mod limits;
+mod limits_api;
 mod login;
 mod show;
 mod snapshot;
@@ -29,12 +35,17 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _};
 
 use crate::cluster_stats::{self, SETTINGS};
-use crate::config::ConfigError;
 use crate::config::listen::host_and_port;
-use crate::config::sub_commands::{CLUSTER, DOCTOR, HEALTHCHECK, SNAPSHOT, TOKEN, TOP};
+use crate::config::sub_commands::{
+    CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
+};
+use crate::config::{self, ConfigError};
 use crate::limits::LimitsError;
+pub use api_limits::LimitsRequest;
 use client::{ServerClient, StatPairs};
 pub use doctor::DoctorRequest;
+pub use explain::ExplainRequest;
+pub use generate::GenerateRequest;
 pub use healthcheck::HealthcheckRequest;
 pub use snapshot::SnapshotRequest;
 pub use token::TokenRequest;
@@ -146,6 +157,12 @@ pub enum Parsed {
     Top(TopRequest),
     /// Find mistakes of a server.
     Doctor(DoctorRequest),
+    /// Run a `tollgate limits` command.
+    Limits(LimitsRequest),
+    /// Show the reasons behind the verdict on a key.
+    Explain(ExplainRequest),
+    /// Print a manual page or completions.
+    Generate(GenerateRequest),
 }
 
 /// The reason why a command failed.
@@ -176,6 +193,9 @@ pub enum CliError {
     /// The server is in no cluster, or is no Tollgate.
     #[error("{0} is in no cluster")]
     NoCluster(String),
+    /// A file or a flag cannot be used.
+    #[error("{0}")]
+    Input(String),
     /// No node has that name, or more than one has.
     #[error("{server} knows no node {node}, or more than one")]
     NoNode {
@@ -240,6 +260,9 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
         HEALTHCHECK => Some(healthcheck::parse(rest)),
         TOP => Some(top::parse(rest)),
         DOCTOR => Some(doctor::parse(rest)),
+        LIMITS => Some(api_limits::parse(rest)),
+        EXPLAIN => Some(explain::parse(rest)),
+        GENERATE => Some(generate::parse(rest)),
         _ => None,
     }
 }
@@ -272,6 +295,40 @@ fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
             _ => Err(error.into()),
         },
     }
+}
+
+/// The help that a command line asks for, or its mistake; `usage` names what is missing.
+fn help_or(error: clap::Error, usage: &str) -> Result<Parsed, ConfigError> {
+    match error.kind() {
+        ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
+        ErrorKind::MissingSubcommand
+        | ErrorKind::InvalidSubcommand
+        | ErrorKind::MissingRequiredArgument
+        | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            Err(ConfigError::Usage(usage.to_owned()))
+        }
+        _ => Err(error.into()),
+    }
+}
+
+/// The whole program: the server's flags and all sub-commands.
+fn program() -> clap::Command {
+    let sub_commands = [
+        CliRequest::command().name(CLUSTER),
+        ExplainRequest::command().name(EXPLAIN),
+        GenerateRequest::command().name(GENERATE),
+        HealthcheckRequest::command().name(HEALTHCHECK),
+        LimitsRequest::command().name(LIMITS),
+        SnapshotRequest::command().name(SNAPSHOT),
+        TokenRequest::command().name(TOKEN),
+    ];
+    config::shown_flags()
+        .name("tollgate")
+        .about("A memcached-compatible counter and rate limit server")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_version_flag(true)
+        .disable_help_subcommand(true)
+        .subcommands(sub_commands)
 }
 
 fn is_set(words: &[OsString]) -> bool {

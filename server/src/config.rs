@@ -16,6 +16,7 @@ pub use self::http::{HttpConfig, HttpTls};
 pub use self::listen::ListenAddr;
 pub use self::name::ProgramName;
 pub use self::raw::RawConfig;
+pub(crate) use self::raw::shown as shown_flags;
 use self::sub_commands::CHECK_LIMITS;
 
 mod cluster;

@@ -36,6 +36,9 @@ fn main() -> ExitCode {
         Some(Ok(Parsed::Healthcheck(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Top(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Doctor(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Limits(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Explain(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Generate(request))) => ended(request.run(&mut stdout())),
         Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
     }
 }

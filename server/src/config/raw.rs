@@ -367,18 +367,22 @@ pub(super) fn command() -> clap::Command {
     })
 }
 
+/// The flags as users see them: a switch takes no value.
+pub(crate) fn shown() -> clap::Command {
+    RawConfig::command().mut_args(|arg| {
+        if is_switch(&arg) {
+            arg.action(clap::ArgAction::SetTrue).value_parser(clap::value_parser!(bool))
+        } else {
+            arg
+        }
+    })
+}
+
 /// The help text, with `first_line` at the top.
 pub(super) fn help(first_line: &str) -> String {
-    let mut shown = RawConfig::command()
-        .mut_args(|arg| {
-            if is_switch(&arg) {
-                arg.action(clap::ArgAction::SetTrue).value_parser(clap::value_parser!(bool))
-            } else {
-                arg
-            }
-        })
+    let mut shown = shown()
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
-        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate healthcheck\n       tollgate snapshot --pid NUM\n       tollgate token NAME ROLE\n       tollgate cluster COMMAND")
+        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate healthcheck\n       tollgate snapshot --pid NUM\n       tollgate token NAME ROLE\n       tollgate limits COMMAND\n       tollgate explain KEY [COST]\n       tollgate cluster COMMAND\n       tollgate generate KIND")
         .before_help(first_line.to_owned())
         .after_help(
             "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\

@@ -15,11 +15,17 @@ pub(crate) const HEALTHCHECK: &str = "healthcheck";
 pub(crate) const TOP: &str = "top";
 /// The first word of a command line that finds mistakes of a server.
 pub(crate) const DOCTOR: &str = "doctor";
+/// The first word of the command lines of `tollgate limits`.
+pub(crate) const LIMITS: &str = "limits";
+/// The first word of a command line that asks for the reasons behind a verdict.
+pub(crate) const EXPLAIN: &str = "explain";
+/// The first word of a command line that prints the manual page or completions.
+pub(crate) const GENERATE: &str = "generate";
 /// The first word of a command line that only checks a limits file.
 pub(super) const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
-const MEANT: [(&str, &str); 13] = [
+const MEANT: [(&str, &str); 16] = [
     (CHECK_LIMITS, "check-limits FILE"),
     (CLUSTER, "cluster, as the first word"),
     (SNAPSHOT, "snapshot, as the first word"),
@@ -27,6 +33,9 @@ const MEANT: [(&str, &str); 13] = [
     (HEALTHCHECK, "healthcheck, as the first word"),
     (TOP, "top, as the first word"),
     (DOCTOR, "doctor, as the first word"),
+    (LIMITS, "limits, as the first word"),
+    (EXPLAIN, "explain KEY [COST], as the first word"),
+    (GENERATE, "generate man|bash|zsh|fish, as the first word"),
     ("help", "--help"),
     ("version", "--version"),
     ("check-config", "--check-config"),
@@ -51,8 +60,8 @@ pub(super) fn refusal(word: &str) -> String {
         word.chars().take(60).map(|c| if c.is_control() { '?' } else { c }).collect();
     format!(
         "there is no command `{word}`.{meant} The commands are {CLUSTER}, {CHECK_LIMITS}, \
-         {DOCTOR}, {HEALTHCHECK}, {SNAPSHOT}, {TOKEN} and {TOP}; without one the server starts (--help lists its \
-         flags)"
+         {DOCTOR}, {EXPLAIN}, {GENERATE}, {HEALTHCHECK}, {LIMITS}, {SNAPSHOT}, {TOKEN} and {TOP}; \
+         without one the server starts (--help lists its flags)"
     )
 }
 
@@ -83,6 +92,7 @@ mod tests {
             ("checklimits", "check-limits FILE"),
             ("clutser", "cluster, as the first word"),
             ("snapshots", "snapshot, as the first word"),
+            ("limit", "limits, as the first word"),
             ("help", "--help"),
             ("hlep", "--help"),
             ("version", "--version"),
@@ -95,7 +105,7 @@ mod tests {
         for word in ["x", "64", "/etc/limits.toml", "", "a\nb"] {
             let reply = refusal(word);
             assert!(!reply.contains("Perhaps") && !reply.contains('\n'), "{reply}");
-            assert!(reply.contains("The commands are cluster, check-limits, doctor, healthcheck,"));
+            assert!(reply.contains("The commands are cluster, check-limits, doctor, explain,"));
         }
     }
 
