@@ -1,4 +1,4 @@
-//! The sub-commands, above all `tollgate cluster ...`: the operator's program for a running cluster.
+//! The sub-commands, above all `tollgate cluster ...`: the operator's program for a cluster.
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
