@@ -38,6 +38,10 @@ flood KEYS="10000000":
     cargo build -p tollgate
     FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
 
+# kill -9 at random moments during CHANGES changes of limits
+limits-crash CHANGES="1000":
+    TOLLGATE_CRASH_CHANGES={{CHANGES}} cargo test -p tollgate --lib limits::service::tests::crash
+
 # Five real nodes under load: every fault of the suite mixed at random for SECONDS, then each by itself
 nodes SECONDS="600":
     cargo build -p tollgate

@@ -72,8 +72,8 @@ impl World {
     /// Starts a server with a limits file of this text, or without one.
     async fn start(file: Option<&str>) -> Self {
         let folder = tempfile::tempdir().expect("a directory for a few files");
-        let at = Self::at(folder.path());
-        let mut world = Self { _own: Some(folder), ..at };
+        let path = folder.path().to_owned();
+        let mut world = Self { _own: Some(folder), ..Self::at(&path) };
         world.restart(file).await;
         world
     }
