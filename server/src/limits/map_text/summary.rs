@@ -2,8 +2,12 @@
 //!
 //! Not here: the limit in force (`super::super::Limit`).
 
+use std::sync::Arc;
+
 use super::super::LimitsError;
 use super::super::file::{Draft, File, PatternText};
+use super::super::pattern::{Glob, Pattern};
+use super::super::regex::Regex;
 use super::super::rules;
 use super::one_draft;
 
@@ -14,6 +18,9 @@ pub struct LimitSummary {
     pub name: String,
     /// The `match` or `regex` as written.
     pub pattern: String,
+    /// The bytes that every matching key begins with, as far as they are UTF-8; empty if the
+    /// pattern has a mistake.
+    pub literal_front: String,
     /// The policy in canonical form.
     pub policy: String,
     /// Whether it only counts what it would deny.
@@ -60,8 +67,18 @@ impl LimitSummary {
     }
 
     fn of_draft(draft: Draft) -> Self {
+        let compiled = match &draft.pattern.value {
+            PatternText::Match(text) => Glob::parse(text).map(|(glob, _)| Pattern::Glob(glob)),
+            PatternText::Regex(text) => {
+                Regex::parse(text).map(|(regex, _)| Pattern::Regex(Arc::new(regex)))
+            }
+        };
+        let front = compiled.map(|pattern| pattern.prefix()).unwrap_or_default();
+        let front = front.utf8_chunks().next().map_or("", |chunk| chunk.valid());
+        let literal_front = front.to_owned();
         let (PatternText::Match(pattern) | PatternText::Regex(pattern)) = draft.pattern.value;
         Self {
+            literal_front,
             name: draft.name.value,
             pattern,
             policy: draft.policy.value.to_string(),
@@ -71,6 +88,27 @@ impl LimitSummary {
             disabled: draft.about.disabled,
             expires_ms: draft.about.expires.map(|(_, ms)| ms),
             parents: draft.parents.into_iter().map(|parent| parent.value).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn literal_front_is_what_every_key_begins_with() {
+        for (pattern, front) in [
+            ("match = \"team-a:{x}\"", "team-a:"),
+            ("match = \"{x}:b\"", ""),
+            ("match = \"team-a:*\"", "team-a:"),
+            ("regex = '^team-a:\\d+$'", "team-a:"),
+            ("regex = '^(team-a:|.*)x$'", ""),
+            ("regex = 'team-a:|.*'", ""),
+        ] {
+            let toml = format!("[[limit]]\nname = \"a\"\n{pattern}\npolicy = \"fixed:5/m\"\n");
+            let summary = LimitSummary::of("a", &toml).expect("a good limit");
+            assert_eq!(summary.literal_front, front, "{pattern}");
         }
     }
 }

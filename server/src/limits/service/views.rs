@@ -20,6 +20,7 @@ fn view_of(summary: LimitSummary) -> LimitView {
     LimitView {
         name: summary.name,
         pattern: summary.pattern,
+        literal_front: summary.literal_front,
         policy: summary.policy,
         shadow: summary.shadow,
         owner: summary.owner,
