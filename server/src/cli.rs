@@ -41,7 +41,7 @@ use crate::config::sub_commands::{
 };
 use crate::config::{self, ConfigError};
 use crate::limits::LimitsError;
-pub use api_limits::LimitsRequest;
+pub use api_limits::ApiLimitsRequest;
 use client::{ServerClient, StatPairs};
 pub use doctor::DoctorRequest;
 pub use explain::ExplainRequest;
@@ -158,7 +158,7 @@ pub enum Parsed {
     /// Find mistakes of a server.
     Doctor(DoctorRequest),
     /// Run a `tollgate limits` command.
-    Limits(LimitsRequest),
+    Limits(ApiLimitsRequest),
     /// Show the reasons behind the verdict on a key.
     Explain(ExplainRequest),
     /// Print a manual page or completions.
@@ -318,7 +318,7 @@ fn program() -> clap::Command {
         ExplainRequest::command().name(EXPLAIN),
         GenerateRequest::command().name(GENERATE),
         HealthcheckRequest::command().name(HEALTHCHECK),
-        LimitsRequest::command().name(LIMITS),
+        ApiLimitsRequest::command().name(LIMITS),
         SnapshotRequest::command().name(SNAPSHOT),
         TokenRequest::command().name(TOKEN),
     ];

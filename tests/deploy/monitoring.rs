@@ -122,7 +122,7 @@ fn alerts_are_tested_and_described() {
         assert!(tests.contains(&format!("alertname=\"{name}\"")), "{name} is not tested");
         assert!(page.contains(&format!("\n| `{name}` |")), "{name} is not described");
         let severity = text(&rule["labels"]["severity"]);
-        assert!(["warning", "critical"].contains(&severity.as_str()), "{name}: {severity}");
+        assert!(["info", "warning", "critical"].contains(&severity.as_str()), "{name}: {severity}");
         for annotation in ["summary", "description"] {
             assert!(rule["annotations"][annotation].is_string(), "{name} has no {annotation}");
         }
@@ -186,7 +186,7 @@ fn the_dashboard_needs_no_plug_in() {
         assert!(["stat", "table", "timeseries"].contains(&kind.as_str()), "{kind}");
         assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
     }
-    assert_eq!(rows, ["Traffic", "Decisions by limit", "Memory", "Cluster", "Process"]);
+    assert_eq!(rows, ["Traffic", "Decisions by limit", "Latency", "Memory", "Cluster", "Process"]);
 }
 
 /// The pod of the chart's set.

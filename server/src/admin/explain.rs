@@ -3,6 +3,7 @@
 //! Here: verdicts by peek, owners and copies. Not here: the limit of a key (`limits::explain`), the
 //! connection of the requests (`own_client`).
 
+use futures_util::future::join_all;
 use protocol::KEY_BYTES_MAX;
 use tollgate_http::{ExplainView, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError};
 
@@ -127,32 +128,43 @@ impl ServerHost {
             return Ok(ExplainView { cost, matched, value, ..ExplainView::default() });
         };
         let mut view = ExplainView { cost, matched, ..ExplainView::default() };
-        for explained in std::iter::once(&found).chain(&parents) {
-            let standing = self.standing(explained, cost).await?;
+        let whole_cost = cost.to_string();
+        let line = [b"take", found.key.as_slice(), whole_cost.as_bytes(), b"-", b"peek"];
+        let keys = std::iter::once(&found).chain(&parents);
+        // At once: an owner out of reach takes its time.
+        let standings = join_all(keys.clone().map(|explained| self.standing(explained, cost)));
+        let (standings, whole) = tokio::join!(standings, self.peek(&line));
+        for (explained, standing) in keys.zip(standings) {
             if standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
                 view.refused_by.push(explained.limit.clone());
             }
             view.standings.push(standing);
         }
-        let cost = cost.to_string();
-        let whole = [b"take", found.key.as_slice(), cost.as_bytes(), b"-", b"peek"];
-        if let Peek::Verdict(verdict) = Peek::of(&self.request_line(&whole).await?) {
+        if let Peek::Verdict(verdict) = whole {
             view.allowed = Some(verdict.allowed);
             view.retry_ms = verdict.retry_ms;
         }
         Ok(view)
     }
 
+    /// Asks for a verdict; no answer is a fault.
+    async fn peek(&self, line: &[&[u8]]) -> Peek {
+        match self.request_line(line).await {
+            Ok(reply) => Peek::of(&reply),
+            Err(error) => Peek::Fault(error.to_string()),
+        }
+    }
+
     /// Returns the verdict on one counted key alone, by a peek with the policy in force.
-    async fn standing(&self, key: &ExplainedKey, cost: u64) -> Result<KeyStanding, ServiceError> {
+    async fn standing(&self, key: &ExplainedKey, cost: u64) -> KeyStanding {
         let (policy, cost) = (key.policy.as_bytes(), cost.to_string());
         let line = [b"take", key.key.as_slice(), cost.as_bytes(), policy, b"peek"];
-        let (verdict, fault) = match Peek::of(&self.request_line(&line).await?) {
+        let (verdict, fault) = match self.peek(&line).await {
             Peek::Verdict(verdict) => (Some(verdict), None),
             Peek::Fault(reason) => (None, Some(reason)),
         };
         let (owner, copies) = self.holders(&key.counted);
-        Ok(KeyStanding {
+        KeyStanding {
             limit: key.limit.clone(),
             key: text(&key.counted),
             policy: key.policy.clone(),
@@ -160,7 +172,7 @@ impl ServerHost {
             fault,
             owner,
             copies,
-        })
+        }
     }
 
     /// The value of a key without a limit, shortened; `None`: there is none.

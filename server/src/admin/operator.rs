@@ -15,6 +15,7 @@ use super::host::ServerHost;
 use crate::AUDIT;
 use crate::cluster_stats::{ClusterView, NodeRow, membership_word, not_safe_to_proceed};
 use crate::config::KeyDisplay;
+use crate::observe::shown_key;
 
 /// Highest level of `verbosity`.
 const LOG_LEVEL_MAX: u32 = 4;
@@ -22,18 +23,43 @@ const LOG_LEVEL_MAX: u32 = 4;
 const MINUTE_POINTS: usize = 6;
 
 impl ServerHost {
-    /// Asks the server for a change by a line of the text protocol, and logs it.
-    async fn change(&self, line: &[&[u8]], actor: &Actor) -> Result<String, ServiceError> {
-        let reply = text(&self.request_line(line).await?);
-        let what = text(&line.join(&b' '));
-        audit(actor, &what, &reply);
+    /// Asks the server for a change by a line of the text protocol, and logs it as `what`, also if
+    /// nobody knows whether it happened.
+    async fn change(
+        &self,
+        line: &[&[u8]],
+        what: &str,
+        actor: &Actor,
+    ) -> Result<String, ServiceError> {
+        let reply = match self.request_line(line).await {
+            Ok(reply) => text(&reply),
+            Err(error) => {
+                audit(actor, what, &error);
+                return Err(error);
+            }
+        };
+        audit(actor, what, &reply);
         if let Some(reason) = reply.strip_prefix("CLIENT_ERROR ") {
             return Err(ServiceError::Conflict(reason.to_owned()));
         }
-        if let Some(reason) = reply.strip_prefix("SERVER_ERROR ") {
+        if reply.starts_with("SERVER_ERROR ") || reply.starts_with("ERROR") {
+            let reason = reply.strip_prefix("SERVER_ERROR ").unwrap_or(&reply);
             return Err(ServiceError::Unavailable(reason.to_owned()));
         }
         Ok(reply)
+    }
+
+    /// Returns the form in which the log shows a key.
+    fn shown(&self, key: &[u8]) -> String {
+        let active = self.service.limits().load();
+        let mut scratch = Vec::new();
+        let found = active.limits().find(key, &mut scratch).ok().flatten();
+        let (counted, limit) = match &found {
+            Some(found) => (found.key(), Some(found.limit().name())),
+            None => (key, None),
+        };
+        let hash = self.service.shards().hash(counted);
+        shown_key(self.service.config().key_display, hash, (key, false), limit)
     }
 
     /// Changes the cluster, which must be there.
@@ -45,7 +71,7 @@ impl ServerHost {
             let detail = "a name or a value is one word".to_owned();
             return Err(ServiceError::Invalid { detail, line: None });
         }
-        self.change(line, actor).await.map(drop)
+        self.change(line, &text(&line.join(&b' ')), actor).await.map(drop)
     }
 
     /// The faults of the server, each a sentence.
@@ -150,7 +176,7 @@ fn last_and_minute(rates: &[f64]) -> (f64, f64) {
     let last = rates.last().copied().unwrap_or(0.0);
     let minute = &rates[rates.len().saturating_sub(MINUTE_POINTS)..];
     #[expect(clippy::cast_precision_loss, reason = "there are at most six")]
-    let mean = minute.iter().sum::<f64>() / (minute.len().max(1) as f64);
+    let mean = minute.iter().fold(0.0, |sum, rate| sum + rate) / (minute.len().max(1) as f64);
     (last, mean)
 }
 
@@ -192,7 +218,8 @@ impl Operator for ServerHost {
     fn reset_key(&self, key: Vec<u8>, actor: Actor) -> Answer<'_, bool> {
         Box::pin(async move {
             check_key(&key)?;
-            let reply = self.change(&[b"delete", &key], &actor).await?;
+            let what = format!("reset {}", self.shown(&key));
+            let reply = self.change(&[b"delete", &key], &what, &actor).await?;
             Ok(reply == "DELETED")
         })
     }
@@ -201,7 +228,8 @@ impl Operator for ServerHost {
         Box::pin(async move {
             check_key(&key)?;
             let units = units.to_string();
-            let reply = self.change(&[b"refund", &key, units.as_bytes()], &actor).await?;
+            let what = format!("refund {units} to {}", self.shown(&key));
+            let reply = self.change(&[b"refund", &key, units.as_bytes()], &what, &actor).await?;
             if reply == "NOT_FOUND" {
                 return Err(ServiceError::NotFound("the key has no state of a limit".to_owned()));
             }

@@ -20,7 +20,7 @@ const LIFE_MS_MAX: u64 = 10 * 366 * 86_400_000;
 /// Show and change limits, through the admin listener of a server
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate limits", disable_help_subcommand = true, term_width = 100)]
-pub struct LimitsRequest {
+pub struct ApiLimitsRequest {
     #[command(subcommand)]
     verb: LimitsVerb,
     #[command(flatten)]
@@ -201,15 +201,15 @@ const USAGE: &str = "write tollgate limits list, get NAME, put FILE, remove NAME
 
 /// Parses the words after `limits`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = LimitsRequest::command().no_binary_name(true);
+    let command = ApiLimitsRequest::command().no_binary_name(true);
     let found = command.try_get_matches_from(words);
-    match found.and_then(|found| LimitsRequest::from_arg_matches(&found)) {
+    match found.and_then(|found| ApiLimitsRequest::from_arg_matches(&found)) {
         Ok(request) => Ok(Parsed::Limits(request)),
         Err(error) => super::help_or(error, USAGE),
     }
 }
 
-impl LimitsRequest {
+impl ApiLimitsRequest {
     /// Runs the command and prints its result on `out`.
     ///
     /// # Errors

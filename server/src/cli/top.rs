@@ -18,7 +18,7 @@ use super::client::ServerClient;
 use super::{CliError, Parsed, login, server_address};
 use crate::config::ConfigError;
 use crate::net::clock::Clock;
-use figures::Figures;
+use figures::TopFigures;
 use terminal::{KeyPress, Terminal};
 
 /// The period between two readings.
@@ -172,9 +172,9 @@ impl TopRequest {
         }
         let needed = if self.json { None } else { Some(self.screen) };
         let clock = Clock::new();
-        let before = Figures::read(&mut server, needed, &clock)?;
+        let before = TopFigures::read(&mut server, needed, &clock)?;
         sleep(PERIOD);
-        let now = Figures::read(&mut server, needed, &clock)?;
+        let now = TopFigures::read(&mut server, needed, &clock)?;
         if self.json {
             writeln!(out, "{:#}", now.json(&before, &view.server))?;
             return Ok(());
@@ -191,7 +191,7 @@ fn watch(server: ServerClient, mut view: View) -> Result<(), CliError> {
     let mut terminal = Terminal::open().map_err(CliError::Terminal)?;
     let mut server = Some(server);
     let mut again: Option<ServerClient> = None;
-    let (mut before, mut now) = (Figures::default(), Figures::default());
+    let (mut before, mut now) = (TopFigures::default(), TopFigures::default());
     let clock = Clock::new();
     let elapsed = |at| Duration::from_nanos(clock.now().mono.0.saturating_sub(at));
     let mut last: Option<(u64, Screen)> = None;
@@ -235,13 +235,13 @@ fn refresh(
     lost: &mut Option<ServerClient>,
     screen: Screen,
     clock: &Clock,
-) -> Result<Figures, CliError> {
+) -> Result<TopFigures, CliError> {
     let mut current = match (server.take(), &lost) {
         (Some(current), _) => current,
         (None, Some(lost)) => lost.another(lost.name())?,
         (None, None) => return Err(std::io::Error::other("no connection").into()),
     };
-    let figures = Figures::read(&mut current, Some(screen), clock);
+    let figures = TopFigures::read(&mut current, Some(screen), clock);
     if figures.is_ok() {
         *server = Some(current);
     } else {

@@ -1,8 +1,9 @@
 //! Recorded traffic under other limits: the shares of denied attempts, now and then.
 //!
 //! Here: replaying a recording twice, under the limits in force and under a trial, on states of its
-//! own, by the same calls as a request. Not here: the recording (`observe::recorder`), the limits of
-//! a trial (`limits`), the sums and the statistics (`counts`), the bounds of a trial (`request`).
+//! own, by the same calls as a request. Not here: the recording (`observe::recorder`), the limits
+//! of a trial (`limits`), the sums and the statistics (`counts`), the bounds of a trial
+//! (`request`).
 //!
 //! Events of the hour before the wanted time are replayed too but not counted, so that states are
 //! warm. Parents see the recorded children only.
@@ -28,7 +29,7 @@ const STATE_BYTES: usize = 64 << 20;
 const SHARD_BYTES: usize = 16 << 10;
 /// Events between two looks at the clock.
 const EVENTS_PER_LOOK: usize = 256;
-/// Of no worker, so that a replay changes no metrics.
+/// The index of no worker, so that a replay changes no metrics.
 const NO_WORKER: usize = usize::MAX;
 
 /// The reason why a replay has no result.

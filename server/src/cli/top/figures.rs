@@ -18,7 +18,7 @@ pub(super) const KEYS_MAX: usize = 100;
 
 /// The figures of a server at one moment. A topic that the server does not know is `None`.
 #[derive(Debug, Default)]
-pub(super) struct Figures {
+pub(super) struct TopFigures {
     pub(super) general: StatPairs,
     pub(super) limits: Option<StatPairs>,
     pub(super) hot: Option<StatPairs>,
@@ -49,7 +49,7 @@ fn optional(server: &mut ServerClient, topic: &str) -> Result<Option<StatPairs>,
     }
 }
 
-impl Figures {
+impl TopFigures {
     /// Reads the topics that `screen` needs; all without one.
     pub(super) fn read(
         server: &mut ServerClient,
@@ -117,7 +117,7 @@ impl Figures {
                 Value::Array(keys.collect())
             })
         };
-        let rates = Rates::of(self, before);
+        let rates = TopRates::of(self, before);
         let limits: Vec<Value> = self
             .limit_rows()
             .into_iter()
@@ -173,9 +173,9 @@ fn number(text: Option<&&str>) -> u64 {
 }
 
 /// Rates a second between two moments.
-pub(super) struct Rates<'a> {
-    now: &'a Figures,
-    before: &'a Figures,
+pub(super) struct TopRates<'a> {
+    now: &'a TopFigures,
+    before: &'a TopFigures,
     seconds: f64,
     limits_now: HashMap<&'a str, HashMap<&'a str, &'a str>>,
     limits_before: HashMap<&'a str, HashMap<&'a str, &'a str>>,
@@ -190,8 +190,8 @@ pub(super) const COMMANDS: [(&str, &[&str]); 5] = [
     ("delete", &["delete_hits", "delete_misses"]),
 ];
 
-impl<'a> Rates<'a> {
-    pub(super) fn of(now: &'a Figures, before: &'a Figures) -> Self {
+impl<'a> TopRates<'a> {
+    pub(super) fn of(now: &'a TopFigures, before: &'a TopFigures) -> Self {
         let took_ns = match (now.at_ns, before.at_ns) {
             (Some(now), Some(before)) => now.saturating_sub(before),
             _ => 0,
@@ -251,9 +251,9 @@ impl<'a> Rates<'a> {
 }
 
 #[cfg(test)]
-pub(super) fn figures_of(topics: &[(&str, &str)], at: Duration) -> Figures {
+pub(super) fn figures_of(topics: &[(&str, &str)], at: Duration) -> TopFigures {
     let at_ns = u64::try_from(at.as_nanos()).ok();
-    let mut figures = Figures { at_ns, ..Figures::default() };
+    let mut figures = TopFigures { at_ns, ..TopFigures::default() };
     for (topic, text) in topics {
         let pair = |line: &str| {
             let (name, value) = line.trim_start().split_once(' ').unwrap_or((line, ""));
@@ -300,22 +300,22 @@ mod tests {
             figures_of(&[("", &general), ("limits", &limits)], Duration::from_secs(seconds))
         };
         let (before, now) = (at(10, 0), at(50, 2));
-        let rates = Rates::of(&now, &before);
+        let rates = TopRates::of(&now, &before);
         let close = |rate: f64, expected: f64| assert!((rate - expected).abs() < 1e-9, "{rate}");
         close(rates.general("cmd_get"), 20.0);
         close(rates.general("cmd_set"), 0.0);
         close(rates.of_limit("a:b", "denied"), 20.0);
         close(rates.decisions("denied"), 20.0);
         close(rates.of_limit("none", "denied"), 0.0);
-        close(Rates::of(&before, &now).general("cmd_get"), 0.0);
-        close(Rates::of(&now, &Figures::default()).of_limit("a:b", "denied"), 0.0);
-        close(Rates::of(&now, &Figures::default()).general("cmd_get"), 0.0);
+        close(TopRates::of(&before, &now).general("cmd_get"), 0.0);
+        close(TopRates::of(&now, &TopFigures::default()).of_limit("a:b", "denied"), 0.0);
+        close(TopRates::of(&now, &TopFigures::default()).general("cmd_get"), 0.0);
     }
 
     #[test]
     fn json_tells_missing_topics_from_empty_ones() {
         let now = figures_of(&[("", "version 1.6.45"), ("hotkeys", "")], Duration::ZERO);
-        let json = now.json(&Figures::default(), "a:1");
+        let json = now.json(&TopFigures::default(), "a:1");
         assert_eq!((&json["hot"], &json["denied"]), (&json!([]), &Value::Null));
         assert_eq!((&json["latency"], &json["nodes"]), (&Value::Null, &Value::Null));
         assert_eq!((&json["server"], &json["stats"]["version"]), (&json!("a:1"), &json!("1.6.45")));

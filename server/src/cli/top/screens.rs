@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use super::super::client::StatPairs;
 use super::super::show::{StatRow, printed, safe_to_proceed};
-use super::figures::{COMMANDS, Figures, Rates, hot_keys};
+use super::figures::{COMMANDS, TopFigures, TopRates, hot_keys};
 use super::{Screen, View};
 
 /// Widest column that is not the last.
@@ -176,8 +176,8 @@ pub(super) fn default_sort(screen: Screen) -> usize {
 /// ASCII.
 pub(super) fn frame(
     view: &View,
-    now: &Figures,
-    before: &Figures,
+    now: &TopFigures,
+    before: &TopFigures,
     (width, height): (usize, usize),
 ) -> Vec<String> {
     let names = Screen::ALL.iter().zip(1..).map(|(screen, number)| {
@@ -193,7 +193,7 @@ pub(super) fn frame(
         cut(&status(view), width),
     ];
     let left = height.saturating_sub(lines.len());
-    let rates = Rates::of(now, before);
+    let rates = TopRates::of(now, before);
     let body = match view.screen {
         Screen::Overview => overview(now, &rates),
         Screen::Limits => match &now.limits {
@@ -252,7 +252,7 @@ fn keys(stats: Option<&StatPairs>, view: &View, width: usize, height: usize) -> 
     table.lines(view, width, height)
 }
 
-fn limits(now: &Figures, rates: &Rates<'_>) -> Table {
+fn limits(now: &TopFigures, rates: &TopRates<'_>) -> Table {
     let row = |(name, figures): (&str, HashMap<&str, &str>)| {
         let rate = |figure| Cell::number(rates.of_limit(name, figure));
         vec![
@@ -268,7 +268,7 @@ fn limits(now: &Figures, rates: &Rates<'_>) -> Table {
     Table { titles: LIMITS, rows, sorts: default_sort(Screen::Limits) }
 }
 
-fn nodes(now: &Figures) -> Table {
+fn nodes(now: &TopFigures) -> Table {
     let row = |row: &StatRow<'_>| {
         let text =
             |name| row.get(name).filter(|text| *text != "-").map_or(Cell::Absent, Cell::text);
@@ -309,7 +309,7 @@ fn entry(name: &str, value: &str) -> String {
     format!("{name:<11}{value}")
 }
 
-fn overview(now: &Figures, rates: &Rates<'_>) -> Vec<String> {
+fn overview(now: &TopFigures, rates: &TopRates<'_>) -> Vec<String> {
     let stat = |name: &str| printed(&now.general, name);
     #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
     let large = |name: &str| short(now.count(name) as f64);
@@ -342,7 +342,7 @@ fn overview(now: &Figures, rates: &Rates<'_>) -> Vec<String> {
     lines
 }
 
-fn latency(now: &Figures) -> String {
+fn latency(now: &TopFigures) -> String {
     let Some(stats) = now.latency.as_ref().filter(|stats| !stats.is_empty()) else {
         return NOT_AVAILABLE.to_owned();
     };
@@ -351,7 +351,7 @@ fn latency(now: &Figures) -> String {
     format!("p50 {p50} us  p99 {p99} us  p99.9 {p999} us  max {max} us")
 }
 
-fn decisions(now: &Figures, rates: &Rates<'_>) -> Vec<String> {
+fn decisions(now: &TopFigures, rates: &TopRates<'_>) -> Vec<String> {
     let Some(stats) = &now.limits else { return vec![entry("limits/s", NOT_AVAILABLE)] };
     let [allowed, denied, shadow] =
         ["allowed", "denied", "shadow_denied"].map(|figure| short(rates.decisions(figure)));
@@ -366,7 +366,7 @@ fn decisions(now: &Figures, rates: &Rates<'_>) -> Vec<String> {
     lines
 }
 
-fn cluster(now: &Figures) -> Vec<String> {
+fn cluster(now: &TopFigures) -> Vec<String> {
     let Some(stats) = &now.cluster else { return vec![entry("cluster", "none")] };
     let [node, place, leader, nodes, dead] =
         ["node", "place", "leader", "nodes", "nodes_dead"].map(|name| printed(stats, name));

@@ -36,9 +36,9 @@ pub(super) struct KeyTally {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct DenialSums {
     denied: u64,
-    /// Of squares.
+    /// The sum of squares.
     squares: u128,
-    /// Of products with the requests of the key.
+    /// The sum of products with the requests of the key.
     products: u128,
 }
 
@@ -49,7 +49,7 @@ struct SampleStratum {
     bits: u32,
     keys: u64,
     requests: u64,
-    /// Of the squares of a key's requests.
+    /// The sum of the squares of a key's requests.
     squares: u128,
     now: DenialSums,
     then: DenialSums,

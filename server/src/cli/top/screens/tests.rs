@@ -19,7 +19,7 @@ const NODES_TEXT: &str = "n1:state active\nn1:ready yes\nn1:self yes\nn1:primari
     n1:backups 8\nn1:learners 0\nn1:ring_name a\nn2:state joining\nn2:self no\nn2:link up\n\
     n2:primaries 8\nn2:backups 8\nn2:ops_per_second 55\nn2:clock_offset_ms -3\nn2:ring_name b";
 
-fn all(count: u64, seconds: u64) -> Figures {
+fn all(count: u64, seconds: u64) -> TopFigures {
     let general = GENERAL.replace("cmd_get 0", &format!("cmd_get {count}"));
     let limits = LIMITS_TEXT.replace("denied 5\n", &format!("denied {}\n", 5 + count));
     let latency = "latency_count 9\nlatency_p50_us 20\nlatency_p99_us 90\nlatency_p999_us 200\n\
@@ -71,7 +71,7 @@ fn frame_keeps_to_any_size() {
     let many = figures_of(&[("hotkeys", &rows.collect::<String>())], Duration::ZERO);
     for (width, height) in [(80, 24), (20, 5), (1, 1), (0, 0), (200, 60)] {
         for screen in Screen::ALL {
-            for figures in [&many, &all(1, 0), &Figures::default()] {
+            for figures in [&many, &all(1, 0), &TopFigures::default()] {
                 let lines = frame(&view(screen), figures, &many, (width, height));
                 assert!(lines.len() <= height, "{width} {height} {lines:?}");
                 assert!(lines.iter().all(|line| line.len() <= width.max(1)), "{width} {lines:?}");
