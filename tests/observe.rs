@@ -71,7 +71,7 @@ fn hot_and_denied_keys_are_listed_with_bounds() {
     assert_eq!(denied.len(), 1);
     assert!(denied[0].starts_with("denied:1 ") && denied[0].ends_with(" login login:secret"));
     for request in ["hotkeys 0", "hotkeys 1001", "hotkeys x", "denied 1 2", "latency 1"] {
-        client.ask(&format!("stats {request}\r\n"), "ERROR\r\n");
+        client.ask(format!("stats {request}\r\n"), "ERROR\r\n");
     }
 
     let page = admin.get("/metrics").body;

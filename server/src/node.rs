@@ -47,7 +47,6 @@ mod own_holds;
 mod paths;
 pub(crate) mod pending;
 mod policy_share;
-#[allow(dead_code, reason = "the observer will ask and answer")]
 pub(crate) mod query;
 mod reachability;
 pub(crate) mod replicas;

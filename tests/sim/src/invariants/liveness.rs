@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::{NodeView, Role};
+use tollgate::simulation::{Role, SimulatedNode};
 
 /// The wanted copies of each partition.
 const COPIES: usize = 2;
@@ -23,7 +23,7 @@ pub(crate) fn patience(lost_after: u64) -> Patience {
     Patience { served: Duration::from_secs(5 + lost_after + 2), rest: Duration::from_secs(20) }
 }
 
-fn is_served_by(sights: &[(IpAddr, NodeView)], partition: usize) -> bool {
+fn is_served_by(sights: &[(IpAddr, SimulatedNode)], partition: usize) -> bool {
     sights.iter().any(|(_, sight)| {
         let copy = sight.replicas.get(partition).and_then(Option::as_ref);
         let Some(entry) = sight.map.partitions().get(partition) else { return false };
@@ -32,7 +32,7 @@ fn is_served_by(sights: &[(IpAddr, NodeView)], partition: usize) -> bool {
 }
 
 /// Whether all nodes agree on a map in which every partition is served.
-pub(crate) fn is_served(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
+pub(crate) fn is_served(sights: &[(IpAddr, SimulatedNode)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     let partitions = first.map.partitions().len();
     sights.len() == nodes
@@ -42,7 +42,7 @@ pub(crate) fn is_served(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
 }
 
 /// Whether all copies exist too, and none is being made.
-pub(crate) fn is_at_rest(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
+pub(crate) fn is_at_rest(sights: &[(IpAddr, SimulatedNode)], nodes: usize) -> bool {
     let Some((_, first)) = sights.first() else { return false };
     is_served(sights, nodes)
         && first.map.members().len() == nodes
@@ -55,7 +55,7 @@ pub(crate) fn is_at_rest(sights: &[(IpAddr, NodeView)], nodes: usize) -> bool {
 }
 
 /// A description of all that keeps the cluster from rest.
-pub(crate) fn what_is_missing(sights: &[(IpAddr, NodeView)]) -> String {
+pub(crate) fn what_is_missing(sights: &[(IpAddr, SimulatedNode)]) -> String {
     let mut text = "not at rest in time:".to_owned();
     for (address, sight) in sights {
         let ver = sight.map.ver();

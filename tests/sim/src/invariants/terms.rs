@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use tollgate::simulation::{NodeView, Role};
+use tollgate::simulation::{Role, SimulatedNode};
 
 use crate::history::History;
 
@@ -28,7 +28,7 @@ impl Terms {
     pub(super) fn look(
         &mut self,
         address: IpAddr,
-        sight: &NodeView,
+        sight: &SimulatedNode,
         history: &mut History,
         now: Duration,
         found: &mut Vec<String>,
