@@ -128,7 +128,7 @@ impl Operated {
     fn send(&self, keys: &[String]) -> usize {
         let mut client = self.server.connect();
         let replies = keys.chunks(PIPELINE).map(|keys| {
-            let requests: String = keys.iter().flat_map(|key| ["take ", key, " 1\r\n"]).collect();
+            let requests: String = keys.iter().flat_map(|key| ["take ", key, " 1 -\r\n"]).collect();
             client.ask_until(requests + "mn\r\n", "MN\r\n")
         });
         replies.map(|reply| reply.lines().filter(|line| line.starts_with("DENY")).count()).sum()

@@ -108,10 +108,6 @@ impl Server {
         let admin = config.http.as_ref().map(BoundAdmin::bind).transpose()?.flatten();
         let addresses: Vec<SocketAddr> =
             listeners.iter().filter_map(BoundListener::address).collect();
-        if let Some(path) = &config.port_file {
-            write_ports(path, &addresses)
-                .map_err(|source| ServerError::File { path: path.clone(), source })?;
-        }
         let port = addresses.first().map_or(0, SocketAddr::port);
         let peers = config
             .cluster
@@ -129,6 +125,11 @@ impl Server {
             if let Some(warning) = path.and_then(|path| limits.limits().warning(path)) {
                 tracing::warn!("{warning}");
             }
+        }
+        // Last: who reads the ports may connect at once.
+        if let Some(path) = &service.config().port_file {
+            write_ports(path, &addresses)
+                .map_err(|source| ServerError::File { path: path.clone(), source })?;
         }
         let node = Node::of(&service);
         if let Some(node) = &node {

@@ -97,8 +97,8 @@ fn a_word_that_is_no_command_is_refused() {
         (&["check-limit", "f"], "Perhaps you mean check-limits FILE."),
         (&["clustr", "status"], "Perhaps you mean cluster, as the first word."),
         (&["-m", "64", "cluster", "status"], "Perhaps you mean cluster, as the first word."),
-        (&["nonsense"], "The commands are cluster, check-limits, explain, generate"),
-        (&["--check-config", "word"], "The commands are cluster, check-limits, explain, generate"),
+        (&["nonsense"], "The commands are cluster, check-limits, doctor, explain"),
+        (&["--check-config", "word"], "The commands are cluster, check-limits, doctor, explain"),
     ] {
         let output = run(words);
         let stderr = String::from_utf8_lossy(&output.stderr);
