@@ -53,7 +53,6 @@ impl Access {
     }
 
     /// Returns whether requests need a token.
-    #[allow(dead_code, reason = "pages begin and end sessions")]
     pub(crate) fn has_tokens(&self) -> bool {
         self.tokens.is_some()
     }
@@ -84,7 +83,6 @@ impl Access {
     }
 
     /// Begins a session of the UI for a token and returns its id, for [`Access::cookie`].
-    #[allow(dead_code, reason = "pages begin and end sessions")]
     pub(crate) fn login(&self, token: &str, address: ClientAddress) -> Result<String, Problem> {
         let Some(tokens) = &self.tokens else {
             let detail = "no login is needed: the server runs without --tokens";
@@ -104,7 +102,6 @@ impl Access {
 
     /// Ends the session of a request, if it has one. The reply should carry
     /// [`Access::ended_cookie`].
-    #[allow(dead_code, reason = "pages begin and end sessions")]
     pub(crate) fn logout(&self, headers: &HeaderMap, address: ClientAddress) {
         let Some(id) = self.session_id(headers) else { return };
         let ended = lock(&self.sessions).end(id);
@@ -116,13 +113,11 @@ impl Access {
     }
 
     /// The `Set-Cookie` of a session; `headers` are those of the request.
-    #[allow(dead_code, reason = "pages begin and end sessions")]
     pub(crate) fn cookie(&self, headers: &HeaderMap, id: &str) -> HeaderValue {
         self.cookie_line(headers, id, SESSION_LIFE.as_secs())
     }
 
     /// The `Set-Cookie` that removes the cookie.
-    #[allow(dead_code, reason = "pages begin and end sessions")]
     pub(crate) fn ended_cookie(&self, headers: &HeaderMap) -> HeaderValue {
         self.cookie_line(headers, "", 0)
     }

@@ -233,6 +233,9 @@ impl LimitsService for FakeHost {
                 found.literal_front = pattern.split('{').next().unwrap_or_default().to_owned();
                 found.pattern = pattern;
             }
+            if toml.contains("regex = ") {
+                found.literal_front.clear();
+            }
             return Ok(found);
         }
         Err(ServiceError::Invalid { detail: "missing field `policy`".to_owned(), line: Some(1) })

@@ -21,6 +21,7 @@ mod sessions;
 mod streams;
 mod tls;
 mod tokens;
+mod ui;
 
 pub use access::{AUDIT, Access};
 pub use host::{

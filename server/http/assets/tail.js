@@ -1,0 +1,51 @@
+// The tail: events as they come, newest first, with filter and pause.
+import { cell, count, follow, linkCell, speak } from "./app.js";
+
+const ROWS_MAX = 500;
+
+function span(ms) {
+  return ms < 1000 ? `${ms} ms` : `${count(ms / 1000)} s`;
+}
+
+export function bindTail() {
+  const body = document.querySelector("[data-tail]");
+  const form = document.querySelector("[data-tail-filter]");
+  const filter = form.elements;
+  const pause = document.getElementById("pause");
+  let isPaused = false;
+  let seen = 0;
+
+  pause.hidden = false;
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    pause.textContent = isPaused ? "Go on" : "Pause";
+  });
+
+  function show(event) {
+    seen += event.weight;
+    speak(`live: ${count(seen)} events`);
+    if (isPaused) return;
+    if (filter.what.value && event.kind !== filter.what.value) return;
+    if (filter.limit.value && event.limit !== filter.limit.value) return;
+    if (!event.key.startsWith(filter.prefix.value)) return;
+    const row = body.insertRow(0);
+    cell(row, event.at.replace(/\.\d+Z/, "Z"));
+    cell(row, event.kind);
+    linkCell(row, event.key, "/ui/key?key=", "code");
+    if (event.limit) linkCell(row, event.limit, "/ui/limit?name=");
+    else cell(row, "–");
+    cell(row, count(event.cost), "n");
+    cell(row, event.retry_ms === null ? "–" : span(event.retry_ms), "n");
+    cell(row, count(event.weight), "n");
+    while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
+  }
+
+  const query = new URLSearchParams([...new FormData(form)].filter(([, value]) => value));
+  follow(`/api/v1/tail?${query}`, {
+    // A stream begins with the last events, which the page may show already.
+    open: () => isPaused || body.replaceChildren(),
+    denied: show, shadow: show, "limit-changed": show, node: show,
+    lost: ({ events }) => speak(`${count(events)} events were lost: too many at once`),
+  });
+}

@@ -1,0 +1,7 @@
+// The theme of last time, set before the page is drawn.
+try {
+  const theme = localStorage.getItem("theme");
+  if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
+} catch {
+  // The browser keeps nothing: its own preference holds.
+}

@@ -1,0 +1,58 @@
+//! The lines by which two texts differ.
+
+use std::time::Duration;
+
+use similar::{ChangeTag, TextDiff};
+
+/// Longest time for the comparison of two texts; a coarser result is returned after it.
+const DIFF_TIME_MAX: Duration = Duration::from_millis(20);
+
+/// A line of the older text, the newer one, or both.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DiffLine {
+    /// `+`, `-` or a blank.
+    pub(super) sign: char,
+    pub(super) text: String,
+}
+
+impl DiffLine {
+    /// Returns the class of the line's look.
+    pub(super) fn class(&self) -> &'static str {
+        match self.sign {
+            '+' => "added",
+            '-' => "gone",
+            _ => "kept",
+        }
+    }
+}
+
+/// Compares two texts line by line.
+pub(super) fn lines(old: &str, new: &str) -> Vec<DiffLine> {
+    let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(old, new);
+    let line = |change: similar::Change<&str>| DiffLine {
+        sign: match change.tag() {
+            ChangeTag::Delete => '-',
+            ChangeTag::Insert => '+',
+            ChangeTag::Equal => ' ',
+        },
+        text: change.value().trim_end_matches(['\r', '\n']).to_owned(),
+    };
+    diff.iter_all_changes().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_lines_carry_a_sign() {
+        let text = |old, new| {
+            let lines =
+                lines(old, new).into_iter().map(|line| format!("{}{}", line.sign, line.text));
+            lines.collect::<Vec<_>>().join("|")
+        };
+        assert_eq!(text("a\nb\n", "a\nc\n"), " a|-b|+c");
+        assert_eq!(text("", "a"), "+a");
+        assert_eq!(text("a\n", ""), "-a");
+    }
+}

@@ -1,0 +1,228 @@
+//! The page of one limit: form, figures, keys to try, overrides, history.
+
+use askama::Template;
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::caller::Caller;
+use crate::host::{
+    ChangeView, HotKey, LimitReport, LimitView, MatchView, OverrideView, TryResult, TryShare,
+};
+
+use super::chart::ChartView;
+use super::diff::{self, DiffLine};
+use super::format as f;
+use super::limit_form::LimitFields;
+use super::policy_form::{ALGORITHMS, OPTIONS, PolicyFields, PolicyOption};
+use super::visit::{PageFrame, PageResult, Refusal, Visit, render};
+
+/// Changes on the page.
+const HISTORY_SHOWN: usize = 20;
+/// Overrides on the page.
+const OVERRIDES_OF_LIMIT_SHOWN: usize = 20;
+/// Sample keys that are matched at once.
+const SAMPLES_MAX: usize = 50;
+/// Minutes of the short report, and of the long one.
+const REPORT_MINUTES: [u64; 2] = [60, 2880];
+
+/// A form as the caller filled it in, with the server's word about it.
+#[derive(Default)]
+pub(super) struct LimitDraft {
+    pub(super) fields: LimitFields,
+    /// The version that the form was made for; `None` for a new limit.
+    pub(super) version: Option<u64>,
+    /// The limit that follows in the order; empty: it keeps its place.
+    pub(super) before: String,
+    /// The reason of the change.
+    pub(super) reason: String,
+    pub(super) error: Option<String>,
+    /// Whether the server has checked the text and found no mistake.
+    pub(super) is_right: bool,
+    pub(super) tried: Option<TryResult>,
+}
+
+/// A change with its line diff.
+struct HistoryRow {
+    change: ChangeView,
+    diff: Vec<DiffLine>,
+    can_revert: bool,
+}
+
+/// A sample key with the limit that takes it.
+struct SampleRow {
+    key: String,
+    matched: Result<MatchView, String>,
+}
+
+#[derive(Template)]
+#[template(path = "limit.html")]
+struct LimitPage {
+    frame: PageFrame,
+    /// The limit in force; `None` while it is new.
+    limit: Option<LimitView>,
+    draft: LimitDraft,
+    policy: PolicyFields,
+    /// The token that the form showed first.
+    before_policy: String,
+    can_edit: bool,
+    can_adopt: bool,
+    can_override: bool,
+    read_only: Option<String>,
+    hashed: bool,
+    report: Option<LimitReport>,
+    chart: Option<ChartView>,
+    overrides: Vec<OverrideView>,
+    history: Vec<HistoryRow>,
+    older: Option<u64>,
+    keys: String,
+    samples: Vec<SampleRow>,
+}
+
+impl LimitPage {
+    fn algorithms() -> &'static [(&'static str, &'static str)] {
+        &ALGORITHMS
+    }
+
+    /// Returns the options with their values, and the classes of their algorithms.
+    fn options(&self) -> Vec<(&'static PolicyOption, &str, String)> {
+        let class = |option: &PolicyOption| {
+            option.of.iter().map(|name| format!("for-{name}")).collect::<Vec<_>>().join(" ")
+        };
+        let values = OPTIONS.iter().zip(&self.policy.options);
+        values.map(|(option, value)| (option, value.as_str(), class(option))).collect()
+    }
+
+    /// Returns the lists of keys in a result, with their titles.
+    fn news(result: &TryResult) -> [(&'static str, &[String]); 2] {
+        [("Newly denied", &result.newly_denied), ("Newly allowed", &result.newly_allowed)]
+    }
+
+    /// Returns the lists of keys in a report, with their titles.
+    fn tops(report: &LimitReport) -> [(&'static str, &[HotKey]); 3] {
+        [
+            ("Most denied", &report.top_denied),
+            ("Most denied in shadow", &report.top_shadow),
+            ("Most requests", &report.top_taken),
+        ]
+    }
+
+    fn share(share: &TryShare) -> String {
+        match share.standard_error {
+            Some(error) => {
+                format!("{} ± {}", f::percent(share.denied), f::percent(error))
+            }
+            None => f::percent(share.denied),
+        }
+    }
+}
+
+/// Returns whether the caller may change the limit as it is.
+pub(super) fn edits(caller: &Caller, limit: &LimitView) -> bool {
+    caller.edits_limit(&limit.name, &limit.literal_front)
+}
+
+pub(super) async fn create(visit: Visit) -> PageResult {
+    if !visit.caller.edits() {
+        return Err(Refusal::forbidden("create limits"));
+    }
+    let fields = LimitFields {
+        name: visit.query("name").to_owned(),
+        policy: "sliding:100/m".to_owned(),
+        ..LimitFields::default()
+    };
+    let draft = LimitDraft { fields, ..LimitDraft::default() };
+    Ok(show_limit(&visit, None, draft, StatusCode::OK))
+}
+
+pub(super) async fn show(visit: Visit) -> PageResult {
+    let name = visit.query("name").to_owned();
+    let Some(limit) = visit.host().limit(&name) else {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
+    };
+    let draft = draft_of(&limit);
+    Ok(show_limit(&visit, Some(limit), draft, StatusCode::OK))
+}
+
+/// Returns the form of a limit as it is.
+pub(super) fn draft_of(limit: &LimitView) -> LimitDraft {
+    let parsed = LimitFields::parse(&limit.toml);
+    let error = parsed.as_ref().err().cloned();
+    let fields = parsed.unwrap_or_default();
+    LimitDraft { fields, version: Some(limit.version), error, ..LimitDraft::default() }
+}
+
+/// Renders the page of a limit, or of one that is new, with a form as filled in.
+pub(super) fn show_limit(
+    visit: &Visit,
+    limit: Option<LimitView>,
+    draft: LimitDraft,
+    status: StatusCode,
+) -> Response {
+    let host = visit.host();
+    let name = limit.as_ref().map(|limit| limit.name.clone());
+    let can_edit = limit.as_ref().map_or(visit.caller.edits(), |l| edits(&visit.caller, l));
+    let read_only = host.read_only();
+    let is_writable = read_only.is_none();
+    let is_of_file = limit.as_ref().is_some_and(|limit| limit.source != "api");
+    let long = visit.query("minutes") == REPORT_MINUTES[1].to_string();
+    let minutes = REPORT_MINUTES[usize::from(long)];
+    let report = name.as_ref().and_then(|name| host.report(name, minutes));
+    let (history, older) = history(visit, limit.as_ref(), can_edit && !is_of_file && is_writable);
+    let mut overrides =
+        name.as_ref().map(|name| host.overrides(Some(name), None)).unwrap_or_default();
+    overrides.truncate(OVERRIDES_OF_LIMIT_SHOWN);
+    let title =
+        name.as_ref().map_or_else(|| "New limit".to_owned(), |name| format!("Limit {name}"));
+    let page = LimitPage {
+        frame: visit.frame(title, "/ui/limits"),
+        policy: PolicyFields::parse(&draft.fields.policy),
+        before_policy: draft.fields.policy.clone(),
+        draft,
+        can_edit: can_edit && !is_of_file && is_writable,
+        can_adopt: is_of_file && visit.caller.administers() && is_writable,
+        can_override: visit.caller.supports() && is_writable,
+        read_only,
+        hashed: host.status().keys_hashed,
+        chart: report.as_ref().map(ChartView::series),
+        report,
+        overrides,
+        history,
+        older,
+        keys: visit.query("keys").to_owned(),
+        samples: samples(visit),
+        limit,
+    };
+    render(status, &page)
+}
+
+fn samples(visit: &Visit) -> Vec<SampleRow> {
+    let keys = visit.query("keys").lines().map(str::trim).filter(|key| !key.is_empty());
+    let row = |key: &str| SampleRow {
+        key: key.to_owned(),
+        matched: visit.host().match_key(key.as_bytes()).map_err(|error| error.to_string()),
+    };
+    keys.take(SAMPLES_MAX).map(row).collect()
+}
+
+fn history(
+    visit: &Visit,
+    limit: Option<&LimitView>,
+    can_edit: bool,
+) -> (Vec<HistoryRow>, Option<u64>) {
+    let Some(limit) = limit else { return (Vec::new(), None) };
+    let below = visit.query("older").parse().unwrap_or(u64::MAX);
+    let mut changes = visit.host().history(Some(&limit.name));
+    changes.retain(|change| change.seq < below);
+    let older = (changes.len() > HISTORY_SHOWN).then(|| changes[HISTORY_SHOWN - 1].seq);
+    let row = |change: ChangeView| HistoryRow {
+        diff: diff::lines(
+            change.body_before.as_deref().unwrap_or_default(),
+            change.body.as_deref().unwrap_or_default(),
+        ),
+        can_revert: can_edit
+            && change.what == "limit"
+            && change.body.as_ref().is_some_and(|body| *body != limit.toml),
+        change,
+    };
+    (changes.into_iter().take(HISTORY_SHOWN).map(row).collect(), older)
+}

@@ -1,0 +1,407 @@
+//! The forms of a limit: save, check, try, shadow, remove, revert, adopt.
+
+use axum::http::StatusCode;
+use axum::response::Response;
+
+use crate::host::{LimitChange, LimitView, Scope, ServiceError};
+
+use super::confirm::{ConfirmPage, ConflictPage};
+use super::limit::{LimitDraft, draft_of, edits, show_limit};
+use super::limit_form::LimitFields;
+use super::policy_form::{OPTIONS, PolicyFields, reconcile};
+use super::visit::{PageResult, Posted, Refusal, Visit, limit_path, redirect};
+use super::{diff, format};
+
+const LIMITS: &str = "/ui/limits";
+/// Minutes of recorded traffic under which a limit is tried.
+const TRY_MINUTES: u64 = 60;
+
+/// Reads the form of a limit. The policy's token and its fields are reconciled.
+fn draft(posted: &Posted) -> Result<LimitDraft, Refusal> {
+    let text = |name: &str| posted.field(name).to_owned();
+    let policy = PolicyFields {
+        algorithm: text("p.algorithm"),
+        count: text("p.count"),
+        per: text("p.per"),
+        options: OPTIONS.map(|option| text(&format!("p.{}", option.name))),
+    };
+    let fields = LimitFields {
+        name: text("name"),
+        is_regex: posted.field("kind") == "regex",
+        pattern: text("pattern"),
+        policy: text("policy"),
+        key: text("key"),
+        parents: text("parents"),
+        owner: text("owner"),
+        note: text("note"),
+        expires: text("expires"),
+        shadow: posted.field("shadow") == "on",
+        disabled: posted.field("disabled") == "on",
+        rest: text("rest"),
+    };
+    let mut draft = LimitDraft {
+        fields,
+        version: posted.version()?,
+        before: text("before"),
+        reason: text("reason"),
+        ..LimitDraft::default()
+    };
+    match reconcile(posted.field("before_policy"), &draft.fields.policy, &policy) {
+        Ok(policy) => draft.fields.policy = policy,
+        Err(error) => draft.error = Some(error.to_owned()),
+    }
+    Ok(draft)
+}
+
+/// Checks that the caller may turn the limit that is there into `fields`.
+fn check_rights(
+    visit: &Visit,
+    present: Option<&LimitView>,
+    fields: &LimitFields,
+) -> Result<(), Refusal> {
+    let caller = &visit.caller;
+    let may_edit_present = present.is_none_or(|limit| edits(caller, limit));
+    let may_edit = match visit.host().check_limit(&fields.to_toml()) {
+        Ok(limit) => caller.edits_limit(&fields.name, &limit.literal_front),
+        // A text with a mistake is shown with the mistake, and is never saved.
+        Err(_) => caller.edits_limit(&fields.name, &caller.keys),
+    };
+    if may_edit_present && may_edit {
+        return Ok(());
+    }
+    Err(Refusal::forbidden("change this limit"))
+}
+
+/// Answers the form of a limit: `do` is `save`, `check` or `try`.
+pub(super) async fn submit(posted: Posted) -> PageResult {
+    let mut draft = draft(&posted)?;
+    let visit = &posted.visit;
+    let present = visit.host().limit(&draft.fields.name);
+    check_rights(visit, present.as_ref(), &draft.fields)?;
+    let shown = draft.version.and(present.clone());
+    let toml = draft.fields.to_toml();
+    // The further lines of the form are text: the rights hold for what they make of the limit.
+    match LimitFields::parse(&toml) {
+        Ok(fields) => check_rights(visit, present.as_ref(), &fields)?,
+        Err(error) => draft.error = draft.error.or(Some(error)),
+    }
+    if draft.error.is_some() {
+        return Ok(show_limit(visit, shown, draft, StatusCode::UNPROCESSABLE_ENTITY));
+    }
+    if posted.field("do") == "save" {
+        return save(visit, draft, toml, present).await;
+    }
+    if let Err(error) = visit.host().check_limit(&toml) {
+        draft.error = Some(words(error));
+        return Ok(show_limit(visit, shown, draft, StatusCode::UNPROCESSABLE_ENTITY));
+    }
+    draft.is_right = true;
+    if posted.field("do") == "try" {
+        let name = draft.fields.name.clone();
+        match visit.host().try_limit(name, toml, TRY_MINUTES, Scope::Cluster).await {
+            Ok(result) => draft.tried = Some(result),
+            Err(error) => draft.error = Some(words(error)),
+        }
+    }
+    Ok(show_limit(visit, shown, draft, StatusCode::OK))
+}
+
+/// Answers the form with the text of a limit.
+pub(super) async fn submit_text(posted: Posted) -> PageResult {
+    let visit = &posted.visit;
+    let toml = format!("{}\n", posted.field("toml").replace("\r\n", "\n"));
+    let fields = LimitFields::parse(&toml)
+        .map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error))?;
+    if fields.name != posted.field("name") {
+        let detail = "The name of a limit cannot be changed: create another limit.";
+        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    }
+    let present = visit.host().limit(&fields.name);
+    check_rights(visit, present.as_ref(), &fields)?;
+    let draft = LimitDraft {
+        fields,
+        version: posted.version()?,
+        reason: posted.field("reason").to_owned(),
+        ..LimitDraft::default()
+    };
+    save(visit, draft, toml, present).await
+}
+
+async fn save(
+    visit: &Visit,
+    mut draft: LimitDraft,
+    toml: String,
+    present: Option<LimitView>,
+) -> PageResult {
+    let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let name = draft.fields.name.clone();
+    let change = LimitChange {
+        name: name.clone(),
+        toml: toml.clone(),
+        before: some(&draft.before),
+        note: some(&draft.reason),
+        version: draft.version,
+        adopt: false,
+        dry_run: false,
+        actor: visit.actor(),
+    };
+    match visit.host().put_limit(change).await {
+        Ok(changed) if changed.seq == 0 => Ok(redirect(&limit_path(&name), "same")),
+        Ok(_) => Ok(redirect(&limit_path(&name), "saved")),
+        Err(ServiceError::Changed(_)) => {
+            // The page reads the limit again: it may have changed once more.
+            let present = visit.host().limit(&name);
+            Ok(conflict(visit, &name, present, Some(toml), "/ui/limit/text", Vec::new()))
+        }
+        Err(error @ (ServiceError::Invalid { .. } | ServiceError::Conflict(_))) => {
+            let status = Refusal::from(error.clone()).status;
+            draft.error = Some(words(error));
+            let shown = draft.version.and(present);
+            Ok(show_limit(visit, shown, draft, status))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns an error with its line.
+fn words(error: ServiceError) -> String {
+    match error {
+        ServiceError::Invalid { detail, line: Some(line) } => format!("line {line}: {detail}"),
+        error => error.to_string(),
+    }
+}
+
+/// The page for a limit that another hand changed first. `yours` is the text that was sent.
+fn conflict(
+    visit: &Visit,
+    name: &str,
+    present: Option<LimitView>,
+    yours: Option<String>,
+    action: &'static str,
+    mut hidden: Vec<(&'static str, String)>,
+) -> Response {
+    let version = present.as_ref().map(|limit| limit.version.to_string()).unwrap_or_default();
+    let present = present.map(|limit| limit.toml);
+    let is_useless = present.is_none() && yours.is_none();
+    hidden.extend([("name", name.to_owned()), ("version", version.clone())]);
+    let button = match (&yours, &present) {
+        (None, _) => format!("Remove version {version}"),
+        (_, None) => "Create it again".to_owned(),
+        _ => format!("Replace version {version}"),
+    };
+    let lines = match (&present, &yours) {
+        (Some(present), Some(yours)) => diff::lines(present, yours),
+        _ => Vec::new(),
+    };
+    let page = ConflictPage {
+        frame: visit.frame("The limit has changed", LIMITS),
+        subject: format!("The limit {name}"),
+        present,
+        yours,
+        diff: lines,
+        action: if is_useless { "" } else { action },
+        hidden,
+        button,
+        back: limit_path(name),
+    };
+    page.reply()
+}
+
+/// The page for a form of another version than that of `limit`.
+fn conflict_of(
+    posted: &Posted,
+    limit: LimitView,
+    yours: Option<String>,
+    action: &'static str,
+    hidden: Vec<(&'static str, String)>,
+) -> Response {
+    let name = limit.name.clone();
+    conflict(&posted.visit, &name, Some(limit), yours, action, hidden)
+}
+
+/// Returns the limit that a form names, if the caller may change it.
+fn present(posted: &Posted) -> Result<LimitView, Refusal> {
+    let Some(limit) = posted.visit.host().limit(posted.field("name")) else {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
+    };
+    if edits(&posted.visit.caller, &limit) {
+        return Ok(limit);
+    }
+    Err(Refusal::forbidden("change this limit"))
+}
+
+/// Turns shadow on or off. The form is for one version of the limit.
+pub(super) async fn shadow(posted: Posted) -> PageResult {
+    let limit = present(&posted)?;
+    let is_on = posted.field("shadow") == "on";
+    let mut draft = draft_of(&limit);
+    if let Some(error) = draft.error {
+        return Err(Refusal::new(StatusCode::CONFLICT, error));
+    }
+    draft.fields.shadow = is_on;
+    let version = posted.version()?;
+    let change = LimitChange {
+        name: limit.name.clone(),
+        toml: draft.fields.to_toml(),
+        before: None,
+        note: Some(if is_on { "shadow" } else { "enforced" }.to_owned()),
+        version,
+        adopt: false,
+        dry_run: false,
+        actor: posted.visit.actor(),
+    };
+    let toml = change.toml.clone();
+    match posted.visit.host().put_limit(change).await {
+        Ok(_) => {
+            Ok(redirect(&limit_path(&limit.name), if is_on { "shadowed" } else { "enforced" }))
+        }
+        Err(ServiceError::Changed(_)) => {
+            let present = posted.visit.host().limit(&limit.name);
+            let name = &limit.name;
+            Ok(conflict(&posted.visit, name, present, Some(toml), "/ui/limit/text", Vec::new()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Returns the version of a form that changes a limit; a form without one is refused.
+fn needed_version(posted: &Posted) -> Result<u64, Refusal> {
+    posted.version()?.ok_or_else(|| {
+        Refusal::new(StatusCode::PRECONDITION_REQUIRED, "The form names no version.")
+    })
+}
+
+pub(super) async fn remove(posted: Posted) -> PageResult {
+    let limit = present(&posted)?;
+    let version = needed_version(&posted)?;
+    let (name, visit) = (limit.name.clone(), &posted.visit);
+    if !posted.is_confirmed() {
+        if version != limit.version {
+            return Ok(conflict_of(&posted, limit, None, "/ui/limit/remove", vec![]));
+        }
+        let keys = visit.host().report(&name, TRY_MINUTES).map_or(0, |report| report.active_keys);
+        let confirm = ConfirmPage {
+            frame: visit.frame(format!("Remove {name}?"), LIMITS),
+            effects: vec![
+                format!("The limit {name} ({}) stops: keys it matches are plain.", limit.pattern),
+                format!(
+                    "{} active keys and {} overrides lose it. History keeps the text.",
+                    format::count(keys),
+                    format::count(limit.overrides)
+                ),
+            ],
+            diff: Vec::new(),
+            action: "/ui/limit/remove",
+            hidden: vec![("name", name.clone()), ("version", version.to_string())],
+            button: "Remove the limit",
+            back: limit_path(&name),
+            typed: None,
+            error: None,
+        };
+        return Ok(confirm.reply());
+    }
+    match visit.host().remove_limit(name.clone(), version, None, visit.actor()).await {
+        Ok(_) => Ok(redirect(LIMITS, "removed")),
+        Err(ServiceError::Changed(_)) => {
+            let (present, hidden) = (visit.host().limit(&name), vec![]);
+            Ok(conflict(visit, &name, present, None, "/ui/limit/remove", hidden))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn revert(posted: Posted) -> PageResult {
+    let limit = present(&posted)?;
+    let version = needed_version(&posted)?;
+    let (name, visit) = (limit.name.clone(), &posted.visit);
+    let seq = posted.field("seq").parse().ok();
+    let history = visit.host().history(Some(&name));
+    let change = history.into_iter().find(|change| Some(change.seq) == seq);
+    let Some((seq, body)) = change.and_then(|change| Some((change.seq, change.body?))) else {
+        return Err(Refusal::new(StatusCode::NOT_FOUND, "History no longer has this text."));
+    };
+    // The old text must be one that the caller may put.
+    if let Ok(fields) = LimitFields::parse(&body) {
+        check_rights(visit, Some(&limit), &fields)?;
+    } else if !visit.caller.administers() {
+        return Err(Refusal::forbidden("put this text"));
+    }
+    if !posted.is_confirmed() {
+        if version != limit.version {
+            let hidden = vec![("seq", seq.to_string())];
+            return Ok(conflict_of(&posted, limit, Some(body), "/ui/limit/revert", hidden));
+        }
+        let confirm = ConfirmPage {
+            frame: visit.frame(format!("Revert {name} to change {seq}?"), LIMITS),
+            effects: vec![format!("The limit {name} gets the text that change {seq} gave it.")],
+            diff: diff::lines(&limit.toml, &body),
+            action: "/ui/limit/revert",
+            hidden: vec![
+                ("name", name.clone()),
+                ("seq", seq.to_string()),
+                ("version", version.to_string()),
+            ],
+            button: "Revert the limit",
+            back: limit_path(&name),
+            typed: None,
+            error: None,
+        };
+        return Ok(confirm.reply());
+    }
+    match visit.host().revert_limit(name.clone(), seq, Some(version), visit.actor()).await {
+        Ok(_) => Ok(redirect(&limit_path(&name), "reverted")),
+        Err(ServiceError::Changed(_)) => {
+            let (present, hidden) = (visit.host().limit(&name), vec![("seq", seq.to_string())]);
+            Ok(conflict(visit, &name, present, Some(body), "/ui/limit/revert", hidden))
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub(super) async fn adopt(posted: Posted) -> PageResult {
+    let visit = &posted.visit;
+    if !visit.caller.administers() {
+        return Err(Refusal::forbidden("adopt limits of a file"));
+    }
+    let limit = present(&posted)?;
+    let version = needed_version(&posted)?;
+    let (name, file) = (limit.name.clone(), limit.file.clone().unwrap_or_default());
+    if !posted.is_confirmed() {
+        if version != limit.version {
+            let toml = Some(limit.toml.clone());
+            return Ok(conflict_of(&posted, limit, toml, "", vec![]));
+        }
+        let confirm = ConfirmPage {
+            frame: visit.frame(format!("Adopt {name}?"), LIMITS),
+            effects: vec![format!(
+                "The API decides about the limit {name} from now on. The server ignores its text \
+                 in {file}, with a warning."
+            )],
+            diff: Vec::new(),
+            action: "/ui/limit/adopt",
+            hidden: vec![("name", name.clone()), ("version", version.to_string())],
+            button: "Adopt the limit",
+            back: limit_path(&name),
+            typed: None,
+            error: None,
+        };
+        return Ok(confirm.reply());
+    }
+    let change = LimitChange {
+        name: name.clone(),
+        toml: limit.toml.clone(),
+        before: None,
+        note: Some("adopted".to_owned()),
+        version: Some(version),
+        adopt: true,
+        dry_run: false,
+        actor: visit.actor(),
+    };
+    match visit.host().put_limit(change).await {
+        Ok(_) => Ok(redirect(&limit_path(&name), "adopted")),
+        Err(ServiceError::Changed(_)) => {
+            Ok(conflict(visit, &name, Some(limit.clone()), Some(limit.toml), "", Vec::new()))
+        }
+        Err(error) => Err(error.into()),
+    }
+}

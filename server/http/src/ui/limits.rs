@@ -1,0 +1,77 @@
+//! The table of all limits.
+
+use askama::Template;
+
+use crate::host::LimitView;
+
+use super::visit::{PageFrame, PageResult, Visit, page};
+use super::{chart, format as f};
+
+/// Limits on a page.
+const LIMITS_A_PAGE: usize = 100;
+
+/// A limit with its figures of the last hour.
+struct LimitLine {
+    limit: LimitView,
+    attempts: String,
+    denied: String,
+    near: String,
+    spark: String,
+}
+
+#[derive(Template)]
+#[template(path = "limits.html")]
+struct LimitsPage {
+    frame: PageFrame,
+    lines: Vec<LimitLine>,
+    /// The limits that the filter leaves.
+    found: usize,
+    query: String,
+    owner: String,
+    source: String,
+    owners: Vec<String>,
+    read_only: Option<String>,
+    can_edit: bool,
+    /// The number of this page, from 1, and of the last one.
+    number: usize,
+    pages: usize,
+}
+
+pub(super) async fn show(visit: Visit) -> PageResult {
+    let host = visit.host();
+    let mut limits = host.limits();
+    let mut owners: Vec<String> = limits.iter().filter_map(|limit| limit.owner.clone()).collect();
+    owners.sort_unstable();
+    owners.dedup();
+    let [query, owner, source] = ["q", "owner", "source"].map(|name| visit.query(name).to_owned());
+    limits.retain(|limit| limit.name.contains(&query) || limit.pattern.contains(&query));
+    limits.retain(|limit| owner.is_empty() || limit.owner.as_ref() == Some(&owner));
+    limits.retain(|limit| source.is_empty() || limit.source == source);
+    let found = limits.len();
+    let pages = found.div_ceil(LIMITS_A_PAGE).max(1);
+    let number = visit.query("page").parse().unwrap_or(1).clamp(1, pages);
+    let shown = limits.into_iter().skip((number - 1) * LIMITS_A_PAGE).take(LIMITS_A_PAGE);
+    let line = |limit: LimitView| {
+        let report = host.report(&limit.name, 60).unwrap_or_default();
+        LimitLine {
+            attempts: f::count(report.allowed.saturating_add(report.denied)),
+            denied: f::share(report.denied, report.allowed.saturating_add(report.denied)),
+            near: f::count(report.near),
+            spark: chart::sparkline(&report),
+            limit,
+        }
+    };
+    Ok(page(&LimitsPage {
+        frame: visit.frame("Limits", "/ui/limits"),
+        lines: shown.map(line).collect(),
+        found,
+        query,
+        owner,
+        source,
+        owners,
+        read_only: host.read_only(),
+        can_edit: visit.caller.edits() && host.read_only().is_none(),
+        number,
+        pages,
+    }))
+}

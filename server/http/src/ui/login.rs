@@ -1,0 +1,60 @@
+//! The exchange of a token for a session.
+
+use std::collections::BTreeMap;
+
+use askama::Template;
+use axum::extract::FromRequest as _;
+use axum::extract::{Form, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Redirect, Response};
+
+use crate::caller::ClientAddress;
+
+use super::visit::{PageFrame, PageResult, Refusal, UiState, render};
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct LoginPage {
+    frame: PageFrame,
+    needs_token: bool,
+    error: Option<String>,
+}
+
+fn form(state: &UiState, status: StatusCode, error: Option<String>) -> Response {
+    let frame = PageFrame::anonymous("Log in");
+    render(status, &LoginPage { frame, needs_token: state.access.has_tokens(), error })
+}
+
+pub(super) async fn show(State(state): State<UiState>) -> Response {
+    form(&state, StatusCode::OK, None)
+}
+
+pub(super) async fn submit(State(state): State<UiState>, request: Request) -> PageResult {
+    let headers = request.headers().clone();
+    let address = address_of(&request);
+    let Form(fields) = Form::<BTreeMap<String, String>>::from_request(request, &())
+        .await
+        .map_err(|error| Refusal::new(error.status(), error.body_text()))?;
+    let token = fields.get("token").map_or("", |token| token.trim());
+    match state.access.login(token, address) {
+        Ok(id) => Ok(with_cookie(state.access.cookie(&headers, &id), Redirect::to("/ui/"))),
+        Err(problem) => Ok(form(&state, problem.status, Some(problem.detail))),
+    }
+}
+
+pub(super) async fn end(State(state): State<UiState>, request: Request) -> PageResult {
+    let headers = request.headers();
+    state.access.logout(headers, address_of(&request));
+    Ok(with_cookie(state.access.ended_cookie(headers), Redirect::to("/ui/login")))
+}
+
+/// The address of a request's sender.
+fn address_of(request: &Request) -> ClientAddress {
+    request.extensions().get().copied().unwrap_or_default()
+}
+
+fn with_cookie(cookie: HeaderValue, to: Redirect) -> Response {
+    let mut response = to.into_response();
+    response.headers_mut().insert(header::SET_COOKIE, cookie);
+    response
+}
