@@ -190,7 +190,8 @@ const flows = {
 
   async tail(page) {
     await goto(page, "/ui/tail");
-    await page.locator("[data-tail] tr").nth(1).waitFor();
+    await page.getByText("live: ").waitFor();
+    await page.getByText(MARKUP).waitFor();
     await button(page, "Pause").click();
     await page.getByRole("button", { name: "Go on" }).waitFor();
     await page.getByLabel("Key begins with").fill("none:");

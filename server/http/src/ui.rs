@@ -39,7 +39,7 @@ use axum::routing::{get, post};
 use crate::access::Access;
 use crate::host::AdminHost;
 
-use self::visit::{Refusal, UiState};
+use self::visit::{PageRefusal, UiState};
 
 /// Most bytes of a form.
 const FORM_MAX: usize = 1 << 20;
@@ -88,8 +88,8 @@ pub(crate) fn routes(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
         .with_state(state)
 }
 
-async fn missing() -> Refusal {
-    Refusal::new(StatusCode::NOT_FOUND, "There is no page of this name.")
+async fn missing() -> PageRefusal {
+    PageRefusal::new(StatusCode::NOT_FOUND, "There is no page of this name.")
 }
 
 /// Sets the headers of every page.

@@ -65,7 +65,8 @@ fn streams(host: Arc<SteeredHost>) -> Router {
     let tail = async move || {
         let (_, batch) = events.tail().events.recv().await.unwrap_or_default();
         let event = |event: tollgate_http::TailEvent| {
-            let data = serde_json::to_string(&event).expect("events are JSON");
+            let mut data = serde_json::to_value(&event).expect("events are JSON");
+            data["at"] = "2026-09-21T14:13:20.000Z".into();
             format!("event: {}\ndata: {data}\n\n", event.kind)
         };
         (kind(), batch.into_iter().map(event).fold("retry: 1000\n\n".to_owned(), |a, b| a + &b))
@@ -87,7 +88,7 @@ fn operators_reach_their_aims_in_a_browser() {
     let lines = format!("alice admin {}\nvera viewer {}\n", admin.1, viewer.1);
     let tokens = Tokens::parse(Path::new("tokens"), &lines).expect("it is well formed");
     let free = open(host.clone(), Access::default());
-    let guarded = open(host.clone(), Access::new(Vec::new(), Some(tokens)));
+    let guarded = open(host.clone(), Access::new(Vec::new(), Some(tokens), false));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let status = Command::new("node")
         .arg(root.join("tests/ui/flows.js"))

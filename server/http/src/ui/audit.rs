@@ -6,7 +6,7 @@ use axum::http::StatusCode;
 use crate::host::ChangeView;
 
 use super::format as f;
-use super::visit::{PageFrame, PageResult, Posted, Refusal, Visit, page, redirect};
+use super::visit::{PageFrame, PageRefusal, PageResult, Posted, Visit, page, redirect};
 
 /// Changes on a page.
 const AUDIT_SHOWN: usize = 100;
@@ -24,7 +24,7 @@ struct AuditPage {
 
 pub(super) async fn show(visit: Visit) -> PageResult {
     if !visit.caller.administers() {
-        return Err(Refusal::forbidden("read the audit log"));
+        return Err(PageRefusal::forbidden("read the audit log"));
     }
     let below = visit.query("older").parse().unwrap_or(u64::MAX);
     let mut changes = visit.host().history(None);
@@ -52,11 +52,14 @@ pub(super) async fn configuration(visit: Visit) -> PageResult {
 
 pub(super) async fn log_level(posted: Posted) -> PageResult {
     if !posted.visit.caller.administers() {
-        return Err(Refusal::forbidden("change the log level"));
+        return Err(PageRefusal::forbidden("change the log level"));
     }
     let level = posted.field("level").parse().ok().filter(|level| *level <= LOG_LEVEL_MAX);
     let Some(level) = level else {
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, "The level is 0, 1, 2 or 3."));
+        return Err(PageRefusal::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "The level is 0, 1, 2 or 3.",
+        ));
     };
     posted.visit.host().set_log_level(level, posted.visit.actor()).await?;
     Ok(redirect("/ui/config", "log-level"))

@@ -8,7 +8,7 @@ use crate::host::{NodeView, NodesView};
 use super::chart::{self, CircleArc};
 use super::confirm::{ConfirmPage, ConflictPage};
 use super::format as f;
-use super::visit::{PageFrame, PageResult, Posted, Refusal, Visit, page, redirect};
+use super::visit::{PageFrame, PageRefusal, PageResult, Posted, Visit, page, redirect};
 
 const CLUSTER: &str = "/ui/cluster";
 
@@ -55,12 +55,12 @@ pub(super) async fn forget(posted: Posted) -> PageResult {
 async fn change_node(posted: Posted, deed: NodeDeed) -> PageResult {
     let visit = &posted.visit;
     if !visit.caller.administers() {
-        return Err(Refusal::forbidden("change nodes"));
+        return Err(PageRefusal::forbidden("change nodes"));
     }
     let id = posted.field("node").to_owned();
     let nodes = visit.host().nodes().map(|view| view.nodes).unwrap_or_default();
     let Some(node) = nodes.into_iter().find(|node| node.id == id) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no node of this name."));
+        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "There is no node of this name."));
     };
     let typed = posted.field("typed");
     if !posted.is_confirmed() || typed != id {
@@ -143,12 +143,12 @@ fn question(
 pub(super) async fn setting(posted: Posted) -> PageResult {
     let visit = &posted.visit;
     if !visit.caller.administers() {
-        return Err(Refusal::forbidden("change settings"));
+        return Err(PageRefusal::forbidden("change settings"));
     }
     let [name, value, was] = ["name", "value", "was"].map(|field| posted.field(field).to_owned());
     let settings = visit.host().nodes().map(|view| view.settings).unwrap_or_default();
     let Some((_, present)) = settings.into_iter().find(|(known, _)| *known == name) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no setting of this name."));
+        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "There is no setting of this name."));
     };
     let fields = |was: String| vec![("name", name.clone()), ("value", value.clone()), ("was", was)];
     if present != was {

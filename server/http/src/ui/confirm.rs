@@ -7,7 +7,7 @@ use axum::response::Response;
 use super::diff::DiffLine;
 use super::visit::{PageFrame, page, render};
 
-/// A question before a destructive change: it names the effect, and the button sends the form again.
+/// A question before a destructive change. It names the effect; the button sends the form again.
 #[derive(Template)]
 #[template(path = "confirm.html")]
 pub(super) struct ConfirmPage {

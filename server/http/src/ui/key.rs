@@ -7,7 +7,7 @@ use crate::host::{ExplainView, KeyStanding, KeyVerdict, OverrideView};
 
 use super::confirm::ConfirmPage;
 use super::format as f;
-use super::visit::{PageFrame, PageResult, Posted, Refusal, Visit, key_path, redirect, render};
+use super::visit::{PageFrame, PageRefusal, PageResult, Posted, Visit, key_path, redirect, render};
 
 /// The largest cost and the largest number of units: 2^53 - 1.
 const UNITS_MAX: u64 = (1 << 53) - 1;
@@ -52,7 +52,7 @@ pub(super) async fn show(visit: Visit) -> PageResult {
         match host.explain(key.clone().into_bytes(), cost).await {
             Ok(view) => explained = Some(view),
             Err(cause) => {
-                let refusal = Refusal::from(cause);
+                let refusal = PageRefusal::from(cause);
                 (error, status) = (Some(refusal.detail), refusal.status);
             }
         }
@@ -77,13 +77,13 @@ pub(super) async fn show(visit: Visit) -> PageResult {
 }
 
 /// Returns the key of a form, if the caller may change it.
-fn changeable_key(posted: &Posted, deed: &str) -> Result<String, Refusal> {
+fn changeable_key(posted: &Posted, deed: &str) -> Result<String, PageRefusal> {
     let key = posted.field("key").to_owned();
     let matched = posted.visit.host().match_key(key.as_bytes())?;
     if posted.visit.caller.supports_key(matched.limit.as_deref(), &key) {
         return Ok(key);
     }
-    Err(Refusal::forbidden(deed))
+    Err(PageRefusal::forbidden(deed))
 }
 
 pub(super) async fn reset(posted: Posted) -> PageResult {
@@ -114,7 +114,7 @@ pub(super) async fn refund(posted: Posted) -> PageResult {
     let units = posted.field("units").parse().ok().filter(|units| (1..=UNITS_MAX).contains(units));
     let Some(units) = units else {
         let detail = "Units are a whole number from 1.";
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        return Err(PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
     let actor = posted.visit.actor();
     posted.visit.host().refund_key(key.clone().into_bytes(), units, actor).await?;

@@ -14,7 +14,7 @@ use super::diff::{self, DiffLine};
 use super::format as f;
 use super::limit_form::LimitFields;
 use super::policy_form::{ALGORITHMS, OPTIONS, PolicyFields, PolicyOption};
-use super::visit::{PageFrame, PageResult, Refusal, Visit, render};
+use super::visit::{PageFrame, PageRefusal, PageResult, Visit, render};
 
 /// Changes on the page.
 const HISTORY_SHOWN: usize = 20;
@@ -123,7 +123,7 @@ pub(super) fn edits(caller: &Caller, limit: &LimitView) -> bool {
 
 pub(super) async fn create(visit: Visit) -> PageResult {
     if !visit.caller.edits() {
-        return Err(Refusal::forbidden("create limits"));
+        return Err(PageRefusal::forbidden("create limits"));
     }
     let fields = LimitFields {
         name: visit.query("name").to_owned(),
@@ -137,7 +137,7 @@ pub(super) async fn create(visit: Visit) -> PageResult {
 pub(super) async fn show(visit: Visit) -> PageResult {
     let name = visit.query("name").to_owned();
     let Some(limit) = visit.host().limit(&name) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
+        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
     };
     let draft = draft_of(&limit);
     Ok(show_limit(&visit, Some(limit), draft, StatusCode::OK))

@@ -3,13 +3,13 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use crate::host::{LimitChange, LimitView, Scope, ServiceError};
+use crate::host::{ChangeView, LimitChange, LimitView, Scope, ServiceError};
 
 use super::confirm::{ConfirmPage, ConflictPage};
 use super::limit::{LimitDraft, draft_of, edits, show_limit};
 use super::limit_form::LimitFields;
 use super::policy_form::{OPTIONS, PolicyFields, reconcile};
-use super::visit::{PageResult, Posted, Refusal, Visit, limit_path, redirect};
+use super::visit::{PageRefusal, PageResult, Posted, Visit, limit_path, redirect};
 use super::{diff, format};
 
 const LIMITS: &str = "/ui/limits";
@@ -17,7 +17,7 @@ const LIMITS: &str = "/ui/limits";
 const TRY_MINUTES: u64 = 60;
 
 /// Reads the form of a limit. The policy's token and its fields are reconciled.
-fn draft(posted: &Posted) -> Result<LimitDraft, Refusal> {
+fn draft(posted: &Posted) -> Result<LimitDraft, PageRefusal> {
     let text = |name: &str| posted.field(name).to_owned();
     let policy = PolicyFields {
         algorithm: text("p.algorithm"),
@@ -58,7 +58,7 @@ fn check_rights(
     visit: &Visit,
     present: Option<&LimitView>,
     fields: &LimitFields,
-) -> Result<(), Refusal> {
+) -> Result<(), PageRefusal> {
     let caller = &visit.caller;
     let may_edit_present = present.is_none_or(|limit| edits(caller, limit));
     let may_edit = match visit.host().check_limit(&fields.to_toml()) {
@@ -69,7 +69,7 @@ fn check_rights(
     if may_edit_present && may_edit {
         return Ok(());
     }
-    Err(Refusal::forbidden("change this limit"))
+    Err(PageRefusal::forbidden("change this limit"))
 }
 
 /// Answers the form of a limit: `do` is `save`, `check` or `try`.
@@ -111,10 +111,10 @@ pub(super) async fn submit_text(posted: Posted) -> PageResult {
     let visit = &posted.visit;
     let toml = format!("{}\n", posted.field("toml").replace("\r\n", "\n"));
     let fields = LimitFields::parse(&toml)
-        .map_err(|error| Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, error))?;
+        .map_err(|error| PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, error))?;
     if fields.name != posted.field("name") {
         let detail = "The name of a limit cannot be changed: create another limit.";
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        return Err(PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     }
     let present = visit.host().limit(&fields.name);
     check_rights(visit, present.as_ref(), &fields)?;
@@ -154,7 +154,7 @@ async fn save(
             Ok(conflict(visit, &name, present, Some(toml), "/ui/limit/text", Vec::new()))
         }
         Err(error @ (ServiceError::Invalid { .. } | ServiceError::Conflict(_))) => {
-            let status = Refusal::from(error.clone()).status;
+            let status = PageRefusal::from(error.clone()).status;
             draft.error = Some(words(error));
             let shown = draft.version.and(present);
             Ok(show_limit(visit, shown, draft, status))
@@ -220,14 +220,14 @@ fn conflict_of(
 }
 
 /// Returns the limit that a form names, if the caller may change it.
-fn present(posted: &Posted) -> Result<LimitView, Refusal> {
+fn present(posted: &Posted) -> Result<LimitView, PageRefusal> {
     let Some(limit) = posted.visit.host().limit(posted.field("name")) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
+        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
     };
     if edits(&posted.visit.caller, &limit) {
         return Ok(limit);
     }
-    Err(Refusal::forbidden("change this limit"))
+    Err(PageRefusal::forbidden("change this limit"))
 }
 
 /// Turns shadow on or off. The form is for one version of the limit.
@@ -236,7 +236,7 @@ pub(super) async fn shadow(posted: Posted) -> PageResult {
     let is_on = posted.field("shadow") == "on";
     let mut draft = draft_of(&limit);
     if let Some(error) = draft.error {
-        return Err(Refusal::new(StatusCode::CONFLICT, error));
+        return Err(PageRefusal::new(StatusCode::CONFLICT, error));
     }
     draft.fields.shadow = is_on;
     let version = posted.version()?;
@@ -265,9 +265,9 @@ pub(super) async fn shadow(posted: Posted) -> PageResult {
 }
 
 /// Returns the version of a form that changes a limit; a form without one is refused.
-fn needed_version(posted: &Posted) -> Result<u64, Refusal> {
+fn needed_version(posted: &Posted) -> Result<u64, PageRefusal> {
     posted.version()?.ok_or_else(|| {
-        Refusal::new(StatusCode::PRECONDITION_REQUIRED, "The form names no version.")
+        PageRefusal::new(StatusCode::PRECONDITION_REQUIRED, "The form names no version.")
     })
 }
 
@@ -316,15 +316,16 @@ pub(super) async fn revert(posted: Posted) -> PageResult {
     let (name, visit) = (limit.name.clone(), &posted.visit);
     let seq = posted.field("seq").parse().ok();
     let history = visit.host().history(Some(&name));
-    let change = history.into_iter().find(|change| Some(change.seq) == seq);
+    let is_it = |change: &ChangeView| Some(change.seq) == seq && change.what == "limit";
+    let change = history.into_iter().find(is_it);
     let Some((seq, body)) = change.and_then(|change| Some((change.seq, change.body?))) else {
-        return Err(Refusal::new(StatusCode::NOT_FOUND, "History no longer has this text."));
+        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "History no longer has this text."));
     };
     // The old text must be one that the caller may put.
     if let Ok(fields) = LimitFields::parse(&body) {
         check_rights(visit, Some(&limit), &fields)?;
     } else if !visit.caller.administers() {
-        return Err(Refusal::forbidden("put this text"));
+        return Err(PageRefusal::forbidden("put this text"));
     }
     if !posted.is_confirmed() {
         if version != limit.version {
@@ -361,7 +362,7 @@ pub(super) async fn revert(posted: Posted) -> PageResult {
 pub(super) async fn adopt(posted: Posted) -> PageResult {
     let visit = &posted.visit;
     if !visit.caller.administers() {
-        return Err(Refusal::forbidden("adopt limits of a file"));
+        return Err(PageRefusal::forbidden("adopt limits of a file"));
     }
     let limit = present(&posted)?;
     let version = needed_version(&posted)?;

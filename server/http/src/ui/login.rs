@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::caller::ClientAddress;
 
-use super::visit::{PageFrame, PageResult, Refusal, UiState, render};
+use super::visit::{PageFrame, PageRefusal, PageResult, UiState, render};
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -34,7 +34,7 @@ pub(super) async fn submit(State(state): State<UiState>, request: Request) -> Pa
     let address = address_of(&request);
     let Form(fields) = Form::<BTreeMap<String, String>>::from_request(request, &())
         .await
-        .map_err(|error| Refusal::new(error.status(), error.body_text()))?;
+        .map_err(|error| PageRefusal::new(error.status(), error.body_text()))?;
     let token = fields.get("token").map_or("", |token| token.trim());
     match state.access.login(token, address) {
         Ok(id) => Ok(with_cookie(state.access.cookie(&headers, &id), Redirect::to("/ui/"))),

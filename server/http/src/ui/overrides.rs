@@ -9,7 +9,7 @@ use crate::host::{OverrideChange, OverrideView, ServiceError};
 use super::confirm::{ConfirmPage, ConflictPage};
 use super::format as f;
 use super::visit::{
-    PageFrame, PageResult, Posted, Refusal, Visit, key_path, limit_path, page, redirect,
+    PageFrame, PageRefusal, PageResult, Posted, Visit, key_path, limit_path, page, redirect,
 };
 
 /// Overrides on the page.
@@ -53,18 +53,18 @@ fn back(posted: &Posted) -> String {
 }
 
 /// Reads a time that people type, in milliseconds.
-fn duration(text: &str) -> Result<u64, Refusal> {
+fn duration(text: &str) -> Result<u64, PageRefusal> {
     f::duration_ms(text).ok_or_else(|| {
         let detail = "A time is a number and s, m, h, d or w, such as 10m; at most 366d.";
-        Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
+        PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail)
     })
 }
 
 /// Reads the change that a form asks for, if the caller may do it.
-fn change(posted: &Posted, policy: Option<String>) -> Result<OverrideChange, Refusal> {
+fn change(posted: &Posted, policy: Option<String>) -> Result<OverrideChange, PageRefusal> {
     let (limit, key) = (posted.field("limit").to_owned(), posted.field("key").to_owned());
     if !posted.visit.caller.supports_key(Some(&limit), &key) {
-        return Err(Refusal::forbidden("change overrides of this key"));
+        return Err(PageRefusal::forbidden("change overrides of this key"));
     }
     let expires_ms = match posted.given("for") {
         None => None,
@@ -84,7 +84,7 @@ fn change(posted: &Posted, policy: Option<String>) -> Result<OverrideChange, Ref
 pub(super) async fn put(posted: Posted) -> PageResult {
     let Some(policy) = posted.given("policy") else {
         let detail = "The override lacks its policy: allow, block, or a policy.";
-        return Err(Refusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        return Err(PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
     send(&posted, change(&posted, Some(policy))?, "override").await
 }

@@ -136,8 +136,8 @@ fn counts_per_time(algorithm: &str) -> bool {
     !matches!(algorithm, "concurrency" | "unlimited" | "block")
 }
 
-/// Returns the policy that a form means: of token and fields the one that differs from `before`, the
-/// token that the form showed.
+/// Returns the policy that a form means: of token and fields the one that differs from `before`,
+/// the token that the form showed.
 ///
 /// # Errors
 ///

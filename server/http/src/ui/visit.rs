@@ -137,14 +137,15 @@ impl FromRequestParts<UiState> for Visit {
             {
                 return Err(Redirect::to("/ui/login").into_response());
             }
-            Err(problem) => return Err(Refusal::from(problem).into_response()),
+            Err(problem) => return Err(PageRefusal::from(problem).into_response()),
         };
         if !caller.reads() {
-            return Err(Refusal::forbidden("read pages").into_response());
+            return Err(PageRefusal::forbidden("read pages").into_response());
         }
         let query = Query::<BTreeMap<String, String>>::try_from_uri(&parts.uri);
         let Ok(Query(query)) = query else {
-            let refusal = Refusal::new(StatusCode::BAD_REQUEST, "The address is not well formed.");
+            let refusal =
+                PageRefusal::new(StatusCode::BAD_REQUEST, "The address is not well formed.");
             return Err(refusal.into_response());
         };
         Ok(Self { state: state.clone(), caller, query })
@@ -169,9 +170,12 @@ impl Posted {
     }
 
     /// Returns the version that the form was made for; `None` for something new.
-    pub(super) fn version(&self) -> Result<Option<u64>, Refusal> {
+    pub(super) fn version(&self) -> Result<Option<u64>, PageRefusal> {
         self.given("version").map(|text| text.parse()).transpose().map_err(|_| {
-            Refusal::new(StatusCode::BAD_REQUEST, "The form has no version: open the page again.")
+            PageRefusal::new(
+                StatusCode::BAD_REQUEST,
+                "The form has no version: open the page again.",
+            )
         })
     }
 
@@ -190,19 +194,19 @@ impl FromRequest<UiState> for Posted {
         let request = Request::from_parts(parts, body);
         let Form(fields) = Form::from_request(request, state)
             .await
-            .map_err(|error| Refusal::new(error.status(), error.body_text()).into_response())?;
+            .map_err(|error| PageRefusal::new(error.status(), error.body_text()).into_response())?;
         Ok(Self { visit, fields })
     }
 }
 
 /// A page that says why a request was not served.
 #[derive(Debug)]
-pub(super) struct Refusal {
+pub(super) struct PageRefusal {
     pub(super) status: StatusCode,
     pub(super) detail: String,
 }
 
-impl Refusal {
+impl PageRefusal {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
     }
@@ -213,13 +217,13 @@ impl Refusal {
     }
 }
 
-impl From<Problem> for Refusal {
+impl From<Problem> for PageRefusal {
     fn from(problem: Problem) -> Self {
         Self::new(problem.status, problem.detail)
     }
 }
 
-impl From<ServiceError> for Refusal {
+impl From<ServiceError> for PageRefusal {
     fn from(error: ServiceError) -> Self {
         let status = match &error {
             ServiceError::NotFound(_) => StatusCode::NOT_FOUND,
@@ -241,7 +245,7 @@ struct RefusalPage {
     detail: String,
 }
 
-impl IntoResponse for Refusal {
+impl IntoResponse for PageRefusal {
     fn into_response(self) -> Response {
         let frame = PageFrame::anonymous(self.status.canonical_reason().unwrap_or("Error"));
         render(self.status, &RefusalPage { frame, status: self.status, detail: self.detail })
@@ -249,7 +253,7 @@ impl IntoResponse for Refusal {
 }
 
 /// The reply to a request: a page, or a page that says why not.
-pub(super) type PageResult = Result<Response, Refusal>;
+pub(super) type PageResult = Result<Response, PageRefusal>;
 
 /// Renders a page.
 pub(super) fn render(status: StatusCode, page: &impl Template) -> Response {
