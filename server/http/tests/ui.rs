@@ -10,12 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use axum::Router;
-use axum::http::header;
-use axum::routing::get;
-use tollgate_http::{
-    Access, AdminListener, Observer as _, Operator as _, Tokens, new_token, serve,
-};
+use tollgate_http::{Access, AdminListener, Tokens, new_token, serve};
 
 use crate::steered_host::SteeredHost;
 
@@ -39,39 +34,11 @@ fn open(host: Arc<SteeredHost>, access: Access) -> String {
     let address = listener.address().expect("it is bound");
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let routes = tollgate_http::router(host.clone(), Arc::new(access)).merge(streams(host));
+        let routes = tollgate_http::router(host, Arc::new(access));
         let served = serve(listener, None, routes, std::future::pending());
         runtime.expect("a runtime").block_on(served).expect("the socket stays");
     });
     format!("http://{address}")
-}
-
-/// Streams of figures and events. Each ends at once, and the browser asks again after a second.
-fn streams(host: Arc<SteeredHost>) -> Router {
-    let kind = || [(header::CONTENT_TYPE, "text/event-stream")];
-    let events = host.clone();
-    let live = async move || {
-        let text = |name: &str, value: serde_json::Result<String>| {
-            format!("event: {name}\ndata: {}\n\n", value.expect("figures are JSON"))
-        };
-        let figures = [
-            "retry: 1000\n\n".to_owned(),
-            text("status", serde_json::to_string(&host.status())),
-            text("rates", serde_json::to_string(&host.rates())),
-            text("latency", serde_json::to_string(&host.latency())),
-        ];
-        (kind(), figures.concat())
-    };
-    let tail = async move || {
-        let (_, batch) = events.tail().events.recv().await.unwrap_or_default();
-        let event = |event: tollgate_http::TailEvent| {
-            let mut data = serde_json::to_value(&event).expect("events are JSON");
-            data["at"] = "2026-09-21T14:13:20.000Z".into();
-            format!("event: {}\ndata: {data}\n\n", event.kind)
-        };
-        (kind(), batch.into_iter().map(event).fold("retry: 1000\n\n".to_owned(), |a, b| a + &b))
-    };
-    Router::new().route("/api/v1/live", get(live)).route("/api/v1/tail", get(tail))
 }
 
 /// The folder where `tests/setup.sh` installs node's packages.
