@@ -28,6 +28,7 @@ use crate::limits::LimitsError;
 use crate::limits::map_text::{self, LimitText, OrderedLimit};
 use crate::limits::service::{LimitsRequest, LimitsStore};
 use crate::runtime::cluster_node::ClusterNode;
+use crate::runtime::connections;
 use crate::transport::PeerAddr;
 
 /// The time to live of an operator's command.
@@ -107,18 +108,18 @@ impl ClusterNode for Node {
 }
 
 impl Dispatch<'_, '_> {
-    /// The address of the client, for the history of limits.
-    fn client_address(&self) -> String {
+    /// Returns the client as the author of a change, for the history of limits.
+    fn client_actor(&self) -> Actor {
         let list = self.ctx.service.connections().list();
         let own = list.iter().find(|info| Some(info.fd) == self.router.operator_fd);
-        own.map_or_else(|| "-".to_owned(), |info| info.peer.clone())
+        actor_of(own.map_or("-", |info| &info.peer))
     }
 
     /// Starts an operator's command: it is proposed to the leader while the client waits.
     pub(crate) fn cluster_verb(&mut self, verb: ClusterVerb<'_>, out: &mut Vec<u8>) {
-        let address = match verb {
-            ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => self.client_address(),
-            _ => String::new(),
+        let actor = match verb {
+            ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => self.client_actor(),
+            _ => actor_of("-"),
         };
         let router = &mut *self.router;
         if verb == ClusterVerb::Limits {
@@ -143,7 +144,6 @@ impl Dispatch<'_, '_> {
             verb => verb,
         };
         let service = self.ctx.service;
-        let actor = Actor { name: address, via: Via::ClientPort, address: None, is_admin: true };
         let store = (control.map().settings().version >= RECORDS_VERSION)
             .then(|| (Arc::clone(service.limits_store()), service.clock().now().unix_ms, actor));
         let wanted = match OperatorRequest::of(&control, verb) {
@@ -163,6 +163,13 @@ impl Dispatch<'_, '_> {
             }
         });
     }
+}
+
+/// Returns the client as the author of a change, named by its address without the port.
+fn actor_of(peer: &str) -> Actor {
+    let address = connections::address(peer);
+    let name = address.map_or_else(|| peer.to_owned(), |address| address.to_string());
+    Actor { name, via: Via::ClientPort, address, is_admin: true }
 }
 
 fn client_error(error: &impl Display) -> String {
@@ -209,7 +216,8 @@ impl OperatorRequest {
             Self::Limit { text, before } => LimitsRequest::PutAny { text, before, actor },
             Self::NoLimit(name) => LimitsRequest::Remove { name, version: None, note: None, actor },
         };
-        match store.change(request, now_ms, None).await {
+        let address = request.address();
+        match store.change(request, now_ms, address).await {
             Ok(_) => OK.to_owned(),
             Err(error @ ServiceError::Unavailable(_)) => server_error(&error),
             Err(ServiceError::Invalid { detail, line: Some(line) }) => {
@@ -247,6 +255,28 @@ impl OperatorRequest {
             Ok(()) => OK.to_owned(),
             Err(error) if error.is_final() => client_error(&error),
             Err(error) => server_error(&error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::actor_of;
+
+    #[test]
+    fn author_of_a_change_is_the_address_alone() {
+        for (peer, name) in [
+            ("tcp:192.0.2.7:40112", "192.0.2.7"),
+            ("tcp6:[2001:db8::7]:40112", "2001:db8::7"),
+            ("tcp6:[::ffff:192.0.2.7]:40112", "192.0.2.7"),
+        ] {
+            let actor = actor_of(peer);
+            assert_eq!(actor.name, name);
+            assert_eq!(actor.address, name.parse().ok());
+        }
+        for peer in ["-", "unix:/run/tollgate.sock", "tcp:unknown"] {
+            let actor = actor_of(peer);
+            assert_eq!((actor.name.as_str(), actor.address), (peer, None));
         }
     }
 }

@@ -4,8 +4,9 @@
 //! answers (`QueryAnswers` of the caller), merging them (`crate::admin::cluster_query`), the frames
 //! (`cluster::message::query`).
 //!
-//! Nothing is sent again: a node that does not answer in time is named as missing, and so is one
-//! whose link has agreed on a version without queries.
+//! A change of the path to a node ends the query under way, so the node is asked again, until the
+//! time limit. A node that does not answer in time is named as missing, and so is one whose link
+//! has agreed on a version without queries.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use cluster::map::{MapNode, NodeState};
 use cluster::message::Frame;
 use cluster::message::query::{QUERY_BYTES_MAX, QueryFrame};
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::Node;
 use super::inbound::CallGuard;
@@ -33,6 +34,8 @@ pub(crate) const ANSWERED_MAX: usize = 16;
 const PUBLISHED_TTL: Duration = Duration::from_secs(1);
 /// Time limit of a query that makes nodes replay recorded traffic.
 const REPLAY_TTL: Duration = Duration::from_secs(6);
+/// Pause before a node is asked again whose path has changed.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// The first byte of a query on the wire.
 const HOT_KEYS: u8 = 1;
@@ -213,7 +216,7 @@ impl Node {
         Ok(replies)
     }
 
-    /// Asks one node. `None`: no answer in time.
+    /// Asks one node until it answers. `None`: no answer in time.
     async fn query(
         self: Arc<Self>,
         to: NodeId,
@@ -222,14 +225,35 @@ impl Node {
         now_ns: u64,
         ttl: Duration,
     ) -> Option<Vec<u8>> {
+        let started = Instant::now();
+        let asked = async {
+            loop {
+                let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+                let sent_ns = now_ns.saturating_add(elapsed_ns);
+                if let Some(answer) = self.query_once(to, address, body.clone(), sent_ns).await {
+                    return answer.to_vec();
+                }
+                sleep(ASK_AGAIN_AFTER).await;
+            }
+        };
+        timeout(ttl, asked).await.ok()
+    }
+
+    /// Asks one node once, with a call id of its own, so that a late answer to an earlier call is
+    /// not taken for this one's. `None`: the frame was not sent, or the path ended.
+    async fn query_once(
+        self: &Arc<Self>,
+        to: NodeId,
+        address: &str,
+        body: Bytes,
+        sent_ns: u64,
+    ) -> Option<Bytes> {
         let sender = self.transport()?.sender(to, address);
-        let (id, receiver) = self.calls.lock().open(PeerAddr::Node(to), now_ns);
-        let waits = CallGuard::new(Arc::clone(&self), id);
+        let (id, receiver) = self.calls.lock().open(PeerAddr::Node(to), sent_ns);
+        let _waits = CallGuard::new(Arc::clone(self), id);
         let frame = Frame::Query(QueryFrame { id, body });
         self.paths.send_or(self.me().0, to, &sender, frame).ok()?;
-        let answer = timeout(ttl, receiver).await.ok()?.ok()?.ok()?;
-        drop(waits);
-        Some(answer.to_vec())
+        receiver.await.ok()?.ok()
     }
 
     /// Answers a query of another node by `send`. One too many, or one of an unknown topic, gets an

@@ -216,7 +216,7 @@ impl Drop for Registration {
 }
 
 /// Parses the IP address of a client; `None` on a unix socket.
-fn address(peer: &str) -> Option<IpAddr> {
+pub(crate) fn address(peer: &str) -> Option<IpAddr> {
     let address = peer.strip_prefix("tcp:").or_else(|| peer.strip_prefix("tcp6:"))?;
     Some(address.parse::<SocketAddr>().ok()?.ip().to_canonical())
 }

@@ -28,7 +28,8 @@ fn load(path: &Path) -> Result<(FileText, Limits), LimitsError> {
 
 impl LimitsStore {
     /// Starts a server without a cluster: the limits file decides about its own limits, and the
-    /// store's others stay. Puts all in force.
+    /// store's others stay. Without a file the store's limits of a file stay too. Puts all in
+    /// force.
     ///
     /// # Errors
     ///
@@ -49,31 +50,66 @@ impl LimitsStore {
         let shown = path.map_or_else(|| "-".to_owned(), |path| path.display().to_string());
         self.warn_of_ignored(&file, &shown, now_ms);
         let (file, compiled) = (Arc::new(file), Arc::new(compiled));
-        let compiled =
-            match self.commit(&LimitsRequest::File { file, compiled, path: shown }, now_ms).await {
-                Ok(plan) => {
-                    // Without a store every start would tell of every limit.
-                    if is_kept {
-                        self.tell(&plan, None);
-                    }
-                    plan.compiled
-                }
-                Err(error) => {
-                    self.handle.refuse(&error);
-                    tracing::error!(
-                        %error,
-                        "the limits file does not agree with the limits store, whose limits are in \
-                         force: correct the file or the limits"
-                    );
-                    None
-                }
-            };
+        let compiled = if path.is_none() && self.keeps_limits_of_a_file() {
+            None
+        } else {
+            self.start_with_file(
+                LimitsRequest::File { file, compiled, path: shown },
+                is_kept,
+                now_ms,
+            )
+            .await
+        };
         let this = Arc::clone(self);
         let started = off_thread(move || this.put_in_force(compiled, true)).await;
         started.map_err(|error| LimitsError::Conflict {
             path: path.unwrap_or(Path::new("-")).to_owned(),
             reason: error.to_string(),
         })
+    }
+
+    /// Returns whether the store has limits of a file, and warns of them: none vanishes because
+    /// `--limits` is missing.
+    fn keeps_limits_of_a_file(&self) -> bool {
+        let state = self.state.read();
+        let of_a_file = state.book.limits.values().filter(|limit| !limit.entry.origin.is_api());
+        let count = of_a_file.count();
+        if count > 0 {
+            tracing::warn!(
+                count,
+                "limits of a limits file stay in force as the store has them: start with --limits, \
+                 or adopt or remove them"
+            );
+        }
+        count > 0
+    }
+
+    /// Gives the limits of the file to the store. Returns the compiled limits; `None`: those of the
+    /// store stay.
+    async fn start_with_file(
+        self: &Arc<Self>,
+        request: LimitsRequest,
+        is_kept: bool,
+        now_ms: u64,
+    ) -> Option<Limits> {
+        match self.commit(&request, now_ms).await {
+            Ok(plan) => {
+                // Without a store every start would tell of every limit.
+                if is_kept {
+                    self.tell(&plan, None);
+                }
+                plan.compiled
+            }
+            Err(error) => {
+                self.handle.refuse(&error);
+                tracing::error!(
+                    %error,
+                    "the limits file does not agree with the limits store, whose limits are in \
+                     force: correct the file or the limits"
+                );
+                None
+            }
+        }
     }
 
     /// Reads the limits file again. Returns the number of limits in force.

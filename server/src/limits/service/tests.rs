@@ -451,3 +451,19 @@ async fn two_editors_with_one_version_do_not_overwrite() {
         assert_eq!(world.store.history(None).len(), 2);
     }
 }
+
+#[tokio::test]
+async fn limits_of_a_file_stay_without_the_file() {
+    let file = limit("a", "block", "");
+    let mut world = World::start(Some(&file)).await;
+    world.put("b", &limit("b", "block", ""), 0).await.expect("another limit");
+    world.restart(None).await;
+    let sources: Vec<(String, String)> =
+        world.store.limits().into_iter().map(|limit| (limit.name, limit.source)).collect();
+    let pair = |name: &str, source: &str| (name.to_owned(), source.to_owned());
+    assert_eq!(sources, [pair("a", "file"), pair("b", "api")]);
+    // The file decides again once it is there.
+    world.restart(Some(&limit("c", "block", ""))).await;
+    let names: Vec<String> = world.store.limits().into_iter().map(|limit| limit.name).collect();
+    assert_eq!(names, ["c", "b"]);
+}
