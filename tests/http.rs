@@ -429,13 +429,17 @@ fn healthcheck_asks_the_client_port() {
 fn a_worker_that_stands_still_is_named() {
     // A worker is stopped by a tracer, as by a fault of the kernel; the other threads go on.
     let admin = Admin::start(&["-t", "2"]);
-    let tasks = fs::read_dir(format!("/proc/{}/task", admin.server.pid())).expect("it runs");
-    let worker = tasks
-        .flatten()
-        .find(|task| {
-            fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "worker-1")
-        })
-        .expect("the threads have names");
+    let is_worker = |task: &fs::DirEntry| {
+        fs::read_to_string(task.path().join("comm")).is_ok_and(|name| name.trim() == "worker-1")
+    };
+    let start = Instant::now();
+    let worker = loop {
+        let tasks = fs::read_dir(format!("/proc/{}/task", admin.server.pid())).expect("it runs");
+        if let Some(worker) = tasks.flatten().find(is_worker) {
+            break worker;
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "the threads have names");
+    };
     let worker = worker.file_name().to_string_lossy().into_owned();
     let program = "import ctypes, os, sys, time\n\
         libc = ctypes.CDLL(None, use_errno=True)\n\
