@@ -134,11 +134,14 @@ impl Operated {
         replies.map(|reply| reply.lines().filter(|line| line.starts_with("DENY")).count()).sum()
     }
 
-    /// Sends a few attempts on each of many keys.
+    /// Sends a few attempts on each of many keys, so slowly that no sample is dropped.
     fn send_many_keys(&self) {
         let keys: Vec<String> = (0..KEYS).map(|key| format!("api:{key}")).collect();
         for _ in 0..ATTEMPTS {
-            self.send(&keys);
+            for some in keys.chunks(1000) {
+                self.send(some);
+                thread::sleep(Duration::from_millis(150));
+            }
         }
     }
 

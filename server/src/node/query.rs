@@ -19,7 +19,7 @@ use cluster::map::{MapNode, NodeState};
 use cluster::message::Frame;
 use cluster::message::query::{QUERY_BYTES_MAX, QueryFrame};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::Node;
 use super::inbound::CallGuard;
@@ -225,15 +225,14 @@ impl Node {
         now_ns: u64,
         ttl: Duration,
     ) -> Option<Vec<u8>> {
-        let started = Instant::now();
         let asked = async {
+            let mut sent_ns = now_ns;
             loop {
-                let elapsed_ns = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
-                let sent_ns = now_ns.saturating_add(elapsed_ns);
                 if let Some(answer) = self.query_once(to, address, body.clone(), sent_ns).await {
                     return answer.to_vec();
                 }
                 sleep(ASK_AGAIN_AFTER).await;
+                sent_ns = sent_ns.saturating_add(ASK_AGAIN_AFTER.as_nanos() as u64);
             }
         };
         timeout(ttl, asked).await.ok()
