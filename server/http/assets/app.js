@@ -50,6 +50,7 @@ export function cell(row, text, className) {
 }
 
 export function linkCell(row, text, path, className) {
+  if (!text) return cell(row, "–");
   const link = document.createElement("a");
   link.href = path + encodeURIComponent(text);
   link.textContent = text;
@@ -106,8 +107,7 @@ function showDenied(hot) {
     const row = body.insertRow();
     if (isHashed) cell(row, key.key, "code");
     else linkCell(row, key.key, "/ui/key?key=", "code");
-    if (key.limit) linkCell(row, key.limit, "/ui/limit?name=");
-    else cell(row, "–");
+    linkCell(row, key.limit, "/ui/limit?name=");
     cell(row, rate(key.rate), "n");
     cell(row, rate(key.rate_at_least), "n");
   }

@@ -1,4 +1,5 @@
 // Line charts: the server draws them first, and this draws new numbers into the same SVG.
+import { cell } from "./app.js";
 
 const WIDTH = 600;
 const HEIGHT = 120;
@@ -31,12 +32,10 @@ export function draw(id, lines, print, label) {
   if (!chart.querySelector("details").open) return;
   const rows = Array.from({ length }, (_, ago) => {
     const row = document.createElement("tr");
-    row.insertCell().textContent = label(ago);
+    cell(row, label(ago));
     for (const name of names) {
       const value = lines[name].at(-1 - ago);
-      const cell = row.insertCell();
-      cell.className = "n";
-      cell.textContent = value === undefined ? "–" : print(value);
+      cell(row, value === undefined ? "–" : print(value), "n");
     }
     return row;
   });

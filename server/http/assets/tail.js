@@ -33,8 +33,7 @@ export function bindTail() {
     cell(row, event.at.replace(/\.\d+Z/, "Z"));
     cell(row, event.kind);
     linkCell(row, event.key, "/ui/key?key=", "code");
-    if (event.limit) linkCell(row, event.limit, "/ui/limit?name=");
-    else cell(row, "–");
+    linkCell(row, event.limit, "/ui/limit?name=");
     cell(row, count(event.cost), "n");
     cell(row, event.retry_ms === null ? "–" : span(event.retry_ms), "n");
     cell(row, count(event.weight), "n");

@@ -60,7 +60,7 @@ pub(super) enum LimitsVerb {
     },
     /// Create or replace the limit of a file
     Put {
-        /// File with one [[limit]]; - reads standard input
+        /// File with one limit; - reads standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Insert the limit right before this one
@@ -112,7 +112,7 @@ pub(super) enum LimitsVerb {
     },
     /// Show what the limit of a file would have done to the recorded traffic
     Try {
-        /// File with one [[limit]]; - reads standard input
+        /// File with one limit; - reads standard input
         #[arg(value_name = "FILE")]
         file: PathBuf,
         /// Minutes of traffic, at most 60

@@ -49,6 +49,13 @@ impl LimitFields {
         for (name, field) in fields.texts() {
             *field = take_text(&mut table, name);
         }
+        // The server writes the shadow of a limit into its policies, those of overrides included.
+        fields.shadow |= take_shadow(&mut fields.policy);
+        if fields.shadow {
+            override_policies(&mut table).for_each(|policy| {
+                take_shadow(policy);
+            });
+        }
         for (name, value) in &table {
             // Writing to a String cannot fail.
             let _ = writeln!(fields.rest, "{name} = {}", printed(value));
@@ -117,6 +124,25 @@ fn take_flag(table: &mut Table, name: &str) -> bool {
     is_set && table.remove(name).is_some()
 }
 
+/// Removes the option `shadow` from a policy and returns whether it was there.
+fn take_shadow(policy: &mut String) -> bool {
+    let Some((head, options)) = policy.split_once(',') else { return false };
+    let kept = options.split(',').filter(|option| option.trim() != "shadow");
+    let kept = [head].into_iter().chain(kept).collect::<Vec<_>>().join(",");
+    let is_there = kept.len() < policy.len();
+    *policy = kept;
+    is_there
+}
+
+/// The policies of a limit's inline overrides.
+fn override_policies(table: &mut Table) -> impl Iterator<Item = &mut String> {
+    let overrides = table.get_mut("overrides").and_then(Value::as_array_mut);
+    overrides.into_iter().flatten().filter_map(|one| match one.get_mut("policy") {
+        Some(Value::String(policy)) => Some(policy),
+        _ => None,
+    })
+}
+
 fn take_text(table: &mut Table, name: &str) -> String {
     match table.get(name) {
         Some(Value::String(text)) => {
@@ -177,6 +203,23 @@ mod tests {
         assert!(fields.is_regex);
         let table = |text: &str| text.parse::<Table>().expect("it is TOML");
         assert_eq!(table(text), table(&fields.to_toml()));
+    }
+
+    #[test]
+    fn a_shadow_in_the_policy_is_the_flag() {
+        // The form in which the server keeps `shadow = true`.
+        let text = "[[limit]]\nname = \"a\"\nmatch = \"a:{x}\"\npolicy = \"log:2/m,shadow,over\"\n\
+            overrides = [\n    { key = \"a:b\", policy = \"log:9/m,shadow\" },\n]\n";
+        let mut fields = LimitFields::parse(text).expect("it is well formed");
+        assert!(fields.shadow);
+        assert_eq!(fields.policy, "log:2/m,over");
+        assert!(fields.to_toml().contains("shadow = true"));
+        fields.shadow = false;
+        assert!(!fields.to_toml().contains("shadow"), "{}", fields.to_toml());
+        // An override in shadow says nothing about its limit.
+        let text = text.replace(",shadow,over", "");
+        let fields = LimitFields::parse(&text).expect("it is well formed");
+        assert!(!fields.shadow && fields.rest.contains("log:9/m,shadow"), "{}", fields.rest);
     }
 
     #[test]
