@@ -49,7 +49,7 @@ pub use encode::encode;
 pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
 pub use line::{DecodeError, Decoded};
-pub use native::lines::{encode_plain_verdict, encode_verdict, name_refusal};
+pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_refusal};
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, LOG_ENTRIES_MAX, Oldest, PERIOD_NANOS_MAX, Phase, Policy,

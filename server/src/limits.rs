@@ -391,7 +391,8 @@ impl Limit {
         self.overrides.as_ref()?.find(counted_key)
     }
 
-    #[inline]
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is a third of what a found limit costs")]
     fn found<'a>(
         &'a self,
         base: &'a [u8],

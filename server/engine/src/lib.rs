@@ -37,7 +37,9 @@ pub use commands::fast::FastResult;
 pub use commands::lease::{
     LEASE_CLIENTS_MAX, LEASE_TTL_DEFAULT, LEASE_TTL_MAX, LeaseParams, LeaseResult, is_leasable,
 };
-pub use commands::limited_keys::{added, adding, counted, taking, undecided};
+pub use commands::limited_keys::{
+    added, adding, counted, refused_count, taking, undecided, units, usage,
+};
 pub use commands::take::{
     ForeignHold, HOLDS_MAX, Judged, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
 };

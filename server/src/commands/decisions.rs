@@ -4,6 +4,7 @@
 
 use std::hint::cold_path;
 
+use engine::algorithms::Verdict;
 use engine::{Judged, Judgement, TakeInfo, TakeParams, TakeResult};
 
 use crate::commands::context::ExecContext;
@@ -33,12 +34,18 @@ impl DecisionContext<'_> {
         if take.peek || take.cost == 0 {
             return;
         }
-        if facts.refuses() || facts.shadow {
-            return self.note_judged(limit, key, &facts.judged(take));
+        if facts.decision.verdict == Verdict::Deny || facts.shadow {
+            return self.note_denied(limit, key, facts, take);
         }
         if let Some(metrics) = self.active_limits.metrics(limit) {
             metrics.note_allowed(self.worker, facts.decision.granted, facts.is_near());
         }
+    }
+
+    /// [`DecisionContext::note`] for a denial, that of a shadow included.
+    #[inline(never)]
+    fn note_denied(&self, limit: usize, key: (u64, &[u8]), facts: &TakeInfo, take: &TakeParams) {
+        self.note_judged(limit, key, &facts.judged(take));
     }
 
     /// [`DecisionContext::note`] for a judgement.

@@ -6,14 +6,13 @@
 
 use std::hint::cold_path;
 
-use engine::{Engine, FastResult, Now, PolicyRef, TakeInfo, TakeParams, counted, taking};
+use engine::{Engine, FastResult, PolicyRef, TakeInfo, TakeParams, refused_count, units, usage};
 use protocol::{
-    Arithmetic, CONFIGURED_POLICY, Command, Exptime, FastRequest, ItemView, Key, Operation,
-    Outcome, Set, SetMode, Value, encode_hit, encode_number, name_refusal,
+    CONFIGURED_POLICY, Command, Exptime, FastRequest, ItemView, Key, Operation, Outcome, Set,
+    SetMode, Value, encode_hit, encode_number, name_refusal,
 };
 
 use crate::commands::context::ExecContext;
-use crate::commands::decisions::DecisionContext;
 use crate::commands::lookup::KeyLookup;
 use crate::commands::verdict::encode_decision;
 use crate::limits::LimitMatch;
@@ -55,17 +54,75 @@ impl ExecContext<'_> {
         lookup: &KeyLookup<'_>,
         out: &mut Vec<u8>,
     ) -> bool {
+        if self.counters.probe.records(lookup.hash) {
+            cold_path();
+            return self.answer_recorded(engine, fast, lookup, out);
+        }
         let Ok(Some(found)) = &lookup.key_limit else {
-            return self.answer_without_limit_outlined(engine, fast, lookup.hash, out);
+            return self.answer_unrecorded(engine, fast, lookup.hash, out);
         };
+        self.answer_limited(engine, fast, (found, lookup.hash), out, |_, _| ())
+    }
+
+    /// Executes an `incr` on a key with a limit, or a `take` under that limit, and passes the
+    /// decision to `decided`.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the decision stays in registers")]
+    fn answer_limited(
+        &mut self,
+        engine: &mut Engine,
+        fast: &FastRequest<'_>,
+        place: (&LimitMatch<'_>, u64),
+        out: &mut Vec<u8>,
+        decided: impl FnMut(&TakeInfo, &TakeParams),
+    ) -> bool {
         match *fast {
             FastRequest::Count { delta, .. } => {
-                self.count_limited_fast(engine, (found, lookup.hash), delta, out)
+                self.count_limited_fast(engine, place, delta, out, decided)
             }
             FastRequest::Take { cost, policy: CONFIGURED_POLICY, .. } => {
-                self.take_limited_fast(engine, (found, lookup.hash), cost, out)
+                self.take_limited_fast(engine, place, cost, out, decided)
             }
             _ => false,
+        }
+    }
+
+    /// [`ExecContext::answer_fast`] on a key of the recorder's sample, apart from the others, which
+    /// it must cost nothing.
+    #[cold]
+    #[inline(never)]
+    fn answer_recorded(
+        &mut self,
+        engine: &mut Engine,
+        fast: &FastRequest<'_>,
+        lookup: &KeyLookup<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let KeyLookup { hash, key_limit } = lookup;
+        let decision_ctx = self.decision_context();
+        let verb = match fast {
+            FastRequest::Take { .. } => SampledVerb::Take,
+            _ => SampledVerb::Incr,
+        };
+        if let Ok(Some(found)) = key_limit {
+            let key = (*hash, found.base());
+            return self.answer_limited(engine, fast, (found, *hash), out, |facts, take| {
+                decision_ctx.record(key, verb, facts, take);
+            });
+        }
+        match *fast {
+            FastRequest::Take { key, cost, policy } if policy != CONFIGURED_POLICY => self
+                .take_fast(engine, (key, *hash), (cost, policy), out, |facts, take| {
+                    decision_ctx.record((*hash, key), verb, facts, take);
+                }),
+            FastRequest::Count { key, delta, decrement: false } => {
+                let is_done = self.answer_unrecorded(engine, fast, *hash, out);
+                if is_done {
+                    self.record_plain((*hash, key), verb, delta);
+                }
+                is_done
+            }
+            _ => self.answer_unrecorded(engine, fast, *hash, out),
         }
     }
 
@@ -74,6 +131,24 @@ impl ExecContext<'_> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is most of what the commonest batches do")]
     pub(crate) fn answer_without_limit(
+        &mut self,
+        engine: &mut Engine,
+        fast: &FastRequest<'_>,
+        hash: u64,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if self.counters.probe.records(hash) {
+            cold_path();
+            let lookup = KeyLookup { hash, key_limit: Ok(None) };
+            return self.answer_recorded(engine, fast, &lookup, out);
+        }
+        self.answer_plain(engine, fast, hash, out)
+    }
+
+    /// [`ExecContext::answer_without_limit`] that records nothing.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is most of what the commonest batches do")]
+    pub(crate) fn answer_plain(
         &mut self,
         engine: &mut Engine,
         fast: &FastRequest<'_>,
@@ -106,10 +181,6 @@ impl ExecContext<'_> {
                     }
                     FastResult::General => return false,
                 }
-                if self.counters.probe.records(hash) && !decrement {
-                    cold_path();
-                    self.record_plain((hash, key), SampledVerb::Incr, delta);
-                }
                 true
             }
             FastRequest::Set { key, client_flags, exptime, value } => {
@@ -117,78 +188,91 @@ impl ExecContext<'_> {
             }
             FastRequest::Take { policy: CONFIGURED_POLICY, .. } => false,
             FastRequest::Take { key, cost, policy } => {
-                let scratch = &mut *self.scratch;
-                let Ok(policy_id) = scratch.policy_cache.parse(policy) else {
-                    cold_path();
-                    return false;
-                };
-                let policy_ref = PolicyRef::from(scratch.policy_cache.policy(policy_id));
-                let (now, state) = (self.now, &mut scratch.state);
-                if self.counters.probe.records(hash) {
-                    cold_path();
-                    let decision_ctx = DecisionContext {
-                        active_limits: self.active_limits,
-                        counters: self.counters,
-                        worker: self.worker,
-                        unix_ms: now.unix_ms,
-                    };
-                    let place = (now, (hash, key), policy_ref);
-                    return take_recorded(decision_ctx, engine, place, cost, state, out);
-                }
-                let report = |facts: &TakeInfo| encode_decision(out, facts);
-                engine.take_units(now, (hash, key), policy_ref, cost, state, report)
+                self.take_fast(engine, (key, hash), (cost, policy), out, |_, _| ())
             }
         }
     }
 
-    /// [`ExecContext::answer_without_limit`], not inlined.
+    /// [`ExecContext::answer_plain`], not inlined.
     #[inline(never)]
-    fn answer_without_limit_outlined(
+    fn answer_unrecorded(
         &mut self,
         engine: &mut Engine,
         fast: &FastRequest<'_>,
         hash: u64,
         out: &mut Vec<u8>,
     ) -> bool {
-        self.answer_without_limit(engine, fast, hash, out)
+        self.answer_plain(engine, fast, hash, out)
+    }
+
+    /// Executes a `take` under the policy in the request.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "it is most of what the commonest batches do")]
+    fn take_fast(
+        &mut self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        (cost, policy): (u64, &[u8]),
+        out: &mut Vec<u8>,
+        mut decided: impl FnMut(&TakeInfo, &TakeParams),
+    ) -> bool {
+        let scratch = &mut *self.scratch;
+        let Ok(policy_id) = scratch.policy_cache.parse(policy) else {
+            cold_path();
+            return false;
+        };
+        let policy_ref = PolicyRef::from(scratch.policy_cache.policy(policy_id));
+        let (now, state) = (self.now, &mut scratch.state);
+        engine.take_units::<true>(now, (hash, key), policy_ref, cost, state, |facts| {
+            decided(facts, &TakeParams { cost, ..TakeParams::default() });
+            encode_decision(out, facts);
+        })
     }
 
     /// Like `limited_command` for an `incr` that charges no key but its own.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the decision stays in registers")]
     fn count_limited_fast(
-        &self,
+        &mut self,
         engine: &mut Engine,
         (found, hash): (&LimitMatch<'_>, u64),
         delta: u64,
         out: &mut Vec<u8>,
+        mut decided: impl FnMut(&TakeInfo, &TakeParams),
     ) -> bool {
-        let take = taking(&Arithmetic::plain(delta, false));
-        let limited = engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &take);
-        let item = match counted(limited, take.cost) {
-            Outcome::Number(item) => item,
-            Outcome::Refused(item) => self.above_limit(found, item),
-            _ => return false,
-        };
-        self.note_result(found.limit().index(), (hash, found.key()), &limited, &take);
-        self.record_result((hash, found.base()), SampledVerb::Incr, &limited, &take);
-        self.counters.incr_hits.add(1);
-        match item.value {
-            Value::Number(number) => encode_number(out, number),
-            // Usage is always a number.
-            Value::Bytes(bytes) => {
-                out.extend_from_slice(bytes);
-                out.extend_from_slice(b"\r\n");
+        let (key, policy_ref) = ((hash, found.key()), self.policy_of(found));
+        let decision_ctx = self.decision_context();
+        let take = TakeParams { cost: units(delta), wait: Some(0), ..TakeParams::default() };
+        let mut refused = None;
+        let report = |facts: &TakeInfo| {
+            decision_ctx.note(found.limit().index(), key, facts, &take);
+            decided(facts, &take);
+            if facts.refuses() && take.cost > 0 {
+                refused = Some(refused_count(facts, take.cost));
+            } else {
+                encode_number(out, usage(facts));
             }
+        };
+        let state = &mut self.scratch.state;
+        let cost = take.cost;
+        let is_told = engine.take_units::<false>(self.now, key, policy_ref, cost, state, report);
+        if let Some(number) = refused {
+            encode_number(out, self.above_limit(found, number));
         }
-        true
+        self.counters.incr_hits.add(u64::from(is_told));
+        is_told
     }
 
     /// Like `native` for a `take` under the key's own limit that charges no key but its own.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "the decision stays in registers")]
     fn take_limited_fast(
         &mut self,
         engine: &mut Engine,
         (found, hash): (&LimitMatch<'_>, u64),
         cost: u64,
         out: &mut Vec<u8>,
+        mut decided: impl FnMut(&TakeInfo, &TakeParams),
     ) -> bool {
         let (key, policy_ref) = ((hash, found.key()), self.policy_of(found));
         let decision_ctx = self.decision_context();
@@ -196,12 +280,12 @@ impl ExecContext<'_> {
         let report = |facts: &TakeInfo| {
             let take = TakeParams { cost, ..TakeParams::default() };
             decision_ctx.note(found.limit().index(), key, facts, &take);
-            decision_ctx.record((hash, found.base()), SampledVerb::Take, facts, &take);
+            decided(facts, &take);
             is_refused = facts.refuses();
             encode_decision(out, facts);
         };
-        let is_told =
-            engine.take_units(self.now, key, policy_ref, cost, &mut self.scratch.state, report);
+        let state = &mut self.scratch.state;
+        let is_told = engine.take_units::<true>(self.now, key, policy_ref, cost, state, report);
         if is_refused {
             name_refusal(out, start, found.limit().name());
         }
@@ -253,24 +337,4 @@ impl ExecContext<'_> {
         out.extend_from_slice(b"STORED\r\n");
         true
     }
-}
-
-/// Takes under a policy in the request from a key in the recorder's sample. Apart from the other
-/// takes, which it must cost nothing.
-#[cold]
-#[inline(never)]
-fn take_recorded(
-    decision_ctx: DecisionContext<'_>,
-    engine: &mut Engine,
-    (now, key, policy_ref): (Now, (u64, &[u8]), PolicyRef<'_>),
-    cost: u64,
-    state: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) -> bool {
-    let report = |facts: &TakeInfo| {
-        let take = TakeParams { cost, ..TakeParams::default() };
-        decision_ctx.record(key, SampledVerb::Take, facts, &take);
-        encode_decision(out, facts);
-    };
-    engine.take_units(now, key, policy_ref, cost, state, report)
 }

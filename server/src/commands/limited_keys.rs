@@ -91,7 +91,13 @@ impl ExecContext<'_> {
         let meta = matches!(form, Form::Meta { .. });
         let outcome = match outcome {
             Outcome::Refused(_) if meta && found.limit().deny() == Deny::Ns => Outcome::NotStored,
-            Outcome::Refused(item) => Outcome::Refused(self.above_limit(found, item)),
+            Outcome::Refused(item) => {
+                let value = match item.value {
+                    Value::Number(count) => Value::Number(self.above_limit(found, count)),
+                    value @ Value::Bytes(_) => value,
+                };
+                Outcome::Refused(ItemView { value, ..item })
+            }
             outcome => outcome,
         };
         self.note(command, &outcome, meta);
@@ -100,19 +106,13 @@ impl ExecContext<'_> {
 
     /// Raises a refused count above the limit. A plain client compares the count with the limit and
     /// does not see overrides, so a refusal by a smaller override must exceed both.
-    pub(crate) fn above_limit<'t>(
-        &self,
-        found: &LimitMatch<'_>,
-        item: ItemView<'t>,
-    ) -> ItemView<'t> {
-        let Value::Number(count) = item.value else { return item };
+    pub(crate) fn above_limit(&self, found: &LimitMatch<'_>, count: u64) -> u64 {
         if found.overridden().is_none() {
-            return item;
+            return count;
         }
         let attempt = Attempt { cost: 0, peek: true, ..Attempt::default() };
         let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &attempt).limit;
-        let count = count.max(limit.saturating_add(1)).min(protocol::COUNT_MAX);
-        ItemView { value: Value::Number(count), ..item }
+        count.max(limit.saturating_add(1)).min(protocol::COUNT_MAX)
     }
 
     /// Executes one key of a retrieval.

@@ -7,7 +7,8 @@ use std::hint::cold_path;
 use engine::algorithms::{Decision, Verdict};
 use engine::{TakeInfo, TakeParams, TakeResult, undecided};
 use protocol::{
-    CasCondition, Outcome, Take, VerdictLine, VerdictWord, encode_plain_verdict, encode_verdict,
+    CasCondition, Outcome, Take, VerdictLine, VerdictWord, encode_allow, encode_deny,
+    encode_verdict,
 };
 
 use crate::commands::items::line;
@@ -51,15 +52,21 @@ fn retry_ms(facts: &TakeInfo) -> Option<u64> {
 
 /// Writes the verdict line of a decision. Most consist of the verdict and four numbers, which are
 /// encoded without building a [`VerdictLine`].
-#[inline]
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "most decisions are `ALLOW`, and end where they are made")]
 pub(crate) fn encode_decision(out: &mut Vec<u8>, facts: &TakeInfo) {
-    let Decision { verdict, limit, remaining, reset, lease, .. } = facts.decision;
-    if facts.shadow || lease.is_some() || matches!(verdict, Verdict::Wait | Verdict::Part) {
-        cold_path();
-        return encode_verdict(out, &verdict_line(facts, false));
+    let Decision { verdict, limit, remaining, retry, reset, lease, .. } = facts.decision;
+    let (room, reset_ms) = ((limit, remaining), milliseconds(reset));
+    match verdict {
+        Verdict::Allow if !facts.shadow && lease.is_none() => encode_allow(out, room, reset_ms),
+        Verdict::Deny if !facts.shadow && lease.is_none() => {
+            encode_deny(out, room, retry.map(milliseconds), reset_ms);
+        }
+        _ => {
+            cold_path();
+            encode_verdict(out, &verdict_line(facts, false));
+        }
     }
-    let (word, retry_ms) = (verdict_word(facts), retry_ms(facts));
-    encode_plain_verdict(out, word, (limit, remaining), retry_ms, milliseconds(reset));
 }
 
 pub(crate) fn settled(limited: TakeResult) -> Outcome<'static> {

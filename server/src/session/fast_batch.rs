@@ -66,26 +66,66 @@ impl Session {
         }
         let shards = ctx.exec.service.shards();
         let mut hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = ArrayVec::new();
+        let (counters, mut is_recorded) = (ctx.exec.counters, false);
         let batch = read_batch(ctx, input, may_run_locked, |key| {
             let hash = shards.hash(key);
             shards.prefetch_shard(hash);
             hashes.push(hash);
+            if counters.probe.records(hash) {
+                cold_path();
+                is_recorded = true;
+            }
         })?;
-        if ctx.exec.counters.probe.pass(batch.len()) {
+        if counters.probe.pass(batch.len()) {
             cold_path();
             sample_fast(&ctx.exec, &batch, &hashes, &[]);
         }
-        let mut locked = shards.lock_batch(&hashes);
+        if is_recorded {
+            cold_path();
+            return Some(self.run_recorded(ctx, &batch, &hashes, input, out));
+        }
+        Some(self.run_hashed::<false>(ctx, &batch, &hashes, input, out))
+    }
+
+    /// [`Session::run_hashed`] for a batch with a key of the recorder's sample.
+    #[cold]
+    #[inline(never)]
+    fn run_recorded(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        batch: &[FastBatchEntry<'_>],
+        hashes: &[u64],
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        self.run_hashed::<true>(ctx, batch, hashes, input, out)
+    }
+
+    /// Executes a batch. `RECORDS`: it may have keys of the recorder's sample.
+    #[inline(always)]
+    #[expect(clippy::inline_always, reason = "as a call it moves the batch")]
+    fn run_hashed<const RECORDS: bool>(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        batch: &[FastBatchEntry<'_>],
+        hashes: &[u64],
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let mut locked = ctx.exec.service.shards().lock_batch(hashes);
         let mut done = 0;
-        for (position, (FastBatchEntry { fast, end }, hash)) in
-            batch.iter().zip(&hashes).enumerate()
+        for (position, (FastBatchEntry { fast, end }, hash)) in batch.iter().zip(hashes).enumerate()
         {
             if let Some(pause) = pause_before(ctx, out) {
                 cold_path();
-                return Some((done, Some(pause)));
+                return (done, Some(pause));
             }
             let engine = locked.engine(position, *hash);
-            let is_answered = ctx.exec.answer_without_limit(engine, fast, *hash, out);
+            let is_answered = if RECORDS {
+                ctx.exec.answer_without_limit(engine, fast, *hash, out)
+            } else {
+                ctx.exec.answer_plain(engine, fast, *hash, out)
+            };
             locked.done(position);
             if !is_answered {
                 cold_path();
@@ -95,13 +135,13 @@ impl Session {
                 let raw_request = &input[done..*end];
                 match self.answer(ctx, &fast.request(), raw_request, &lookup, out) {
                     RequestOutcome::Given => {}
-                    answer => return Some(end_after(answer, done, *end)),
+                    answer => return end_after(answer, done, *end),
                 }
             }
             ctx.requests -= 1;
             self.scanned = 0;
             done = *end;
         }
-        Some((done, None))
+        (done, None)
     }
 }

@@ -8,8 +8,8 @@ use std::hint::cold_path;
 use arrayvec::ArrayVec;
 use engine::Engine;
 use protocol::{
-    Bounds, DecodeError, Decoded, FastRequest, Operation, ProtocolError, Request, decode,
-    decode_fast,
+    Bounds, Command, DecodeError, Decoded, FastRequest, Form, Operation, ProtocolError, Request,
+    decode, decode_fast,
 };
 
 use super::cluster_batch::answer_served;
@@ -282,11 +282,23 @@ pub(super) fn answer_with(
     match decoded {
         AnyRequest::Fast(fast) => ctx.exec.answer_fast(engine, fast, key, out),
         AnyRequest::General(Request::Command { command, form }) => {
-            let is_put_off = ctx.large_left == 0
-                && matches!(command.operation, Operation::Get(_))
-                && is_large(engine.value_len(key.hash, command.key.as_bytes()));
-            !is_put_off && ctx.exec.command_at(engine, command, form, key.hash, out)
+            answer_command(ctx, engine, (command, form), key.hash, out)
         }
         AnyRequest::General(_) => false,
     }
+}
+
+/// [`answer_with`] for a general command, apart from it because fast requests need no stack for it.
+#[inline(never)]
+fn answer_command(
+    ctx: &mut SessionContext<'_>,
+    engine: &mut Engine,
+    (command, form): (&Command<'_>, &Form<'_>),
+    hash: u64,
+    out: &mut Vec<u8>,
+) -> bool {
+    let is_put_off = ctx.large_left == 0
+        && matches!(command.operation, Operation::Get(_))
+        && is_large(engine.value_len(hash, command.key.as_bytes()));
+    !is_put_off && ctx.exec.command_at(engine, command, form, hash, out)
 }

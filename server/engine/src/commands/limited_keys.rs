@@ -99,7 +99,8 @@ impl Engine {
 
 /// A greater cost is refused by any limit anyway, and the bound keeps every number readable for
 /// clients.
-fn units(delta: u64) -> u64 {
+#[must_use]
+pub fn units(delta: u64) -> u64 {
     delta.min(COUNT_MAX)
 }
 
@@ -120,16 +121,20 @@ pub fn taking(arithmetic: &Arithmetic) -> TakeParams {
 pub fn counted(limited: TakeResult, units: u64) -> Outcome<'static> {
     match limited {
         TakeResult::Decided(facts) if facts.refuses() && units > 0 => {
-            // The number is above the limit, whatever the debt or usage: a plain client recognises
-            // a refusal by that.
-            let above = facts.decision.limit.saturating_add(1);
-            let Decision { used, counted, .. } = facts.decision;
-            let attempted = if counted { used } else { used.saturating_add(units) };
-            Outcome::Refused(view(&facts, attempted.max(above).min(COUNT_MAX)))
+            Outcome::Refused(view(&facts, refused_count(&facts, units)))
         }
         TakeResult::Decided(facts) => Outcome::Number(view(&facts, usage(&facts))),
         other => undecided(other),
     }
+}
+
+/// The number in the reply to a refused `incr` by `units`. It is above the limit, whatever the debt
+/// or usage: a plain client recognises a refusal by that.
+#[must_use]
+pub fn refused_count(facts: &TakeInfo, units: u64) -> u64 {
+    let Decision { used, limit, counted, .. } = facts.decision;
+    let attempted = if counted { used } else { used.saturating_add(units) };
+    attempted.max(limit.saturating_add(1)).min(COUNT_MAX)
 }
 
 /// The take of an `add`: its whole value, if there is no state; `None` if the value is not a
@@ -157,7 +162,8 @@ pub fn added(limited: TakeResult) -> Outcome<'static> {
 }
 
 /// The usage that a plain client sees: 0 up to the limit.
-fn usage(facts: &TakeInfo) -> u64 {
+#[must_use]
+pub fn usage(facts: &TakeInfo) -> u64 {
     facts.decision.used.min(facts.decision.limit)
 }
 

@@ -22,10 +22,10 @@ pub(crate) struct ChargeResult {
 impl ChargeResult {
     /// Creates the result if all keys allow, with the numbers of the key with the least remaining.
     pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
-        let first = facts[0];
-        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| facts.decision);
+        let first = &facts[0];
+        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| &facts.decision);
         let tightest =
-            decisions().min_by_key(|decision| decision.remaining).unwrap_or(first.decision);
+            decisions().min_by_key(|decision| decision.remaining).unwrap_or(&first.decision);
         let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
         let verdict = match () {
             () if granted < cost => Verdict::Part,
@@ -36,11 +36,11 @@ impl ChargeResult {
         let retry = longest.filter(|retry| *retry < u64::MAX);
         let lease = facts.iter().find_map(|facts| facts.decision.lease);
         let shadow = facts.iter().any(|facts| facts.shadow);
-        let of = |decision: Decision| {
-            let decision = Decision { verdict, granted, retry, lease, ..decision };
-            TakeResult::Decided(TakeInfo { decision, shadow, ..first })
+        let of = |decision: &Decision| {
+            let decision = Decision { verdict, granted, retry, lease, ..*decision };
+            TakeResult::Decided(TakeInfo { decision, shadow, ..*first })
         };
-        Self { all: of(tightest), first: of(first.decision), at: 0, refused: None }
+        Self { all: of(tightest), first: of(&first.decision), at: 0, refused: None }
     }
 
     /// Creates the result if key `index` refuses, which is charged for key `member` of the request.

@@ -21,11 +21,12 @@ use crate::store::{Full, ItemChange, Located};
 use crate::time::{Deadline, Nanos, Now};
 
 impl Engine {
-    /// Like [`Engine::take`] of `cost` units, without any other option: the common case. Passes the
-    /// result to `report` by reference; returns false if nothing was decided. `state` is scratch
-    /// memory of the caller, because scratch memory of the shard would move from processor to
-    /// processor.
-    pub fn take_units(
+    /// Like [`Engine::take`] of `cost` units, without any other option: the common case. `WAITS`: a
+    /// queue may ask the caller to wait, for as long as its policy says; else it admits at once or
+    /// not at all. Passes the result to `report` by reference; returns false if nothing was
+    /// decided. `state` is scratch memory of the caller, because scratch memory of the shard would
+    /// move from processor to processor.
+    pub fn take_units<const WAITS: bool>(
         &mut self,
         now: Now,
         (hash, key): (u64, &[u8]),
@@ -34,24 +35,25 @@ impl Engine {
         state: &mut Vec<u8>,
         mut report: impl FnMut(&TakeInfo),
     ) -> bool {
-        let take = TakeParams { cost, ..TakeParams::default() };
+        let wait = if WAITS { None } else { Some(0) };
+        let take = TakeParams { cost, wait, ..TakeParams::default() };
         let limited_key = LimitedKey { now, hash, key, policy_ref: Some(policy_ref) };
         if let Some(taken) = self.take_in_place(limited_key, take, state, &mut report) {
             return taken.is_ok();
         }
-        self.take_units_general(limited_key, cost, &mut report)
+        self.take_units_general(limited_key, (cost, wait), &mut report)
     }
 
     #[cold]
     fn take_units_general(
         &mut self,
         limited_key: LimitedKey<'_>,
-        cost: u64,
+        (cost, wait): (u64, Option<u64>),
         report: &mut dyn FnMut(&TakeInfo),
     ) -> bool {
         let LimitedKey { now, hash, key, policy_ref } = limited_key;
         let at = self.at(now, hash, key);
-        let take = TakeParams { cost, ..TakeParams::default() };
+        let take = TakeParams { cost, wait, ..TakeParams::default() };
         let TakeResult::Decided(facts) = self.take_general(at, policy_ref, &take) else {
             return false;
         };
@@ -368,7 +370,7 @@ mod tests {
                         let mut result = None;
                         let at = (hash, key.as_bytes());
                         let report = |facts: &TakeInfo| result = Some(TakeResult::Decided(*facts));
-                        fast.take_units(now, at, policy_ref, cost, &mut state, report);
+                        fast.take_units::<true>(now, at, policy_ref, cost, &mut state, report);
                         result.expect("there is room")
                     }
                     policy_ref => fast.take(now, hash, key.as_bytes(), policy_ref, &take),
