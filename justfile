@@ -104,6 +104,19 @@ bench-peers *FLAGS:
 bench-cluster *FLAGS:
     benches/cluster.sh --connections 50 --pipelines 1,16,64 --rounds 3 --seconds 1 --keys 1000000 --out target/bench-cluster.md {{FLAGS}}
 
+# What watching costs: the workers' CPU, and p99 at 70 % of the load, of a server that is scraped and whose page and
+# tail are open, beside two servers without an admin listener; the tables land in target/watched-*.md
+bench-watched ROUNDS="15":
+    cargo build --release -p tollgate -p load
+    for limits in '' '--limits {limits:1}'; do \
+        server="target/release/tollgate -t 1 -m 1024 -c 20000 -p {port} $limits"; \
+        cells=$([ -z "$limits" ] && echo incr,get,set,take-bucket || echo incr-bound,take-bound,take-refused); \
+        set -- --pin --workers-cpu --server "alone=$server --http off" --server "equal=$server --http off" \
+            --server "watched=$server --http 127.0.0.1:{admin}" --reference alone --cells "$cells" --connections 50; \
+        target/release/load "$@" --pipelines 1,16,64 --seconds 0.4 --rounds {{ROUNDS}} --out "target/watched-${limits:+limited-}cpu.md"; \
+        target/release/load "$@" --pipelines 1 --rate 70% --seconds 1 --rounds {{ROUNDS}} --out "target/watched-${limits:+limited-}p99.md"; \
+    done
+
 # 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
 bench-scale:
     cargo build --release -p tollgate -p load

@@ -10,7 +10,7 @@ use std::fmt;
 use std::thread;
 use std::time::Duration;
 
-use crate::cpu::{CpuReading, CpuUse, own_cpu_ns};
+use crate::cpu::{CpuUse, own_cpu_ns};
 use crate::dialect::Request;
 use crate::disturbance::{Sifted, Undisturbed};
 use crate::error::LoadError;
@@ -165,11 +165,11 @@ pub fn measure(
     books.next_version();
     let (warm, _) = crew.run(cell.load, Stop::After(pace.warm_up), books)?;
     thread::sleep(SETTLE);
-    let (server_before, own_before) = (CpuReading::take(server.pid())?, own_cpu_ns()?);
+    let (server_before, own_before) = (server.cpu()?, own_cpu_ns()?);
     let (mut tally, elapsed) = crew.run(cell.load, Stop::After(pace.measure), books)?;
     let own_after = own_cpu_ns()?;
     thread::sleep(SETTLE);
-    let server_after = CpuReading::take(server.pid())?;
+    let server_after = server.cpu()?;
     drop(crew);
 
     let replies = tally.replies;

@@ -109,7 +109,8 @@ impl<'a> Schedule<'a> {
         let kinds = options.kinds()?;
         let mut entrants = Vec::new();
         for recipe in &options.servers {
-            let server = match Server::start(recipe, memory_mb(options.keys()), cores) {
+            let memory = memory_mb(options.keys());
+            let server = match Server::start(recipe, memory, cores, options.workers_cpu) {
                 Err(error) if options.peers.is_some() => {
                     report.notes.push(format!("absent, for it did not start: {error}"));
                     continue;
@@ -277,6 +278,10 @@ impl<'a> Schedule<'a> {
                     "{name}: {keys} keys of each kind ({spaces:?}) read back at the end, {verdict}; {counted}"
                 )
             });
+            if let Some(bytes) = server.watched_bytes() {
+                let note = format!("{name}: watchers read {} bytes", thousands(bytes));
+                self.report.notes.push(note);
+            }
             self.report.add_wrong(&server.name, tally.wrong, tally.samples);
         }
         Ok(())

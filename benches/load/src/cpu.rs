@@ -44,26 +44,33 @@ pub struct CpuReading {
 }
 
 impl CpuReading {
-    /// Reads the process `pid`.
+    /// Reads the threads of the process `pid` whose names begin with `names`: all if it is empty.
     ///
     /// # Errors
     ///
     /// If there is no such process, or the kernel keeps no `schedstat`.
-    pub fn take(pid: u32) -> io::Result<Self> {
+    pub fn take(pid: u32, names: &str) -> io::Result<Self> {
         let mut threads = BTreeMap::new();
         for entry in fs::read_dir(format!("/proc/{pid}/task"))? {
             let entry = entry?;
             let thread = entry.file_name().to_str().and_then(|name| name.parse().ok());
-            let text = match fs::read_to_string(entry.path().join("schedstat")) {
-                Ok(text) => text,
+            let read = |file| match fs::read_to_string(entry.path().join(file)) {
+                Ok(text) => Ok(Some(text)),
                 // A thread may end between the listing and the opening, or the reading.
-                Err(e) if is_gone(&e) && !threads.is_empty() => continue,
-                Err(e) => return Err(e),
+                Err(e) if is_gone(&e) => Ok(None),
+                Err(e) => Err(e),
             };
+            if !names.is_empty() && !read("comm")?.is_some_and(|name| name.starts_with(names)) {
+                continue;
+            }
+            let Some(text) = read("schedstat")? else { continue };
             let (Some(thread), Some(used)) = (thread, parse(&text)) else {
                 return Err(io::Error::other(format!("schedstat says {text:?}")));
             };
             threads.insert(thread, used);
+        }
+        if threads.is_empty() {
+            return Err(io::Error::other(format!("process {pid} has no thread {names}*")));
         }
         Ok(Self { threads })
     }
@@ -172,9 +179,9 @@ mod tests {
     #[test]
     fn our_own_work_is_seen() {
         let (clock, reading) =
-            (own_cpu_ns().unwrap(), CpuReading::take(std::process::id()).unwrap());
+            (own_cpu_ns().unwrap(), CpuReading::take(std::process::id(), "").unwrap());
         while own_cpu_ns().unwrap() < clock + 30_000_000 {}
-        let used = CpuReading::take(std::process::id()).unwrap().since(&reading);
+        let used = CpuReading::take(std::process::id(), "").unwrap().since(&reading);
         assert!(used.ran_ns > 10_000_000, "{used:?}");
     }
 }

@@ -50,6 +50,7 @@ pub mod resp;
 pub mod server;
 pub mod spread;
 pub mod take;
+pub mod watch;
 pub mod wire;
 pub mod worker;
 pub mod zipf;

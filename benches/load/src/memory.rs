@@ -51,7 +51,7 @@ pub fn run(
     report: &mut Report,
 ) -> Result<(), LoadError> {
     for recipe in &options.servers {
-        let server = Server::start(recipe, MEMORY_MB, cores)?;
+        let server = Server::start(recipe, MEMORY_MB, cores, false)?;
         report.server(&server);
         let mut books = Books::new(options.keys(), 1, &[COUNTER]);
         let mut tally = Tally::default();
@@ -123,7 +123,7 @@ fn bucket_bytes(
     if !recipe.dialect.speaks(take) {
         return Ok(None);
     }
-    let server = Server::start(recipe, MEMORY_MB, cores)?;
+    let server = Server::start(recipe, MEMORY_MB, cores, false)?;
     let mut books = Books::new(options.keys(), 1, &[Space::Bucket]);
     let (empty, _) = server.resident_bytes()?;
     tally.add(for_all_keys(&server, &mut books, take, "take", progress)?);

@@ -37,8 +37,9 @@ fn with_limits(name: &str, count: u32) -> String {
 pub struct Options {
     /// A server as NAME=COMMAND, once for each, or NAME=DIALECT:COMMAND, with the dialect
     /// memcached, redis, redis-cell, throttlecrab or, if none is named, tollgate; {port} in it is
-    /// replaced by a free port, {memory} by 1024 (4096 with --memory) and {limits:N} by the path of
-    /// a generated limits file of N limits. Default: memcached and tollgate; tollgate alone for
+    /// replaced by a free port, {memory} by 1024 (4096 with --memory), {limits:N} by the path of a
+    /// generated limits file of N limits, and {admin} by the port of the admin listener, where the
+    /// run then scrapes the metrics every second and reads an overview page and a tail. Default: memcached and tollgate; tollgate alone for
     /// cells of verbs that memcached does not have
     #[arg(long = "server", value_name = "NAME=COMMAND")]
     pub servers: Vec<Recipe>,
@@ -56,6 +57,9 @@ pub struct Options {
     /// of that many limits; the last of them matches the keys of incr-bound and take-bound
     #[arg(long, value_delimiter = ',', value_name = "LIST", conflicts_with = "servers")]
     pub limits_count: Vec<u32>,
+    /// Count the CPU of the servers' workers alone, not that of their other threads
+    #[arg(long, conflicts_with_all = ["memory", "cluster", "peers"])]
+    pub workers_cpu: bool,
     /// Let all kinds take turns within a round, and show the cost of each beside this kind on the
     /// same server
     #[arg(long, value_name = "KIND", conflicts_with = "rate")]

@@ -14,18 +14,24 @@ use std::{fs, thread};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::cpu::Cores;
+use crate::cpu::{Cores, CpuReading};
 use crate::dialect::Dialect;
 use crate::error::LoadError;
 use crate::limits_file::{LIMITS_MAX, LimitsFile};
 use crate::redis::SCRIPTS;
 use crate::resp;
+use crate::watch::Watch;
 
 /// The time limit for a server to reply after its start, and to end after a signal.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The beginning of the placeholder for the path of a limits file.
 const LIMITS: &str = "{limits:";
+
+/// The placeholder for the port of the admin listener.
+const ADMIN: &str = "{admin}";
+/// The beginning of the names of Tollgate's worker threads.
+const WORKERS: &str = "worker-";
 
 /// The command of a server, as given with `--server NAME=COMMAND` or `--server
 /// NAME=DIALECT:COMMAND`.
@@ -36,7 +42,8 @@ pub struct Recipe {
     /// The server's dialect.
     pub dialect: Dialect,
     /// Words separated by blanks, without quoting. `{port}` stands for the port to listen on,
-    /// `{memory}` for the megabytes it may use, `{limits:N}` for a limits file of `N` limits.
+    /// `{memory}` for the megabytes it may use, `{limits:N}` for a limits file of `N` limits,
+    /// `{admin}` for the port of an admin listener that is watched during the run.
     pub command: String,
 }
 
@@ -98,10 +105,14 @@ pub struct Server {
     child: Child,
     /// Kept while the server may read the file again.
     _limits: Option<LimitsFile>,
+    watch: Option<Watch>,
+    /// The beginning of the names of the threads whose CPU counts.
+    threads: &'static str,
 }
 
 impl Server {
-    /// Starts the server with `memory_mb` megabytes and waits until it replies.
+    /// Starts the server with `memory_mb` megabytes and waits until it replies. If `workers_alone`
+    /// is set, [`Self::cpu`] is that of its workers.
     ///
     /// # Errors
     ///
@@ -110,8 +121,9 @@ impl Server {
         recipe: &Recipe,
         memory_mb: u32,
         cores: Option<&Cores>,
+        workers_alone: bool,
     ) -> Result<Self, LoadError> {
-        let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
+        let (port, admin) = (free_address()?.port(), free_address()?);
         let limits = recipe.limits();
         let file = limits.map(|(count, _)| LimitsFile::write(count)).transpose()?;
         let path = file.as_ref().map(|file| file.path().display().to_string());
@@ -119,6 +131,7 @@ impl Server {
             .command
             .replace(limits.map_or(LIMITS, |(_, word)| word), path.as_deref().unwrap_or(LIMITS))
             .replace("{port}", &port.to_string())
+            .replace(ADMIN, &admin.port().to_string())
             .replace("{memory}", &memory_mb.to_string());
         let failed = |what: String| LoadError::Server { server: recipe.name.clone(), what };
         let mut words = command.split_whitespace();
@@ -137,6 +150,8 @@ impl Server {
             child: spawned.map_err(|e| failed(format!("{command}: {e}")))?,
             command,
             _limits: file,
+            watch: None,
+            threads: if workers_alone { WORKERS } else { "" },
         };
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -149,6 +164,11 @@ impl Server {
                 return Err(failed(format!("{}: ended with {status}", server.command)));
             }
             if !server.version.is_empty() {
+                if recipe.command.contains(ADMIN) {
+                    let watch =
+                        Watch::begin(admin).map_err(|e| failed(format!("watching: {e}")))?;
+                    server.watch = Some(watch);
+                }
                 return Ok(server);
             }
         }
@@ -191,6 +211,21 @@ impl Server {
         self.child.id()
     }
 
+    /// The CPU time that counts: that of all threads, or of the workers alone.
+    ///
+    /// # Errors
+    ///
+    /// If the process is gone, or has no such thread.
+    pub fn cpu(&self) -> io::Result<CpuReading> {
+        CpuReading::take(self.pid(), self.threads)
+    }
+
+    /// Bytes that the watchers read; `None` if nobody watches.
+    #[must_use]
+    pub fn watched_bytes(&self) -> Option<u64> {
+        self.watch.as_ref().map(Watch::bytes)
+    }
+
     /// Resident memory in bytes: now, and at its peak.
     ///
     /// # Errors
@@ -209,6 +244,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
+        // Before the signal: a server waits for open streams.
+        self.watch = None;
         // A process that cannot be ended is left running: nothing else is possible.
         let Ok(pid) = i32::try_from(self.pid()) else { return };
         if matches!(self.child.try_wait(), Ok(Some(_))) {
@@ -225,6 +262,11 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A loopback address that was free a moment ago.
+fn free_address() -> io::Result<SocketAddr> {
+    TcpListener::bind(("127.0.0.1", 0))?.local_addr()
 }
 
 /// The first line of the reply to `request`.

@@ -163,7 +163,7 @@ impl Nodes {
     }
 
     pub(super) fn readings(&self) -> io::Result<Vec<CpuReading>> {
-        self.children.iter().map(|child| CpuReading::take(child.id())).collect()
+        self.children.iter().map(|child| CpuReading::take(child.id(), "")).collect()
     }
 
     /// The process id of a node.
