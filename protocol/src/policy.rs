@@ -9,9 +9,11 @@ mod print;
 #[cfg(test)]
 mod tests;
 mod token;
+mod zone;
 
 pub use parse::PolicyError;
 pub(crate) use parse::duration_nanos;
+pub use zone::{NamedZone, OffsetChange, Zone};
 
 /// Largest count, cost, capacity or usage: 2^53 − 1, the largest integer that every client language
 /// represents exactly.
@@ -157,8 +159,8 @@ pub enum Window {
     Calendar {
         /// The length of the window, which also determines its start.
         unit: CalendarUnit,
-        /// Seconds east of Greenwich.
-        offset: i32,
+        /// The zone whose clock and calendar it follows.
+        zone: Zone,
         /// The shift of each key's own window.
         phase: Phase,
     },
@@ -167,7 +169,8 @@ pub enum Window {
 /// The length of a calendar window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CalendarUnit {
-    /// Nanoseconds, counted from the Unix epoch (weeks from the Monday before it).
+    /// Nanoseconds of the zone's clock, counted from the Unix epoch (weeks from the Monday before
+    /// it).
     Nanos(u64),
     /// Months, counted from January 1970.
     Months(u32),

@@ -9,7 +9,7 @@ use super::token::{
 };
 use super::{
     Algorithm, COUNT_MAX, CalendarUnit, HOLD_NANOS, LOG_ENTRIES_MAX, Oldest, Phase, Policy, Rate,
-    Warm, Window,
+    Warm, Window, Zone,
 };
 use crate::bounds::POLICY_BYTES_MAX;
 
@@ -159,7 +159,7 @@ impl Token<'_> {
         while let Some(name) = self.option()? {
             match name {
                 b"align" => self.once(&mut calendar, Self::align)?,
-                b"tz" => self.once(&mut tz, Self::offset)?,
+                b"tz" => self.once(&mut tz, Self::zone)?,
                 b"phase" => self.once(&mut phase, Self::phase)?,
                 _ => self.common(name, "expected align=, tz=, phase=, over or shadow")?,
             }
@@ -189,8 +189,8 @@ impl Token<'_> {
         {
             return fail(at, "a phase is shorter than the window");
         }
-        let (offset, phase) = (value_or(tz, 0), value_or(phase, Phase::Nanos(0)));
-        Ok(Algorithm::Fixed { count, window: Window::Calendar { unit, offset, phase } })
+        let (zone, phase) = (value_or(tz, Zone::Offset(0)), value_or(phase, Phase::Nanos(0)));
+        Ok(Algorithm::Fixed { count, window: Window::Calendar { unit, zone, phase } })
     }
 
     fn sliding(&mut self) -> Result<Algorithm, PolicyError> {

@@ -8,6 +8,7 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{
     Algorithm, CalendarUnit, HOLD_NANOS, Oldest, Phase, Policy, Rate, WARM_FACTOR, Warm, Window,
+    Zone,
 };
 
 /// Prints the canonical spelling, which [`Policy::parse`] reads back. The grammar has no unit below
@@ -73,9 +74,9 @@ impl Display for Rate {
 /// Prints the part behind the count and the slash, options included.
 impl Display for Window {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (unit, offset, phase) = match *self {
+        let (unit, zone, phase) = match *self {
             Self::First(nanos) => return write!(f, "{:#}", Duration(nanos)),
-            Self::Calendar { unit, offset, phase } => (unit, offset, phase),
+            Self::Calendar { unit, zone, phase } => (unit, zone, phase),
         };
         match unit {
             CalendarUnit::Nanos(nanos) => write!(f, "{:#}", Duration(nanos))?,
@@ -85,10 +86,8 @@ impl Display for Window {
             CalendarUnit::Years(years) => write!(f, "{years}y")?,
         }
         f.write_str(",align=calendar")?;
-        if offset != 0 {
-            let sign = if offset < 0 { '-' } else { '+' };
-            let minutes = offset.unsigned_abs() / 60;
-            write!(f, ",tz={sign}{:02}:{:02}", minutes / 60, minutes % 60)?;
+        if zone != Zone::Offset(0) {
+            write!(f, ",tz={zone}")?;
         }
         match phase {
             Phase::Nanos(0) => Ok(()),

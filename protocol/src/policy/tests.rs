@@ -101,10 +101,15 @@ fn every_option_is_read() {
 
 #[test]
 fn windows_follow_the_calendar_when_asked() {
-    let calendar = |unit, offset, phase| Algorithm::Fixed {
+    let zoned = |unit, zone, phase| Algorithm::Fixed {
         count: 5,
-        window: Window::Calendar { unit, offset, phase },
+        window: Window::Calendar { unit, zone, phase },
     };
+    let calendar = |unit, offset, phase| zoned(unit, Zone::Offset(offset), phase);
+    let berlin = Zone::Named(NamedZone::find("Europe/Berlin").unwrap());
+    let month = zoned(CalendarUnit::Months(1), berlin, Phase::Nanos(14 * DAY));
+    let canonical = "fixed:5/mo,align=calendar,tz=Europe/Berlin,phase=2w";
+    reads("fixed:5/mo,phase=14d,tz=europe/berlin,align=calendar", month, canonical);
     let none = Phase::Nanos(0);
     let first = Algorithm::Fixed { count: 5, window: Window::First(DAY) };
     reads("fixed:5/d,align=first", first, "fixed:5/d");
@@ -313,9 +318,13 @@ fn parameters_keep_their_bounds() {
     let phase = "a phase is shorter than the window";
     refuses("fixed:1/d,align=calendar,phase=24h", "                         ^", phase);
     refuses("fixed:1/mo,align=calendar,phase=28d", "                          ^", phase);
-    let offset = "expected an offset such as +09:00";
-    for tz in ["", "Z", "09:00", "+9:00", "+09:60", "+0900", "+09:0"] {
+    let offset = "expected an offset such as +09:00 or a zone such as Europe/Berlin";
+    for tz in ["", "09:00", "+9:00", "+09:60", "+0900", "+09:0", "/UTC", "_"] {
         refuses(&format!("fixed:1/d,align=calendar,tz={tz}"), &format!("{:28}^", ""), offset);
+    }
+    for tz in ["Z", "Berlin", "Europe/", "Europe/Berlin/", "UTC+1", &"x".repeat(99), "Asia/é"] {
+        let none = "there is no such time zone";
+        refuses(&format!("fixed:1/d,align=calendar,tz={tz}"), &format!("{:28}^", ""), none);
     }
     let far = "an offset is -14:00 to +14:00";
     refuses("fixed:1/d,align=calendar,tz=-14:01", "                            ^", far);
@@ -379,6 +388,16 @@ fn buckets() -> impl Strategy<Value = Algorithm> {
     )
 }
 
+fn zones() -> impl Strategy<Value = Zone> {
+    const NAMES: [&str; 4] =
+        ["UTC", "Europe/Berlin", "America/Argentina/ComodRivadavia", "Etc/GMT+12"];
+    prop_oneof![
+        (-840..=840_i32).prop_map(|minutes| Zone::Offset(minutes * 60)),
+        prop::sample::select(&NAMES[..])
+            .prop_map(|name| Zone::Named(NamedZone::find(name).expect("it is in the database"))),
+    ]
+}
+
 fn windows() -> impl Strategy<Value = Window> {
     let calendar = prop_oneof![
         nanos().prop_map(|nanos| (CalendarUnit::Nanos(nanos), nanos)),
@@ -387,10 +406,10 @@ fn windows() -> impl Strategy<Value = Window> {
     ];
     prop_oneof![
         nanos().prop_map(Window::First),
-        (calendar, -840..=840_i32, prop::option::of(any::<u64>())).prop_map(
-            |((unit, length), minutes, phase)| Window::Calendar {
+        (calendar, zones(), prop::option::of(any::<u64>())).prop_map(
+            |((unit, length), zone, phase)| Window::Calendar {
                 unit,
-                offset: minutes * 60,
+                zone,
                 phase: phase.map_or(Phase::Auto, |phase| {
                     let micros = length.min(PERIOD_NANOS_MAX) / MICRO;
                     Phase::Nanos(phase % micros * MICRO)

@@ -4,7 +4,9 @@
 //! (`parse`).
 
 use super::parse::PolicyError;
-use super::{COUNT_MAX, PERIOD_NANOS_MAX, Phase, Rate, SLICES_MAX, WARM_FACTOR, Warm};
+use super::{
+    COUNT_MAX, NamedZone, PERIOD_NANOS_MAX, Phase, Rate, SLICES_MAX, WARM_FACTOR, Warm, Zone,
+};
 
 const MICROSECOND: u64 = 1_000;
 const MILLISECOND: u64 = 1_000 * MICROSECOND;
@@ -28,6 +30,7 @@ const OFFSET_SECONDS_MAX: i32 = 14 * 3600;
 
 const EXPECTED_COUNT: &str = "expected a count such as 100, 10k or 50Ki";
 const EXPECTED_DURATION: &str = "expected a duration such as 250ms, 60s, 1h or d";
+const EXPECTED_ZONE: &str = "expected an offset such as +09:00 or a zone such as Europe/Berlin";
 pub(super) const TOO_SHORT: &str = "a duration here is at least 1us";
 pub(super) const CALENDAR_ONLY: &str = "mo and y are for fixed: with align=calendar";
 
@@ -263,16 +266,30 @@ impl<'a> Token<'a> {
         }
     }
 
+    /// Reads an offset such as `+09:00`, or the name of a zone.
+    pub(super) fn zone(&mut self) -> Result<Zone, PolicyError> {
+        let start = self.at;
+        let rest = self.text.get(start..).unwrap_or_default();
+        if !rest.first().is_some_and(u8::is_ascii_alphabetic) {
+            return self.offset().map(Zone::Offset);
+        }
+        let len = rest.iter().position(|byte| *byte == b',').unwrap_or(rest.len());
+        let zone = str::from_utf8(&rest[..len]).ok().and_then(NamedZone::find);
+        let Some(zone) = zone else { return fail(start, "there is no such time zone") };
+        self.at += len;
+        Ok(Zone::Named(zone))
+    }
+
     /// Reads an offset such as `+09:00`; returns seconds.
-    pub(super) fn offset(&mut self) -> Result<i32, PolicyError> {
+    fn offset(&mut self) -> Result<i32, PolicyError> {
         let start = self.at;
         let Some([sign @ (b'+' | b'-'), digits @ ..]) = self.text.get(start..start + 6) else {
-            return fail(start, "expected an offset such as +09:00");
+            return fail(start, EXPECTED_ZONE);
         };
         let &[h1 @ b'0'..=b'9', h2 @ b'0'..=b'9', b':', m1 @ b'0'..=b'5', m2 @ b'0'..=b'9'] =
             digits
         else {
-            return fail(start, "expected an offset such as +09:00");
+            return fail(start, EXPECTED_ZONE);
         };
         self.at += 6;
         let two = |tens: u8, ones: u8| i32::from(tens - b'0') * 10 + i32::from(ones - b'0');

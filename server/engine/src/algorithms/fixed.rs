@@ -247,3 +247,5 @@ fn write(state: &mut Vec<u8>, span: WindowSpan, used: u64) {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod zone_tests;

@@ -4,7 +4,8 @@ pub(super) mod twin;
 
 use proptest::prelude::*;
 use protocol::{
-    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, Rate, Warm, Window,
+    Algorithm, COUNT_MAX, CalendarUnit, Oldest, PERIOD_NANOS_MAX, Phase, Policy, Rate, Warm,
+    Window, Zone,
 };
 
 use super::count::tests::{SECOND, at, peek, take as asking};
@@ -120,12 +121,12 @@ fn any_algorithm() -> impl Strategy<Value = Algorithm> {
         (1..=10_u32).prop_map(CalendarUnit::Years),
     ];
     let phase = prop_oneof![any::<u64>().prop_map(Phase::Nanos), Just(Phase::Auto)];
-    let window =
-        prop_oneof![
-            (1..=PERIOD_NANOS_MAX).prop_map(Window::First),
-            (unit, -50_400..=50_400_i32, phase)
-                .prop_map(|(unit, offset, phase)| Window::Calendar { unit, offset, phase }),
-        ];
+    let window = prop_oneof![
+        (1..=PERIOD_NANOS_MAX).prop_map(Window::First),
+        (unit, -50_400..=50_400_i32, phase).prop_map(|(unit, offset, phase)| {
+            Window::Calendar { unit, zone: Zone::Offset(offset), phase }
+        }),
+    ];
     let oldest = prop::sample::select(vec![Oldest::Weighted, Oldest::Whole, Oldest::Dropped]);
     prop_oneof![
         4 => bucket,

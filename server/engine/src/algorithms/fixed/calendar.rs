@@ -1,10 +1,14 @@
 //! Calendar windows: the end of the window around an instant.
 //!
-//! Here: whole multiples of nanoseconds, months and years, seen from an offset and shifted by a
-//! phase. Not here: the counts of windows (`fixed`). Source of the conversion of days: the
-//! proleptic Gregorian calendar, in eras of 400 years that begin on March 1st.
+//! Here: whole multiples of nanoseconds, months and years, seen from a zone and shifted by a phase.
+//! Not here: the counts of windows (`fixed`), the zones (`protocol`). Source of the conversion of
+//! days: the proleptic Gregorian calendar, in eras of 400 years that begin on March 1st.
+//!
+//! A window begins when the zone's clock first shows its beginning or a later time. A day in which
+//! the clock goes back has 25 hours then, and one in which it leaps ahead 23. A clock that goes
+//! back into a window that was over does not open it again.
 
-use protocol::{CalendarUnit, Phase, Window};
+use protocol::{CalendarUnit, NamedZone, Phase, Window, Zone};
 
 const NANOS_PER_MS: i128 = 1_000_000;
 const NANOS_PER_SECOND: i128 = 1_000_000_000;
@@ -24,16 +28,21 @@ const LAYOUT_BITS: u32 = 16;
 /// The end of the window around `unix_ms`, in milliseconds since 1970, rounded up: the first clock
 /// reading that is not inside. `None` if it depends on a hash that is not given.
 pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option<u64> {
-    let Window::Calendar { unit, offset, phase } = *window else {
+    let Window::Calendar { unit, zone, phase } = *window else {
         return Some(unix_ms);
     };
     let phase = match phase {
         Phase::Nanos(nanos) => i128::from(nanos),
         Phase::Auto => i128::from(hash? >> LAYOUT_BITS << LAYOUT_BITS) % shortest(unit),
     };
-    let shift = i128::from(offset) * NANOS_PER_SECOND - phase;
-    let local = i128::from(unix_ms) * NANOS_PER_MS + shift;
-    let end = local_end(unit, local) - shift;
+    let unix = i128::from(unix_ms) * NANOS_PER_MS;
+    let end = match zone {
+        Zone::Offset(offset) => {
+            let shift = i128::from(offset) * NANOS_PER_SECOND - phase;
+            local_end(unit, unix + shift) - shift
+        }
+        Zone::Named(zone) => zoned_end(unit, zone, phase, unix),
+    };
     let end_ms = -(-end).div_euclid(NANOS_PER_MS);
     Some(u64::try_from(end_ms).unwrap_or(u64::MAX))
 }
@@ -41,8 +50,13 @@ pub(super) fn end_ms(window: &Window, unix_ms: u64, hash: Option<u64>) -> Option
 /// The length in whole milliseconds that every window reaches.
 pub(super) fn shortest_ms(window: &Window) -> u64 {
     match *window {
-        Window::Calendar { unit, .. } => {
-            u64::try_from(shortest(unit) / NANOS_PER_MS).unwrap_or(u64::MAX)
+        Window::Calendar { unit, zone, .. } => {
+            let gap = match zone {
+                Zone::Offset(_) => 0,
+                Zone::Named(zone) => i128::from(zone.gap_seconds()) * NANOS_PER_SECOND,
+            };
+            let shortest = (shortest(unit) - gap).max(0);
+            u64::try_from(shortest / NANOS_PER_MS).unwrap_or(u64::MAX)
         }
         Window::First(_) => u64::MAX,
     }
@@ -50,15 +64,19 @@ pub(super) fn shortest_ms(window: &Window) -> u64 {
 
 /// The latest end in milliseconds of any window around `unix_ms`, whatever its phase.
 pub(super) fn latest_end_ms(window: &Window, unix_ms: u64) -> u64 {
-    let Window::Calendar { unit, .. } = *window else {
+    let Window::Calendar { unit, zone, .. } = *window else {
         return unix_ms;
+    };
+    let fold = match zone {
+        Zone::Offset(_) => 0,
+        Zone::Named(zone) => i128::from(zone.fold_seconds()) * NANOS_PER_SECOND,
     };
     let longest = match unit {
         CalendarUnit::Nanos(nanos) => i128::from(nanos),
         CalendarUnit::Months(months) => i128::from(months) * 31 * NANOS_PER_DAY,
         CalendarUnit::Years(years) => i128::from(years) * 366 * NANOS_PER_DAY,
     };
-    let end_ms = i128::from(unix_ms) + longest / NANOS_PER_MS + 1;
+    let end_ms = i128::from(unix_ms) + (longest + fold) / NANOS_PER_MS + 1;
     u64::try_from(end_ms).unwrap_or(u64::MAX)
 }
 
@@ -70,6 +88,36 @@ fn shortest(unit: CalendarUnit) -> i128 {
         CalendarUnit::Years(years) => i128::from(years) * 365 * NANOS_PER_DAY,
     };
     nanos.max(1)
+}
+
+/// The end of the window around `now` in a zone, both in nanoseconds since 1970.
+fn zoned_end(unit: CalendarUnit, zone: NamedZone, phase: i128, now: i128) -> i128 {
+    let changes = zone.changes();
+    let next = changes.partition_point(|change| nanos(change.at) <= now);
+    let local = |at: i128, change: usize| at + nanos(zone.offset_before(change).into());
+    // The furthest that the clock has shown: it may have gone back since.
+    let folds = nanos(i64::from(zone.fold_seconds()));
+    let recent = changes[..next].iter().enumerate().rev();
+    let shown = recent
+        .take_while(|(_, change)| nanos(change.at) + folds > now)
+        .map(|(index, change)| local(nanos(change.at), index) - 1)
+        .fold(local(now, next), i128::max);
+    let end = local_end(unit, shown - phase) + phase;
+    for (index, change) in changes.iter().enumerate().skip(next) {
+        let at = nanos(change.at);
+        let reached = end - nanos(zone.offset_before(index).into());
+        if reached < at {
+            return reached;
+        }
+        if local(at, index + 1) >= end {
+            return at;
+        }
+    }
+    end - nanos(zone.offset_before(changes.len()).into())
+}
+
+fn nanos(seconds: i64) -> i128 {
+    i128::from(seconds) * NANOS_PER_SECOND
 }
 
 /// The end of the window around `local`, both in nanoseconds since 1970, offset and phase already

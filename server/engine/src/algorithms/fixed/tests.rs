@@ -1,7 +1,7 @@
 //! Tests of fixed windows: known results, exact waits, and a list of attempts as twin.
 
 use proptest::prelude::*;
-use protocol::{CalendarUnit, Phase};
+use protocol::{CalendarUnit, Phase, Zone};
 
 use super::*;
 use crate::Nanos;
@@ -17,12 +17,15 @@ fn first(count: u64, nanos: u64) -> Fixed {
 }
 
 fn calendar(count: u64, unit: CalendarUnit) -> Fixed {
-    Fixed { count, window: Window::Calendar { unit, offset: 0, phase: Phase::Nanos(0) } }
+    Fixed {
+        count,
+        window: Window::Calendar { unit, zone: Zone::Offset(0), phase: Phase::Nanos(0) },
+    }
 }
 
 fn placed(fixed: Fixed, offset: i32, phase: Phase) -> Fixed {
     let Window::Calendar { unit, .. } = fixed.window else { return fixed };
-    Fixed { window: Window::Calendar { unit, offset, phase }, ..fixed }
+    Fixed { window: Window::Calendar { unit, zone: Zone::Offset(offset), phase }, ..fixed }
 }
 
 /// An instant on the wall clock.

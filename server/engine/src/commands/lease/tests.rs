@@ -4,7 +4,7 @@ mod twin;
 
 use std::sync::Arc;
 
-use protocol::{CalendarUnit, Oldest, Phase, Rate, Warm, Window};
+use protocol::{CalendarUnit, Oldest, Phase, Rate, Warm, Window, Zone};
 
 use super::*;
 use crate::{EngineOptions, KeyHasher, LimitRecord, MemoryCap, Nanos, SetUsage, TakeParams};
@@ -613,7 +613,7 @@ fn a_key_that_nothing_limits_is_unlimited() {
 #[test]
 fn outstanding_units_count_under_another_policy() {
     let unit = CalendarUnit::Nanos(60 * SECOND);
-    let calendar = Window::Calendar { unit, offset: 0, phase: Phase::Auto };
+    let calendar = Window::Calendar { unit, zone: Zone::Offset(0), phase: Phase::Auto };
     let calendar = policy(Algorithm::Fixed { count: 10, window: calendar });
     let mut bench = Bench::new();
     bench.lease(&fixed(10), &LeaseParams { ttl: Some(60 * SECOND), ..ask("a", 5) });

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use protocol::{CalendarUnit, Phase};
+use protocol::{CalendarUnit, Phase, Zone};
 
 use super::*;
 
@@ -23,8 +23,11 @@ fn any_kind(count: u64) -> [Algorithm; KINDS] {
     let rate = Rate { count, period: 60 * SECOND };
     let third = Rate { count: count.div_ceil(3), ..rate };
     let window = |count| Algorithm::Fixed { count, window: Window::First(60 * SECOND) };
-    let calendar =
-        Window::Calendar { unit: CalendarUnit::Nanos(60 * SECOND), offset: 0, phase: Phase::Auto };
+    let calendar = Window::Calendar {
+        unit: CalendarUnit::Nanos(60 * SECOND),
+        zone: Zone::Offset(0),
+        phase: Phase::Auto,
+    };
     let bucket = |init, debt, warm, interval| Algorithm::Bucket {
         rate,
         capacity: count,
