@@ -113,6 +113,7 @@ impl<'a> FastRequest<'a> {
                     cas: CasCondition::None,
                     id: None,
                     hold: None,
+                    debit: false,
                 };
                 (Operation::Native(Native::Take(take)), Form::Native { quiet: false })
             }

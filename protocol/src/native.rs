@@ -55,11 +55,12 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     let cost = line.count(BAD_COST)?;
     let policy = line.policy()?;
     let (mut peek, mut part, mut cas) = (false, false, CasCondition::None);
-    let (mut wait, mut id, mut hold) = (None, None, None);
+    let (mut wait, mut id, mut hold, mut debit) = (None, None, None, false);
     while let Some((name, value)) = line.option() {
         match (name, value) {
             (b"peek", None) if !peek => peek = true,
             (b"part", None) if !part => part = true,
+            (b"debit", None) if !debit => debit = true,
             (b"cas", value) if cas == CasCondition::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"wait", Some(word)) if wait.is_none() => {
@@ -71,7 +72,11 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
             _ => return Err(line.bad(line.usage.options)),
         }
     }
-    let take = Take { cost, policy, peek, part, wait, cas, id, hold };
+    let decides = peek || part || wait.is_some() || cas != CasCondition::None || hold.is_some();
+    if debit && decides {
+        return Err(line.bad("debit does not go with peek part wait= cas hold="));
+    }
+    let take = Take { cost, policy, peek, part, wait, cas, id, hold, debit };
     Ok(command(key, Native::Take(take), quiet))
 }
 

@@ -129,14 +129,18 @@ pub enum Algorithm {
 }
 
 impl Policy {
-    /// Whether a caller's `wait=` above 0 has a meaning under this policy. It has one for a queue.
-    /// `unlimited` and `block` may replace any policy, so they accept it too, though they need no
-    /// wait.
+    /// Whether a caller's `wait=` above 0 has a meaning under this policy. It has one for a bucket,
+    /// for GCRA and for a queue. `unlimited` and `block` may replace any policy, so they accept it
+    /// too, though they need no wait.
     #[must_use]
     pub fn accepts_wait(&self) -> bool {
         matches!(
             self.algorithm,
-            Algorithm::Leaky { wait: Some(_), .. } | Algorithm::Unlimited | Algorithm::Block
+            Algorithm::Bucket { .. }
+                | Algorithm::Gcra { .. }
+                | Algorithm::Leaky { wait: Some(_), .. }
+                | Algorithm::Unlimited
+                | Algorithm::Block
         )
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct Usage {
 pub(super) const TAKE: Usage = Usage {
     arguments: "missing argument, the line is take <key> <cost> <policy>|=<limit>|-",
     options: "unknown or repeated option, there are peek part wait=<duration> cas[=<n>] id=<token> \
-              hold=<duration>",
+              hold=<duration> debit",
 };
 pub(super) const TAKE_MANY: Usage = Usage {
     arguments: "missing argument, the line is takem <cost> <key> <key> ...",

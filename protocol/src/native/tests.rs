@@ -31,7 +31,8 @@ fn native(line: &str) -> (Native<'_>, bool) {
 
 fn take(cost: u64, policy: PolicyArg<'_>) -> Take<'_> {
     let (wait, id, hold) = (None, None, None);
-    Take { cost, policy, peek: false, part: false, wait, cas: CasCondition::None, id, hold }
+    let cas = CasCondition::None;
+    Take { cost, policy, peek: false, part: false, wait, cas, id, hold, debit: false }
 }
 
 fn refused(line: &str, says: &str) {
@@ -67,6 +68,8 @@ fn take_has_a_policy_and_options() {
     assert_eq!(native(line), (Native::Take(whole), true));
     let bound = Take { cas: CasCondition::Show, ..take(0, PolicyArg::Configured) };
     assert_eq!(native("take  k 0  -  cas \n"), (Native::Take(bound), false));
+    let debit = Take { debit: true, id: Some(b"x"), ..take(9, PolicyArg::Configured) };
+    assert_eq!(native("take k 9 - debit id=x\r\n"), (Native::Take(debit), false));
     // The policy is not parsed here, and `noreply` is an option only at the end.
     let odd = take(1, PolicyArg::Inline(b"noreply"));
     assert_eq!(native("take noreply 1 noreply noreply\r\n"), (Native::Take(odd), true));

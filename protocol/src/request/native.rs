@@ -56,6 +56,8 @@ pub struct Take<'a> {
     pub id: Option<&'a [u8]>,
     /// The duration in nanoseconds, at least 1, if the take is to be a hold.
     pub hold: Option<u64>,
+    /// Whether the cost was spent already, so that it is charged in any case.
+    pub debit: bool,
 }
 
 /// The policy argument of a request.

@@ -106,9 +106,12 @@ impl LimitOp {
         }
     }
 
-    /// Returns whether the operation asks to wait, but no policy of its charges ever waits.
-    pub(crate) fn waits_in_vain(&self, charges: &ChargeSet) -> bool {
-        matches!(self.action, LimitAction::Take(take) if charges.wait_in_vain(take.wait))
+    /// Returns the refusal of an operation with an option that its charges cannot carry out.
+    pub(crate) fn refusal(&self, charges: &ChargeSet) -> Option<&'static str> {
+        match &self.action {
+            LimitAction::Take(take) => charges.refusal(take),
+            LimitAction::Change(_) => None,
+        }
     }
 
     /// Returns the reply to the result on all keys that a request charges.

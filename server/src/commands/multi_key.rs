@@ -18,7 +18,7 @@ use protocol::{Algorithm, COUNT_MAX, Policy};
 
 pub(crate) use self::result::{Adjustment, ChargeResult};
 use crate::commands::decisions::DecisionContext;
-use crate::commands::native::waits_in_vain;
+use crate::commands::native::refusal;
 use crate::counters::Counters;
 use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
@@ -152,9 +152,9 @@ impl ChargeSet {
         &self.keys[row.key.clone()]
     }
 
-    /// Returns whether a take requests to wait although none of the keys' policies ever waits.
-    pub(crate) fn wait_in_vain(&self, wait: Option<u64>) -> bool {
-        waits_in_vain(wait, self.rows.iter().map(|row| &row.policy))
+    /// Returns the refusal of a take with an option that the keys' policies cannot carry out.
+    pub(crate) fn refusal(&self, take: &TakeParams) -> Option<&'static str> {
+        refusal(take, self.rows.iter().map(|row| &row.policy))
     }
 
     /// Returns the index of the limit of the charge `row`.
@@ -328,7 +328,7 @@ impl ChargeSet {
                 }
             }
             // Only admitted holders count.
-            if row.policy.over && !take.peek && !row.holds_by_itself() {
+            if (row.policy.over || take.debit) && !take.peek && !row.holds_by_itself() {
                 let attempt = TakeParams {
                     cost: row.cost(take.cost),
                     compare_cas: None,

@@ -4,8 +4,8 @@
 //! `takem` (`take_many`).
 
 use engine::{
-    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeParams as TakeUnits,
-    TakeResult, undecided,
+    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeParams, TakeResult,
+    undecided,
 };
 use protocol::{
     Algorithm, COUNT_MAX, Command, Form, IncrX, Lease, Native, Oldest, Operation, Outcome, Policy,
@@ -25,15 +25,24 @@ use crate::shards::{KeyId, NoRoom, Shards};
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
 /// The reply where `wait=` would have no effect.
-pub(crate) const NEVER_WAITS: &str =
-    "CLIENT_ERROR take: wait= needs a policy that waits, leaky: with wait=; wait=0 goes with any";
+const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
+                                        gcra, or leaky with wait=; wait=0 goes with any";
 
-/// Returns whether a take requests to wait although none of its policies ever waits.
-pub(crate) fn waits_in_vain<'p>(
-    wait: Option<u64>,
-    mut policies: impl Iterator<Item = &'p Policy>,
-) -> bool {
-    wait.is_some_and(|wait| wait > 0) && !policies.any(Policy::accepts_wait)
+/// The reply to a debit of holders, whose units are held and not spent.
+const NO_DEBIT: &str = "CLIENT_ERROR take: debit does not go with concurrency";
+
+/// Returns the reply to a take with an option that its policies cannot carry out: a wait that none
+/// of them grants, or a debit of holders.
+pub(crate) fn refusal<'p>(
+    take: &TakeParams,
+    mut policies: impl Iterator<Item = &'p Policy> + Clone,
+) -> Option<&'static str> {
+    let waits = take.wait.is_some_and(|wait| wait > 0);
+    if waits && !policies.clone().any(Policy::accepts_wait) {
+        return Some(NEVER_WAITS);
+    }
+    let is_held = |policy: &Policy| matches!(policy.algorithm, Algorithm::Concurrency { .. });
+    (take.debit && policies.any(is_held)).then_some(NO_DEBIT)
 }
 
 /// The policy of a request.
@@ -109,25 +118,23 @@ impl<'a> ExecContext<'a> {
         };
         let mut limit = None;
         let outcome = match native {
-            Native::Take(take) => match self.resolve(take.policy, key, bound) {
-                Ok(meant) if self.waits_in_vain(&meant, take.wait) => {
-                    return write_error(NEVER_WAITS, form, out);
-                }
-                Ok(RequestPolicy::Bound(found)) if self.charges_parents(found) => {
+            Native::Take(take) => match self.resolve_take(take, key, bound) {
+                Ok(Err(error)) => return write_error(error, form, out),
+                Ok(Ok(RequestPolicy::Bound(found))) if self.charges_parents(found) => {
                     self.take_with_parents(found, hash, take).map(|(outcome, refused)| {
                         limit = refused;
                         outcome
                     })
                 }
-                Ok(RequestPolicy::Bound(found)) => {
+                Ok(Ok(RequestPolicy::Bound(found))) => {
                     limit = Some(found.limit().index());
                     Ok(self.take((own, key, hash), self.policy_of(found), limit, take))
                 }
-                Ok(RequestPolicy::Written(policy_id)) => {
+                Ok(Ok(RequestPolicy::Written(policy_id))) => {
                     let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
                     Ok(self.take((own, key, hash), policy_ref, None, take))
                 }
-                Ok(RequestPolicy::Named { policy, limit: named }) => {
+                Ok(Ok(RequestPolicy::Named { policy, limit: named })) => {
                     limit = Some(named);
                     let policy_ref = self.active_limits.policy_ref(named, policy);
                     Ok(self.take((own, key, hash), policy_ref, limit, take))
@@ -160,21 +167,36 @@ impl<'a> ExecContext<'a> {
         }
     }
 
-    /// [`waits_in_vain`] for a request's policy and those of its parents.
-    fn waits_in_vain(&mut self, meant: &RequestPolicy<'_>, wait: Option<u64>) -> bool {
-        if wait.is_none_or(|wait| wait == 0) {
-            return false;
+    /// The policy of a take, or the reply to an option that it cannot carry out.
+    fn resolve_take<'f>(
+        &mut self,
+        take: &Take<'_>,
+        key: &[u8],
+        bound: Option<&'f LimitMatch<'f>>,
+    ) -> Result<Result<RequestPolicy<'f>, &'static str>, NoPolicy>
+    where
+        'a: 'f,
+    {
+        let meant = self.resolve(take.policy, key, bound)?;
+        Ok(self.refusal(&meant, take).map_or(Ok(meant), Err))
+    }
+
+    /// [`refusal`] for a request's policy and those of its parents.
+    fn refusal(&mut self, meant: &RequestPolicy<'_>, take: &Take<'_>) -> Option<&'static str> {
+        if take.wait.is_none_or(|wait| wait == 0) && !take.debit {
+            return None;
         }
+        let (take, _) = units_of(take);
         match meant {
             RequestPolicy::Bound(found) if self.charges_parents(found) => {
                 // A failure to list the keys is reported by the charge itself.
-                self.list_charges(found).is_ok() && self.scratch.charges.wait_in_vain(wait)
+                self.list_charges(found).ok().and_then(|()| self.scratch.charges.refusal(&take))
             }
-            RequestPolicy::Bound(found) => waits_in_vain(wait, std::iter::once(found.policy())),
+            RequestPolicy::Bound(found) => refusal(&take, std::iter::once(found.policy())),
             RequestPolicy::Written(policy_id) => {
-                waits_in_vain(wait, std::iter::once(self.scratch.policy_cache.policy(*policy_id)))
+                refusal(&take, std::iter::once(self.scratch.policy_cache.policy(*policy_id)))
             }
-            RequestPolicy::Named { policy, .. } => waits_in_vain(wait, std::iter::once(*policy)),
+            RequestPolicy::Named { policy, .. } => refusal(&take, std::iter::once(*policy)),
         }
     }
 
@@ -350,7 +372,8 @@ impl<'a> ExecContext<'a> {
             over: false,
             shadow: false,
         };
-        let units = TakeUnits { cost: slide.units, peek: slide.units == 0, ..TakeUnits::default() };
+        let units =
+            TakeParams { cost: slide.units, peek: slide.units == 0, ..TakeParams::default() };
         match self.limited(hash, |engine| {
             engine.take(now, hash, key, Some(PolicyRef::from(&policy)), &units)
         }) {

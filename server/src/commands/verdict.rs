@@ -124,11 +124,13 @@ pub(crate) fn units_of(take: &Take<'_>) -> (TakeParams, bool) {
         cost: take.cost,
         part: take.part,
         peek: take.peek,
-        wait: take.wait,
+        // Nobody waits for what is spent already.
+        wait: if take.debit { Some(0) } else { take.wait },
         hold: take.hold,
         compare_cas,
         client_flags: None,
         lease: None,
+        debit: take.debit,
     };
     (units, show_cas)
 }

@@ -34,7 +34,7 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::ChargeResult;
-use crate::commands::native::{NEVER_WAITS, waits_in_vain};
+use crate::commands::native::refusal;
 use crate::commands::verdict::write_many_reply;
 use crate::limits::{LimitMatch, OnUnavailable};
 
@@ -373,8 +373,8 @@ impl Router {
             return error;
         };
         let Some(first) = charges.first() else { return error };
-        if waits_in_vain(take.wait, charges.iter().map(|charge| &charge.policy)) {
-            let reply = if error.is_empty() { String::new() } else { format!("{NEVER_WAITS}\r\n") };
+        if let Some(refusal) = refusal(&take, charges.iter().map(|charge| &charge.policy)) {
+            let reply = if error.is_empty() { String::new() } else { format!("{refusal}\r\n") };
             return Bytes::from(reply);
         }
         let now = ctx.now;

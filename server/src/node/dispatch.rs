@@ -19,7 +19,6 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
-use crate::commands::native::NEVER_WAITS;
 use crate::commands::take_many::TakeMany;
 
 /// The reply to a command whose item was too large.
@@ -129,11 +128,10 @@ impl Dispatch<'_, '_> {
             match limit_op_of(found, &command.operation, form) {
                 Ok(op) => {
                     let listed = self.ctx.list_charges(found);
-                    return match listed {
-                        Ok(()) if op.waits_in_vain(&self.ctx.scratch.charges) => {
-                            self.push_error(NEVER_WAITS, form, out);
-                        }
-                        Ok(()) => self.submit_multi_owner((raw_request, quiet), op),
+                    let refusal = listed.map(|()| op.refusal(&self.ctx.scratch.charges));
+                    return match refusal {
+                        Ok(Some(error)) => self.push_error(error, form, out),
+                        Ok(None) => self.submit_multi_owner((raw_request, quiet), op),
                         Err(error) => self.push_error(&error.to_string(), form, out),
                     };
                 }

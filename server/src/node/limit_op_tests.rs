@@ -66,6 +66,9 @@ const CONVERSATIONS: [&[&str]; 9] = [
         "take user:3 1 =all",
         "take user:3 1 bucket:2/s",
         "take user:3 1 - wait=1s",
+        "take user:5 3 - debit",
+        "take user:5 3 - debit",
+        "take user:5 1 -",
         "take user:4 1 =none",
         "refund user:1 2",
         "refund user:9 2",
@@ -213,8 +216,8 @@ impl LoneNode {
                 }
                 _ => return "no command".to_owned(),
             };
-            if op.waits_in_vain(&ctx.scratch.charges) {
-                return "waits in vain".to_owned();
+            if let Some(error) = op.refusal(&ctx.scratch.charges) {
+                return error.to_owned();
             }
             let charges = std::mem::take(&mut ctx.scratch.charges);
             let of = |_| Partition::default();

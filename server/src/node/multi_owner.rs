@@ -273,7 +273,7 @@ impl MultiOwnerRequest {
             };
             let kept = all_keep.saturating_mul(row.times);
             let units = facts.decision.granted.saturating_sub(kept);
-            if units == 0 || facts.refuses() || (row.counts_refused && refuses) {
+            if units == 0 || facts.refuses() || ((row.counts_refused || take.debit) && refuses) {
                 continue;
             }
             let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));

@@ -116,7 +116,8 @@ impl<'a> SubRequest<'a> {
             SubOp::Take(take) => {
                 out.push(TAKE);
                 put(out, take.cost);
-                out.push(u8::from(take.part) | u8::from(take.peek) << 1);
+                let flags = [take.part, take.peek, take.debit];
+                out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
                 for option in [
                     take.wait,
                     take.hold,
@@ -176,6 +177,7 @@ impl<'a> SubRequest<'a> {
                     compare_cas: reader.option()?,
                     client_flags: reader.option()?.and_then(|flags| u32::try_from(flags).ok()),
                     lease: reader.option()?,
+                    debit: flags & 4 != 0,
                 })
             }
             DEBT => SubOp::Debt(reader.number()?),
@@ -339,19 +341,22 @@ mod tests {
     fn take() -> impl Strategy<Value = TakeParams> {
         let option = || proptest::option::of(any::<u64>());
         (
-            (any::<u64>(), any::<bool>(), any::<bool>()),
+            (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>()),
             (option(), option(), option(), proptest::option::of(any::<u32>()), option()),
         )
             .prop_map(
-                |((cost, part, peek), (wait, hold, compare_cas, client_flags, lease))| TakeParams {
-                    cost,
-                    part,
-                    peek,
-                    wait,
-                    hold,
-                    compare_cas,
-                    client_flags,
-                    lease,
+                |((cost, part, peek, debit), (wait, hold, compare_cas, client_flags, lease))| {
+                    TakeParams {
+                        cost,
+                        part,
+                        peek,
+                        wait,
+                        hold,
+                        compare_cas,
+                        client_flags,
+                        lease,
+                        debit,
+                    }
                 },
             )
     }

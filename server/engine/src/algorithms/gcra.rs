@@ -5,6 +5,9 @@
 //! here: ticks and the encoding of a TAT (`tat`). Source: ITU-T I.371, virtual scheduling form;
 //! redis-cell's `CL.THROTTLE` for the numbers of a decision.
 //!
+//! A caller that accepts a wait takes units that are not there yet, and is told how long to wait for
+//! them.
+//!
 //! With `over` a refused attempt costs its units, up to 2^53 − 1 units of usage.
 //!
 //! State: the TAT, 8 or 16 bytes. Idle, and empty, once the TAT has passed.
@@ -43,7 +46,8 @@ impl Gcra {
         let with = |units| before.saturating_add(tat::cost(self.rate, units));
 
         let passes = attempt.cost <= self.limit() && with(attempt.cost) <= ticks + tolerance;
-        let granted = match (passes, attempt.part) {
+        let wait = if passes { None } else { self.wait(now, before, attempt) };
+        let granted = match (passes || wait.is_some(), attempt.part) {
             (true, _) => attempt.cost,
             (false, true) => {
                 tat::units_within(self.rate, (ticks + tolerance).saturating_sub(before))
@@ -52,6 +56,7 @@ impl Gcra {
         };
         let verdict = match (passes, granted) {
             (true, _) => Verdict::Allow,
+            _ if wait.is_some() => Verdict::Wait,
             (false, 0) => Verdict::Deny,
             (false, _) => Verdict::Part,
         };
@@ -69,9 +74,10 @@ impl Gcra {
         }
         let reported = if attempt.peek { before } else { after };
         let retry = match verdict {
-            Verdict::Deny => self.retry(now, reported, attempt.cost),
-            Verdict::Part => self.retry(now, after, attempt.cost - granted),
-            _ => Some(0),
+            Verdict::Deny => self.retry_waiting(now, reported, attempt.cost, attempt),
+            Verdict::Part => self.retry_waiting(now, after, attempt.cost - granted, attempt),
+            Verdict::Wait => wait,
+            Verdict::Allow => Some(0),
         };
         let used = tat::units_of(self.rate, reported - ticks);
         Decision {
@@ -86,6 +92,30 @@ impl Gcra {
             counted: changed && verdict == Verdict::Deny,
             lease: None,
         }
+    }
+
+    /// Nanoseconds that an attempt which does not pass now waits, if the caller accepts that. Its
+    /// units are taken at once, so that later attempts wait behind it.
+    fn wait(&self, now: Now, tat: u128, attempt: &Attempt) -> Option<u64> {
+        let waits = attempt.wait.is_some_and(|wait| wait > 0) && attempt.cost > 0;
+        if !waits || self.retry_waiting(now, tat, attempt.cost, attempt) != Some(0) {
+            return None;
+        }
+        self.retry(now, tat, attempt.cost)
+    }
+
+    /// Nanoseconds until `units` pass, at once or with the wait that the caller accepts; `None` for
+    /// never. Nobody owes more than [`tat::owed_max`].
+    fn retry_waiting(&self, now: Now, tat: u128, units: u64, attempt: &Attempt) -> Option<u64> {
+        let retry = self.retry(now, tat, units)?;
+        let wait = attempt.wait.unwrap_or(0);
+        // The greatest number may stand for a longer time.
+        if wait == 0 || units == 0 || retry == u64::MAX {
+            return Some(retry);
+        }
+        let owed_before = tat::owed_max(self.rate).saturating_sub(tat::cost(self.rate, units));
+        let bearable = self.nanos_until(now, tat.saturating_sub(owed_before));
+        Some(retry.saturating_sub(wait).max(bearable.min(retry)))
     }
 
     /// Nanoseconds until `units` pass; `None` for never.

@@ -96,6 +96,20 @@ impl Step {
         .min(COUNT_MAX)
     }
 
+    /// The longest wait of the caller: none, one that goes with any policy, or around some emission
+    /// intervals or periods.
+    pub(super) fn wait(&self, rate: Rate) -> Option<u64> {
+        let (_, number) = self.gap;
+        let emission = (rate.period / rate.count).max(1);
+        match self.flags / 16 {
+            0..=5 => None,
+            6 => Some(0),
+            7..=10 => Some(emission.saturating_mul(number % 9)),
+            11..=13 => Some(rate.period.saturating_mul(number % 4)),
+            _ => Some(number >> (number % 48)),
+        }
+    }
+
     pub(super) fn ask(&self, has: u64, max: u64, over: bool) -> Attempt {
         let cost = self.cost(has, max);
         let (part, peek) = (self.flags.is_multiple_of(4), (self.flags / 4).is_multiple_of(4));

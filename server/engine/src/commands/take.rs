@@ -46,6 +46,8 @@ pub struct TakeParams {
     pub client_flags: Option<u32>,
     /// The lease of the hold, if it must equal that of another key.
     pub lease: Option<u64>,
+    /// Whether the cost was spent already: a refusal charges it too.
+    pub debit: bool,
 }
 
 /// The result of a command on a limited key.
@@ -215,7 +217,7 @@ impl Engine {
             cost: take.cost,
             part: take.part,
             peek: take.peek,
-            over: loaded.policy.over,
+            over: loaded.policy.over || take.debit,
             wait: take.wait,
             hold: take.hold,
             lease,

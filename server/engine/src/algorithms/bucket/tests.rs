@@ -350,7 +350,10 @@ proptest! {
         let (mut state, mut clock, mut has) = (Vec::new(), start, bucket.init);
         for step in steps {
             clock = clock.saturating_add(step.gap(bucket.rate));
-            let attempt = step.ask(has, bucket.capacity + bucket.debt, over);
+            let attempt = Attempt {
+                wait: step.wait(bucket.rate),
+                ..step.ask(has, bucket.capacity + bucket.debt, over)
+            };
             match step.act {
                 0 => {
                     bucket.refund(&mut state, at(clock), attempt.cost);
@@ -367,6 +370,7 @@ proptest! {
                     let within = decision.used <= bucket.capacity;
                     match decision.verdict {
                         Verdict::Allow => prop_assert!(within || bucket.debt > 0),
+                        Verdict::Wait => prop_assert!(attempt.wait > Some(0)),
                         _ => prop_assert!(attempt.peek || decision.used + attempt.cost > bucket.capacity),
                     }
                     if decision.reset == 0 && bucket.begins_full() {

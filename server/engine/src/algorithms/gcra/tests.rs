@@ -65,7 +65,8 @@ proptest! {
         let (mut clock, mut has) = (0_u64, capacity);
         for step in steps {
             clock = clock.saturating_add(step.gap(rate));
-            let attempt = step.ask(has, capacity, over);
+            let attempt =
+                Attempt { wait: step.wait(rate), ..step.ask(has, capacity, over) };
             match step.act {
                 0 => {
                     gcra.refund(&mut state, at(clock), attempt.cost);
@@ -97,7 +98,8 @@ proptest! {
         let (mut state, mut clock, mut has) = (Vec::new(), start, capacity);
         for step in steps {
             clock = clock.saturating_add(step.gap(rate));
-            let attempt = step.ask(has, capacity, over);
+            let attempt =
+                Attempt { wait: step.wait(rate), ..step.ask(has, capacity, over) };
             if step.act == 0 {
                 gcra.refund(&mut state, at(clock), attempt.cost);
                 twin.refund(clock, attempt.cost);

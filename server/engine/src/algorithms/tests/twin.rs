@@ -66,6 +66,37 @@ impl Twin {
         near && Self::owed_is_nothing(&level) && level + self.units(self.debt) >= self.units(cost)
     }
 
+    /// Nanoseconds from `now` until a cost passes by itself; `None` for never.
+    fn needed(&self, now: u64, cost: u64) -> Option<BigInt> {
+        if cost > self.capacity + self.debt {
+            return None;
+        }
+        let (level, since) = self.level_at(now);
+        let missing = (self.units(cost) - self.units(self.debt)).max(BigInt::ZERO) - level;
+        if missing <= BigInt::ZERO {
+            return Some(BigInt::ZERO);
+        }
+        let up = |number: BigInt, by: BigInt| (number + &by - 1) / by;
+        Some(if self.interval {
+            let periods = up(missing, self.units(self.rate.count));
+            periods * self.rate.period + since - now
+        } else {
+            up(missing, self.rate.count.into())
+        })
+    }
+
+    /// Whether a cost passes at `now` for a caller that waits: by itself, or within the wait without
+    /// owing more than all units that a count can hold.
+    fn passes_waiting(&self, now: u64, cost: u64, wait: u64) -> bool {
+        let (level, _) = self.level_at(now);
+        let waits = wait > 0 && cost > 0 && self.queue.is_none();
+        let lowest = self.full() - self.units(protocol::COUNT_MAX);
+        self.passes(now, cost)
+            || (waits
+                && level - self.units(cost) >= lowest
+                && self.needed(now, cost).is_some_and(|needed| needed <= wait.into()))
+    }
+
     pub(in crate::algorithms) fn is_full(&self, now: u64) -> bool {
         self.level_at(now).0 == self.full()
     }
@@ -83,8 +114,9 @@ impl Twin {
         let zero = BigInt::ZERO;
         let queued = self.queue.is_some() && level < self.full();
         let there = u64::try_from(level.clone().max(zero.clone()) / self.rate.period).expect("64");
-        let (verdict, granted) = if self.passes(now, attempt.cost) {
-            let waits = queued && attempt.cost > 0;
+        let patience = if self.queue.is_some() { 0 } else { attempt.wait.unwrap_or(0) };
+        let (verdict, granted) = if self.passes_waiting(now, attempt.cost, patience) {
+            let waits = queued && attempt.cost > 0 || !self.passes(now, attempt.cost);
             (if waits { Verdict::Wait } else { Verdict::Allow }, attempt.cost)
         } else if attempt.part && !queued && there > 0 {
             (Verdict::Part, there)
@@ -93,7 +125,10 @@ impl Twin {
         };
         assert_eq!((decision.verdict, decision.granted), (verdict, granted));
         assert_eq!(decision.limit, self.capacity);
-        let wait = self.ahead(&level);
+        let wait = match self.queue {
+            Some(_) => self.ahead(&level),
+            None => self.needed(now, attempt.cost).unwrap_or_default(),
+        };
         let before = level.clone();
         if !attempt.peek {
             level -= self.units(granted);
@@ -116,9 +151,11 @@ impl Twin {
         match verdict {
             Verdict::Allow => assert_eq!(decision.retry, Some(0)),
             Verdict::Wait => assert_eq!(decision.retry.map(BigInt::from), Some(wait)),
-            Verdict::Deny => then.check_retry(now, attempt.cost, decision.retry),
+            Verdict::Deny => then.check_retry(now, attempt.cost, decision.retry, patience),
             Verdict::Part if attempt.peek => {}
-            Verdict::Part => then.check_retry(now, attempt.cost - granted, decision.retry),
+            Verdict::Part => {
+                then.check_retry(now, attempt.cost - granted, decision.retry, patience);
+            }
         }
         if let Some(full_at) = now.checked_add(decision.reset)
             && decision.reset < u64::MAX
@@ -130,7 +167,7 @@ impl Twin {
 
     /// Checks that the cost passes after exactly `retry`, and a nanosecond earlier does not;
     /// likewise for milliseconds, rounded up.
-    fn check_retry(&self, now: u64, cost: u64, retry: Option<u64>) {
+    fn check_retry(&self, now: u64, cost: u64, retry: Option<u64>, patience: u64) {
         let Some(retry) = retry else {
             assert!(cost > self.capacity + self.debt);
             return;
@@ -144,8 +181,9 @@ impl Twin {
             let Some(then) = wait.checked_mul(unit).and_then(|wait| now.checked_add(wait)) else {
                 continue;
             };
-            assert!(self.passes(then, cost), "waiting suffices");
-            assert!(wait == 0 || !self.passes(then - unit, cost), "waiting less does not");
+            assert!(self.passes_waiting(then, cost, patience), "waiting suffices");
+            let early = wait > 0 && self.passes_waiting(then - unit, cost, patience);
+            assert!(!early, "waiting less does not");
         }
     }
 

@@ -161,7 +161,7 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
             return None;
         }
         let now = self.now;
-        let TakeParams { cost, part, peek, wait, .. } = self.take;
+        let TakeParams { cost, part, peek, wait, debit, .. } = self.take;
         let former = item.as_item();
         // Neither holds nor leases.
         let Some(LimitState { policy_id: number, body: [0, 0, own @ ..] }) = former.state() else {
@@ -191,7 +191,7 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
             behind_state: former.bytes_to_flags(),
         };
         let own = if is_past { &[][..] } else { own };
-        let (over, hash) = (policy.over, self.hash);
+        let (over, hash) = (policy.over || debit, self.hash);
         let attempt = Attempt { cost, part, peek, over, wait, hold: None, lease: None, hash };
         let Self { uniques, state, report, .. } = self;
         let output = TakeOutput { now, peek, uniques, report };
