@@ -155,8 +155,8 @@ impl ServerHost {
         Ok(view)
     }
 
-    /// Returns the form in which a counted key is shown to a caller who typed `typed`: his own key as
-    /// he typed it, another one as `--key-display` says.
+    /// Returns the form in which a counted key is shown to a caller who typed `typed`: that key as
+    /// it is, another one as `--key-display` says.
     fn shown_counted(&self, typed: &[u8], key: &ExplainedKey) -> String {
         let display = self.service.config().key_display;
         if key.counted == typed || display == KeyDisplay::Full {

@@ -5,8 +5,8 @@
 //! (`cluster::message::query`).
 //!
 //! A change of the path to a node ends the query under way, so the node is asked again, until the
-//! time limit. A node that does not answer in time is named as missing. One whose link has agreed on
-//! a version without queries is named at once, as it would drop them.
+//! time limit. A node that does not answer in time is named as missing. One whose link has agreed
+//! on a version without queries is named at once: the link would drop them.
 
 use std::pin::Pin;
 use std::sync::Arc;
