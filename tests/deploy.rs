@@ -4,10 +4,12 @@
 //! `tollgate cluster --help`, and all files name the same image. In the modules each configuration
 //! is started for real. Container engine, Kubernetes and systemd are not available, so the test
 //! reads commands, environment and health checks from the files and runs them in network
-//! namespaces. `monitoring` compares alert rules and dashboard with the metrics of real servers.
+//! namespaces. `monitoring` compares alert rules and dashboard with the metrics of real servers,
+//! `dashboard` checks the form of the dashboard.
 
 mod chart;
 mod compose;
+mod dashboard;
 mod machine;
 mod monitoring;
 mod unit;

@@ -325,6 +325,10 @@ fn a_token_of_the_role_metrics_guards_the_pages() {
     assert_eq!(status(&["Authorization: Bearer tg_wrong"]), 401);
     assert_eq!(status(&[&bearer]), 200);
     assert_eq!(admin.get("/readyz").status, 200, "probes need no token");
+    let page = get(admin.address, "/metrics", &[&bearer]).body;
+    assert_eq!(sample(&page, "tollgate_auth_failures_total{surface=\"http\"}"), 1);
+    let refused = "tollgate_http_requests_total{route=\"/metrics\",code=\"401\"}";
+    assert_eq!(sample(&page, refused), 2);
     // Another file takes effect; a bad one does not.
     let other = run(&["token", "other", "metrics"]);
     let other = text(&other.stdout);
@@ -402,6 +406,24 @@ fn the_listener_speaks_tls() {
         .output()
         .expect("python runs");
     assert_eq!(text(&output.stdout), "ok\n", "{}", text(&output.stderr));
+    // A handshake that fails, and the figures of both.
+    let mut stranger = TcpStream::connect(admin.address).expect("the listener is bound");
+    stranger.write_all(b"GET /readyz HTTP/1.1\r\n\r\n").expect("the listener reads");
+    let _ = stranger.read_to_end(&mut Vec::new());
+    let url = format!("https://localhost:{}/metrics", admin.address.port());
+    let output = Command::new("python3")
+        .args(["-c", program, &url, &chain.to_string_lossy()])
+        .output()
+        .expect("python runs");
+    let page = text(&output.stdout);
+    let handshakes = |result: &str| {
+        let labels = format!("{{surface=\"http\",result=\"{result}\"}}");
+        sample(page, &format!("tollgate_tls_handshakes_total{labels}"))
+    };
+    assert!(handshakes("ok") >= 2 && handshakes("error") >= 1, "{page}");
+    // The authority of the test makes certificates that end in the year 4096.
+    let expiry = sample(page, "tollgate_tls_cert_expiry_timestamp_seconds{surface=\"http\"}");
+    assert!(expiry > 60_000_000_000, "{expiry}");
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod faketime;
 mod garbage;
 mod guesses;
 mod http;
+mod idle;
 mod ids;
 mod incident;
 mod ketama;

@@ -135,3 +135,27 @@ fn hashed_display_shows_no_key_anywhere() {
     let all = [hot.concat(), denied.concat(), items, pages, admin.server.log()].concat();
     assert!(!all.contains("secret"), "{all}");
 }
+
+#[test]
+fn explanations_show_only_the_typed_key() {
+    if Program::under_test() == Program::Memcached {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let text = "[[limit]]\nname = \"tenant\"\nmatch = \"tenant:{t}\"\npolicy = \"fixed:5/1h\"\n\
+        [[limit]]\nname = \"user\"\nmatch = \"user:{t}:{u}\"\npolicy = \"fixed:3/1h\"\n\
+        parents = [\"tenant:{t}\"]\n";
+    fs::write(&path, text).expect("the folder is ours");
+    let limits = path.to_string_lossy().into_owned();
+    for (display, parent) in [("full", "\"tenant:secret\""), ("hashed", "\"tenant#")] {
+        let admin = Admin::start(&["--limits", &limits, "--key-display", display]);
+        for page in ["explain", "match"] {
+            let body = admin.get(&format!("/api/v1/{page}?key=user:secret:a")).body;
+            assert!(body.contains("\"user:secret:a\""), "{display}: {body}");
+            assert!(body.contains(parent), "{display}: {body}");
+            let is_shown = body.contains("tenant:secret");
+            assert_eq!(is_shown, display == "full", "{display}: {body}");
+        }
+    }
+}

@@ -79,7 +79,11 @@ impl BoundAdmin {
     pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Self>, AdminError> {
         let tls = config.tls.as_ref().map(load_certificate).transpose()?;
         let tokens = config.tokens.as_deref().map(load_tokens).transpose()?;
-        let access = Arc::new(Access::new(config.hosts.clone(), tokens, tls.is_some()));
+        let access = Access::new(config.hosts.clone(), tokens, tls.is_some());
+        let access = Arc::new(match &tls {
+            Some(tls) => access.with_tls(Arc::clone(&tls.figures)),
+            None => access,
+        });
         match AdminListener::bind(config.address) {
             Ok(listener) => Ok(Some(Self { listener, tls, access })),
             Err(source) if config.is_named => {

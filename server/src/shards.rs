@@ -290,9 +290,11 @@ impl Shards {
             totals.get_expired += engine.get_expired();
             totals.get_flushed += engine.get_flushed();
             totals.losses.evicted += losses.evicted;
+            totals.losses.evicted_states += losses.evicted_states;
             totals.losses.evicted_unfetched += losses.evicted_unfetched;
             totals.losses.evicted_active += losses.evicted_active;
             totals.losses.expired += losses.expired;
+            totals.losses.expired_states += losses.expired_states;
             totals.losses.expired_unfetched += losses.expired_unfetched;
             totals.losses.reclaimed += losses.reclaimed;
             totals.losses.swept += losses.swept;

@@ -48,6 +48,7 @@ use cluster::message::handshake::{CloseReason, Hello, NONCE_BYTES};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tollgate_http::TlsFigures;
 
 use crate::net::Listener;
 use acceptor::Acceptor;
@@ -101,6 +102,7 @@ struct TransportHub {
     acceptor: Mutex<Acceptor>,
     metrics: Mutex<BTreeMap<PeerAddr, Arc<LinkMetrics>>>,
     links: AtomicU64,
+    tls: Arc<TlsFigures>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,6 +128,9 @@ impl Transport {
         } = options;
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         security.permit(&addresses, options.insecure_confirmed)?;
+        let guard = security.guard()?;
+        let tls = Arc::<TlsFigures>::default();
+        tls.set_expiry(guard.expiry_s());
         let hub = Arc::new(TransportHub {
             handler,
             bounds,
@@ -135,12 +140,13 @@ impl Transport {
             version_min: AtomicU16::new(*versions.start()),
             version_max: *versions.end(),
             runtime: Handle::current(),
-            guard: Mutex::new(Arc::new(security.guard()?)),
+            guard: Mutex::new(Arc::new(guard)),
             phase: watch::Sender::new(TransportPhase { identity, is_stopping: false }),
             dialers: Mutex::default(),
             acceptor: Mutex::default(),
             metrics: Mutex::default(),
             links: AtomicU64::new(0),
+            tls,
         });
         for listener in listeners {
             hub.runtime.spawn(acceptor::accept(Arc::clone(&hub), hub.phase.subscribe(), listener));
@@ -221,8 +227,15 @@ impl Transport {
         if guard.is_open() && !current.is_open() {
             return Err(SecurityError::Given);
         }
+        self.hub.tls.set_expiry(guard.expiry_s());
         *current = Arc::new(guard);
         Ok(())
+    }
+
+    /// The TLS handshakes of links and the end of the certificate; `None` without TLS.
+    #[must_use]
+    pub fn tls(&self) -> Option<Arc<TlsFigures>> {
+        self.hub.guard().has_tls().then(|| Arc::clone(&self.hub.tls))
     }
 
     /// The metrics of each peer.
@@ -230,6 +243,14 @@ impl Transport {
     pub fn metrics(&self) -> Vec<(PeerAddr, PeerMetrics)> {
         let metrics = self.hub.metrics.lock();
         metrics.iter().map(|(peer_addr, metrics)| (peer_addr.clone(), metrics.read())).collect()
+    }
+
+    /// The protocol version of the links to a node; `None` while no link is up.
+    #[must_use]
+    pub fn version_of(&self, node: NodeId) -> Option<u16> {
+        let metrics = self.hub.metrics.lock();
+        let metrics = metrics.get(&PeerAddr::Node(node))?.read();
+        (metrics.links_now > 0).then_some(metrics.version)
     }
 
     /// Refuses peers that speak only older versions of the protocol from now on. Links that are up
@@ -302,6 +323,13 @@ impl TransportHub {
 
     fn guard(&self) -> Arc<ValidatedSecurity> {
         Arc::clone(&self.guard.lock())
+    }
+
+    /// Counts the TLS handshake of a link, if it has one.
+    fn note_tls<T>(&self, guard: &ValidatedSecurity, result: &io::Result<T>) {
+        if guard.has_tls() {
+            self.tls.count(result.is_ok());
+        }
     }
 
     fn hurry(&self, peer_addr: &PeerAddr) {

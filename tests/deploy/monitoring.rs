@@ -1,8 +1,9 @@
 //! `deploy/prometheus`, `deploy/grafana` and the chart's `metrics` values.
 //!
-//! Here: the rules pass promtool's checks and their unit tests; all metrics and labels that rules
-//! and dashboard name are those of real servers; the manifests of a chart with metrics. Not here:
-//! the metrics themselves (`http`), the start of the chart's pods (`chart`).
+//! Here: the rules pass promtool's checks and their unit tests; all metrics and labels that rules,
+//! dashboard and the reference name are those of real servers; the manifests of a chart with
+//! metrics. Not here: the metrics themselves (`http`), the form of the dashboard (`dashboard`), the
+//! start of the chart's pods (`chart`).
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,6 +12,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use regex_automata::meta::Regex;
 use serde_json::Value;
 
@@ -21,7 +23,7 @@ use crate::http::{Admin, free_port, promtool};
 
 const RULES: &str = "prometheus/tollgate.rules.yaml";
 const TESTS: &str = "prometheus/tollgate.rules.test.yaml";
-const DASHBOARD: &str = "grafana/tollgate.json";
+pub(super) const DASHBOARD: &str = "grafana/tollgate.json";
 
 /// Labels that Prometheus adds.
 const TARGET_LABELS: [&str; 2] = ["job", "instance"];
@@ -55,7 +57,7 @@ fn queries() -> Vec<String> {
 }
 
 /// The groups of each match.
-fn matches(pattern: &str, haystack: &str) -> Vec<Vec<String>> {
+pub(super) fn matches(pattern: &str, haystack: &str) -> Vec<Vec<String>> {
     let regex = Regex::new(pattern).expect("the test writes patterns");
     let mut found = Vec::new();
     for captures in regex.captures_iter(haystack) {
@@ -65,7 +67,29 @@ fn matches(pattern: &str, haystack: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// The samples of a server with limits and snapshots, and of a node with a peer.
+/// The files of an authority, and of a certificate for 127.0.0.1 with its key, as flags of peers.
+fn peer_certificate(folder: &Path) -> Vec<String> {
+    let mut params = CertificateParams::new(Vec::new()).expect("no names");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority =
+        CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("sound");
+    let key = KeyPair::generate().expect("a key");
+    let params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).expect("an address");
+    let certificate = params.signed_by(&key, &authority).expect("sound");
+    let files = [
+        ("--peer-ca", authority.pem()),
+        ("--peer-cert", certificate.pem()),
+        ("--peer-key", key.serialize_pem()),
+    ];
+    let write = |(flag, text): (&str, String)| {
+        let path = folder.join(flag);
+        fs::write(&path, text).expect("the folder is ours");
+        [flag.to_owned(), path.display().to_string()]
+    };
+    files.into_iter().flat_map(write).collect()
+}
+
+/// The samples of a server with limits and snapshots, and of a node with a peer behind TLS.
 fn samples() -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let limits = folder.path().join("limits.toml");
@@ -75,7 +99,9 @@ fn samples() -> Vec<String> {
     let alone = Admin::start(&["--limits", &limits, "-e", "{folder}/snapshot"]);
 
     let peer = format!("127.0.0.1:{}", free_port());
-    let data = ["--data-dir", "{folder}/data", "--ring-name"];
+    let certificate = peer_certificate(folder.path());
+    let mut data: Vec<&str> = certificate.iter().map(String::as_str).collect();
+    data.extend(["--data-dir", "{folder}/data", "--ring-name"]);
     let founder = ["one", "--partition-bits", "4", "--peer-listen", &peer];
     let _first = Admin::start(&[data.as_slice(), &founder].concat());
     let joining = ["two", "--peer-listen", "127.0.0.1:0", "--join", &peer];
@@ -83,9 +109,13 @@ fn samples() -> Vec<String> {
     let start = Instant::now();
     let page = loop {
         let page = second.get("/metrics").body;
-        let is_whole = ["tollgate_peer_up{", "tollgate_control_lease_seconds "]
-            .iter()
-            .all(|name| page.lines().any(|line| line.starts_with(name)));
+        let is_whole = [
+            "tollgate_peer_up{",
+            "tollgate_peer_clock_offset_seconds{",
+            "tollgate_control_lease_seconds ",
+        ]
+        .iter()
+        .all(|name| page.lines().any(|line| line.starts_with(name)));
         if is_whole {
             break page;
         }
@@ -129,9 +159,140 @@ fn alerts_are_tested_and_described() {
     }
 }
 
+/// The alerts that the rules have at least, without `Tollgate`.
+const ALERTS: [&str; 13] = [
+    "Down",
+    "NotReady",
+    "PartitionsBelowReplicas",
+    "Degraded",
+    "ControlLost",
+    "LimitsFault",
+    "LimitDenying",
+    "NearLimit",
+    "Evicting",
+    "MemoryHigh",
+    "SnapshotOld",
+    "CertificateExpires",
+    "SamplesDropped",
+];
+
+#[test]
+fn each_alert_fires_in_a_test() {
+    let names: Vec<String> = rules().iter().map(|rule| text(&rule["alert"])).collect();
+    for alert in ALERTS {
+        let alert = format!("Tollgate{alert}");
+        assert!(names.contains(&alert), "no alert {alert}");
+    }
+    let tests: Value = serde_saphyr::from_str(&read(TESTS)).expect("good YAML");
+    for name in names {
+        let wanted = format!("alertname=\"{name}\"");
+        let fires = list(&tests["tests"]).iter().any(|test| {
+            let expected = list(&test["promql_expr_test"]).iter();
+            let mut samples = expected.filter_map(|one| one["exp_samples"].as_array()).flatten();
+            samples.any(|sample| text(&sample["labels"]).contains(&wanted) && sample["value"] == 1)
+        });
+        assert!(fires, "{name} fires in no test");
+    }
+}
+
+/// The metrics that every server and node has, each with its labels.
+const METRICS: &str = "
+    tollgate_build_info version protocol_level
+    tollgate_start_time_seconds
+    tollgate_ready
+    tollgate_commands_total command result
+    tollgate_decisions_total limit outcome
+    tollgate_decision_units_total limit
+    tollgate_near_limit_total limit
+    tollgate_limit_active_keys limit
+    tollgate_limits
+    tollgate_overrides source
+    tollgate_limits_generation
+    tollgate_limits_refused_total
+    tollgate_limits_fault
+    tollgate_limit_changes_total via
+    tollgate_request_duration_seconds_bucket listener le
+    tollgate_connections listener
+    tollgate_connections_accepted_total listener
+    tollgate_connections_rejected_total listener
+    tollgate_connections_max
+    tollgate_received_bytes_total
+    tollgate_sent_bytes_total
+    tollgate_items
+    tollgate_item_bytes
+    tollgate_memory_limit_bytes
+    tollgate_memory_used_bytes
+    tollgate_evictions_total kind
+    tollgate_expired_total kind
+    tollgate_samples_total kind
+    tollgate_samples_dropped_total kind
+    tollgate_tls_handshakes_total surface result
+    tollgate_tls_cert_expiry_timestamp_seconds surface
+    tollgate_auth_failures_total surface
+    tollgate_snapshot_last_success_timestamp_seconds
+    tollgate_snapshot_items
+    tollgate_snapshot_failures_total
+    tollgate_http_requests_total route code
+    tollgate_node_info node ring_name zone state
+    tollgate_peer_up peer
+    tollgate_peer_clock_offset_seconds peer
+    tollgate_operations_total way
+    tollgate_not_applied_total
+    tollgate_unknown_outcome_total
+    tollgate_degraded_admitted_total
+    tollgate_debt_pending
+    tollgate_held_requests
+    tollgate_partitions state
+    tollgate_map_version
+    tollgate_control_lease_seconds
+    tollgate_control_leader
+    process_cpu_seconds_total
+    process_resident_memory_bytes
+    process_open_fds
+    process_max_fds
+    process_start_time_seconds
+";
+
+/// Compares the metrics of real servers with [`METRICS`] and with the reference.
+fn assert_metrics_are_those_of_the_list(samples: &[String]) {
+    let mut found = BTreeSet::new();
+    for sample in samples {
+        let name = sample.split(['{', ' ']).next().expect("a name");
+        let labels: BTreeSet<String> =
+            matches("[{,]([a-z_]+)=\"", sample).into_iter().flatten().collect();
+        found.insert((name, labels));
+    }
+    let listed: Vec<&str> = METRICS.lines().map(str::trim).filter(|row| !row.is_empty()).collect();
+    for row in &listed {
+        let mut words = row.split(' ');
+        let name = words.next().expect("a name");
+        let labels: BTreeSet<String> = words.map(str::to_owned).collect();
+        let of_name = found.iter().filter(|(other, _)| *other == name);
+        let has: Vec<_> = of_name.map(|(_, labels)| labels).collect();
+        assert!(has.iter().all(|has| **has == labels) && !has.is_empty(), "{row}: {has:?}");
+    }
+    let page = fs::read_to_string(root().join("docs/reference/http.md"));
+    let page = page.expect("the page is there");
+    for (name, _) in found {
+        let is_listed = listed.iter().any(|row| row.split(' ').next() == Some(name));
+        let family = name.trim_end_matches("_sum").trim_end_matches("_count");
+        let of_histogram = format!("{family}_bucket");
+        assert!(
+            is_listed
+                || listed.iter().any(|row| row.starts_with(&of_histogram))
+                || name.starts_with("process_"),
+            "{name} is not in the list of this test"
+        );
+        let family = family.trim_end_matches("_bucket");
+        let is_described = name.starts_with("process_") || page.contains(&format!("`{family}`"));
+        assert!(is_described, "{name} is not in the reference");
+    }
+}
+
 #[test]
 fn rules_and_dashboard_name_metrics_that_exist() {
     let samples = samples();
+    assert_metrics_are_those_of_the_list(&samples);
     // A histogram has its suffixes in the scrape, as in the queries.
     let names: BTreeSet<&str> =
         samples.iter().filter_map(|sample| sample.split(['{', ' ']).next()).collect();
@@ -166,27 +327,6 @@ fn rules_and_dashboard_name_metrics_that_exist() {
         }
     }
     assert!(missing.is_empty(), "no server has {missing:?}");
-}
-
-#[test]
-fn the_dashboard_needs_no_plug_in() {
-    let dashboard: Value = serde_json::from_str(&read(DASHBOARD)).expect("good JSON");
-    let variables = list(&dashboard["templating"]["list"]).iter();
-    let variables: Vec<String> = variables.map(|variable| text(&variable["name"])).collect();
-    assert_eq!(variables, ["datasource", "job", "instance", "limit"]);
-    let mut rows = Vec::new();
-    let mut ids = BTreeSet::new();
-    for panel in list(&dashboard["panels"]) {
-        assert!(ids.insert(text(&panel["id"])), "two panels have the id {}", panel["id"]);
-        let kind = text(&panel["type"]);
-        if kind == "row" {
-            rows.push(text(&panel["title"]));
-            continue;
-        }
-        assert!(["stat", "table", "timeseries"].contains(&kind.as_str()), "{kind}");
-        assert_eq!(panel["datasource"]["uid"], "${datasource}", "{}", panel["title"]);
-    }
-    assert_eq!(rows, ["Traffic", "Decisions by limit", "Latency", "Memory", "Cluster", "Process"]);
 }
 
 /// The pod of the chart's set.

@@ -296,7 +296,7 @@ impl Store {
     /// Removes the item in `slot`, which is past its deadline.
     pub(crate) fn expire(&mut self, hash: u64, slot: Slot) {
         let is_unfetched = !self.item(slot).has(ItemFlag::FETCHED);
-        self.losses.note_expired(is_unfetched);
+        self.losses.note_expired(is_unfetched, slot.is_limit_state());
         self.note_cleared();
         self.remove(hash, slot);
     }

@@ -3,23 +3,35 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
-use sha2::{Digest as _, Sha256};
 
 use crate::caller::{Caller, ClientAddress};
 use crate::problem::Problem;
-use crate::sessions::{SESSION_LIFE, Sessions, WrongTokens};
-use crate::tokens::Tokens;
+use crate::sessions::{SESSION_LIFE, Sessions, WrongTokens, digest};
+use crate::tokens::{TokenRole, Tokens};
+use crate::traffic::TlsFigures;
 
 /// The target of log lines that tell who did what. They pass at every log level.
 pub const AUDIT: &str = "tollgate::audit";
 /// The front of the cookie's name. The port follows: browsers send a cookie to all ports of a host,
 /// and each server has sessions of its own.
 const COOKIE: &str = "tollgate_session";
+
+/// The right with which a request came, without its secret.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Credential {
+    /// None was needed.
+    Anyone,
+    /// The SHA-256 of a token.
+    Token([u8; 32]),
+    /// The SHA-256 of the id of a session.
+    Session([u8; 32]),
+}
 
 /// The rules of access. Everyone is an admin without tokens; the server then listens on loopback.
 #[derive(Debug, Default)]
@@ -31,6 +43,10 @@ pub struct Access {
     has_tls: bool,
     sessions: Mutex<Sessions>,
     wrong_tokens: Mutex<WrongTokens>,
+    /// Wrong tokens since the start.
+    failures: AtomicU64,
+    /// The figures of the listener's TLS, if it has TLS.
+    tls: Option<Arc<TlsFigures>>,
 }
 
 impl Access {
@@ -42,13 +58,29 @@ impl Access {
         Self { hosts, tokens, has_tls, ..Self::default() }
     }
 
+    /// Shows the figures of the listener's TLS among the metrics.
+    #[must_use]
+    pub fn with_tls(self, tls: Arc<TlsFigures>) -> Self {
+        Self { tls: Some(tls), ..self }
+    }
+
+    /// Returns the figures of the listener's TLS, if it has TLS.
+    pub(crate) fn tls(&self) -> Option<&TlsFigures> {
+        self.tls.as_deref()
+    }
+
+    /// Returns the number of wrong tokens since the start.
+    pub(crate) fn wrong_tokens(&self) -> u64 {
+        self.failures.load(Relaxed)
+    }
+
     /// Replaces the tokens, if there were tokens at the start. Sessions of tokens that are gone
     /// end.
     pub fn set_tokens(&self, tokens: Tokens) {
         if let Some(current) = &self.tokens {
             let count = tokens.len();
             current.store(Arc::new(tokens));
-            tracing::info!(target: AUDIT, what = "tokens", by = "-", via = "file", count, "read");
+            tracing::info!(target: AUDIT, by = "-", via = "file", count, "tokens read");
         }
     }
 
@@ -69,7 +101,7 @@ impl Access {
         let tokens = tokens.load();
         if headers.contains_key(header::AUTHORIZATION) {
             let token = bearer(headers).unwrap_or_default();
-            return self.check_token(&tokens, token, address);
+            return self.check_token(&tokens, token, ("api", address));
         }
         let id = self.session_id(headers);
         let now = Instant::now();
@@ -82,21 +114,47 @@ impl Access {
         Ok(Caller::of(line, address, true))
     }
 
+    /// Returns the right with which a request came, for [`Access::admits`].
+    pub(crate) fn credential(&self, headers: &HeaderMap) -> Credential {
+        if self.tokens.is_none() {
+            return Credential::Anyone;
+        }
+        if headers.contains_key(header::AUTHORIZATION) {
+            return Credential::Token(digest(bearer(headers).unwrap_or_default()));
+        }
+        Credential::Session(digest(self.session_id(headers).unwrap_or_default()))
+    }
+
+    /// Returns whether a right is still one of the role `role` or above. Counts nothing.
+    pub(crate) fn admits(&self, credential: &Credential, role: TokenRole) -> bool {
+        let Some(tokens) = &self.tokens else { return true };
+        let tokens = tokens.load();
+        let token_digest = match credential {
+            Credential::Anyone => return false,
+            Credential::Token(digest) => Some(*digest),
+            Credential::Session(id) => {
+                let sessions = lock(&self.sessions);
+                sessions.find_digest(id, Instant::now()).map(|session| session.token_digest)
+            }
+        };
+        let line = token_digest.and_then(|digest| tokens.find_digest(&digest));
+        line.is_some_and(|line| line.role >= role)
+    }
+
     /// Begins a session of the UI for a token and returns its id, for [`Access::cookie`].
     pub(crate) fn login(&self, token: &str, address: ClientAddress) -> Result<String, Problem> {
         let Some(tokens) = &self.tokens else {
             let detail = "no login is needed: the server runs without --tokens";
             return Err(Problem::new(StatusCode::CONFLICT, detail));
         };
-        let caller = self.check_token(&tokens.load(), token, address)?;
+        let caller = self.check_token(&tokens.load(), token, ("ui", address))?;
         let mut random = [0; 32];
         getrandom::fill(&mut random).map_err(|error| {
             let detail = format!("the system has no random numbers: {}", io::Error::other(error));
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         })?;
-        let digest = Sha256::digest(token.as_bytes()).into();
-        let id = lock(&self.sessions).begin(digest, random, Instant::now());
-        audit_login(&caller.name, address, "login");
+        let id = lock(&self.sessions).begin(digest(token), random, Instant::now());
+        audit_login(&caller.name, "ui", address, "login");
         Ok(id)
     }
 
@@ -108,7 +166,7 @@ impl Access {
         if let (Some(session), Some(tokens)) = (ended, &self.tokens) {
             let tokens = tokens.load();
             let line = tokens.find_digest(&session.token_digest);
-            audit_login(line.map_or("-", |line| &line.name), address, "logout");
+            audit_login(line.map_or("-", |line| &line.name), "ui", address, "logout");
         }
     }
 
@@ -149,7 +207,7 @@ impl Access {
         &self,
         tokens: &Tokens,
         token: &str,
-        address: ClientAddress,
+        (via, address): (&str, ClientAddress),
     ) -> Result<Caller, Problem> {
         let (network, now) = (address.network(), Instant::now());
         if let Some(left) = lock(&self.wrong_tokens).refused_for(network, now) {
@@ -161,7 +219,8 @@ impl Access {
             return Ok(Caller::of(line, address, false));
         }
         lock(&self.wrong_tokens).count(network, now);
-        audit_login("-", address, "failed login");
+        self.failures.fetch_add(1, Relaxed);
+        audit_login("-", via, address, "failed login");
         Err(Problem::new(StatusCode::UNAUTHORIZED, "the token is not in the tokens file"))
     }
 
@@ -227,10 +286,11 @@ impl Access {
 /// The header with which browsers tell where a request comes from.
 const FETCH_SITE: &str = "sec-fetch-site";
 
-/// Logs a login or logout; `by` is the name of the token, `-` for a wrong one.
-fn audit_login(by: &str, address: ClientAddress, what: &str) {
-    let address = address.0.map_or_else(|| "-".to_owned(), |address| address.to_string());
-    tracing::info!(target: AUDIT, what, by, address, "{what}");
+/// Logs a login or logout; `by` is the name of the token, `-` for a wrong one. Audit lines give all
+/// texts as strings, so that each is quoted and none can look like another field.
+fn audit_login(by: &str, via: &str, address: ClientAddress, what: &str) {
+    let address = address.0.map(|address| address.to_string());
+    tracing::info!(target: AUDIT, by, via, address, "{what}");
 }
 
 /// The value of a mutex; a panic elsewhere leaves these tables whole.

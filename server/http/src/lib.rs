@@ -21,6 +21,7 @@ mod sessions;
 mod streams;
 mod tls;
 mod tokens;
+mod traffic;
 mod ui;
 
 pub use access::{AUDIT, Access};
@@ -34,5 +35,6 @@ pub use host::{
 pub use listener::{AdminListener, CONNECTIONS_MAX, serve};
 pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleValue};
 pub use routes::router;
-pub use tls::{TlsError, TlsSettings, tls_settings};
+pub use tls::{TlsError, TlsSettings, chain_expiry_s, tls_settings};
 pub use tokens::{TokenLine, TokenRole, Tokens, TokensError, new_token};
+pub use traffic::TlsFigures;

@@ -17,10 +17,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
-use tokio_rustls::rustls::ServerConfig;
 
 use crate::caller::ClientAddress;
-use crate::streams::StreamEnd;
+use crate::streams::ListenerEnd;
+use crate::tls::TlsSettings;
 
 /// Most connections at once; one more gets 503.
 pub const CONNECTIONS_MAX: usize = 64;
@@ -67,12 +67,12 @@ impl AdminListener {
 /// The socket cannot be used.
 pub async fn serve(
     listener: AdminListener,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<TlsSettings>,
     routes: Router,
     stop: impl Future<Output = ()>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener.0)?;
-    let tls = tls.map(TlsAcceptor::from);
+    let tls = tls.map(|tls| (TlsAcceptor::from(tls.config), tls.figures));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let (end, ended) = watch::channel(());
     let mut stop = std::pin::pin!(stop);
@@ -97,10 +97,14 @@ pub async fn serve(
             // A broken connection concerns its client only.
             let _ = match tls {
                 None => converse(stream, routes, address, ended).await,
-                Some(tls) => match timeout(HEAD_MAX, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => converse(stream, routes, address, ended).await,
-                    Ok(Err(_)) | Err(_) => Ok(()),
-                },
+                Some((tls, figures)) => {
+                    let accepted = timeout(HEAD_MAX, tls.accept(stream)).await;
+                    figures.count(matches!(accepted, Ok(Ok(_))));
+                    match accepted {
+                        Ok(Ok(stream)) => converse(stream, routes, address, ended).await,
+                        Ok(Err(_)) | Err(_) => Ok(()),
+                    }
+                }
             };
         });
     }
@@ -119,10 +123,10 @@ async fn converse(
     mut ended: watch::Receiver<()>,
 ) -> Result<(), hyper::Error> {
     let routes = TowerToHyperService::new(routes);
-    let stream_end = StreamEnd(Some(ended.clone()));
+    let listener_end = ListenerEnd(Some(ended.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
-        request.extensions_mut().insert(stream_end.clone());
+        request.extensions_mut().insert(listener_end.clone());
         routes.call(request)
     });
     let connection = http1::Builder::new()
@@ -172,12 +176,16 @@ mod tests {
     }
 
     /// Runs `test` against a listener with a fake host; returns when the listener has ended.
-    fn with_listener<F: Future<Output = ()>>(access: Access, test: impl FnOnce(SocketAddr) -> F) {
+    fn with_listener<F: Future<Output = ()>>(
+        access: impl Into<Arc<Access>>,
+        test: impl FnOnce(SocketAddr) -> F,
+    ) {
+        let access = access.into();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         runtime.expect("a runtime").block_on(async {
             let bound = AdminListener::bind((Ipv4Addr::LOCALHOST, 0).into()).expect("a free port");
             let address = bound.address().expect("it is bound");
-            let routes = crate::routes::router(Arc::new(FakeHost::default()), Arc::new(access));
+            let routes = crate::routes::router(Arc::new(FakeHost::default()), access);
             let (stop, stopped) = oneshot::channel::<()>();
             let stop_wait = async { drop(stopped.await) };
             let served = tokio::spawn(serve(bound, None, routes, stop_wait));
@@ -224,6 +232,30 @@ mod tests {
                 // The listener notices the ends of connections in its own time.
                 sleep(Duration::from_millis(300)).await;
             }
+        });
+    }
+
+    #[test]
+    fn a_stream_ends_with_its_token() {
+        let (token, hex) = new_token([1; 32]);
+        let tokens =
+            |line: &str| Tokens::parse(Path::new("tokens"), line).expect("it is well formed");
+        let viewer = tokens(&format!("a viewer {hex}\n"));
+        let other = tokens(&format!("b admin {}\n", new_token([2; 32]).1));
+        let access = Arc::new(Access::new(Vec::new(), Some(viewer), false));
+        with_listener(Arc::clone(&access), |address| async move {
+            let head = format!(
+                "GET /api/v1/live HTTP/1.1\r\nAuthorization: Bearer {token}\r\n\
+                 Connection: close\r\nX: "
+            );
+            let (mut stream, head) = ask(address, &head).await;
+            assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+            access.set_tokens(other);
+            let start = Instant::now();
+            let mut rest = Vec::new();
+            let ended = timeout(HEAD_MAX, stream.read_to_end(&mut rest)).await;
+            ended.expect("it ends").expect("it ends well");
+            assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
         });
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Query, Request, State};
+use axum::extract::{MatchedPath, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -21,6 +21,7 @@ use crate::host::AdminHost;
 use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT};
 use crate::problem::Problem;
 use crate::streams::StreamPlaces;
+use crate::traffic::{self, RequestCounts};
 use crate::ui;
 
 /// Longest time for a request.
@@ -29,7 +30,8 @@ const REQUEST_MAX: Duration = Duration::from_secs(30);
 /// Returns the routes of the admin listener.
 pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
     let pages = ui::routes(Arc::clone(&host), Arc::clone(&access));
-    let app = App { host, access, streams: StreamPlaces::default() };
+    let requests = Arc::new(RequestCounts::default());
+    let app = App { host, access, streams: StreamPlaces::default(), requests };
     api::router(&app)
         .route("/livez", get(livez))
         .route("/readyz", get(readyz))
@@ -45,6 +47,7 @@ pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
 
 /// Applies the rules of every request.
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().cloned();
     let (method, headers) = (request.method(), request.headers());
     let checked = app.access.check_host(headers);
     let checked = checked.and_then(|()| Access::check_origin(method, headers));
@@ -56,6 +59,8 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
             Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).into_response()
         })
     };
+    let route = route.as_ref().map(MatchedPath::as_str);
+    app.requests.count(route, response.status().as_u16());
     for (name, value) in [
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::CACHE_CONTROL, "no-store"),
@@ -83,7 +88,9 @@ async fn prometheus(
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     app.access.may_read_metrics(&headers, address)?;
-    Ok(scrape(&headers, app.host.metrics()))
+    let mut families = app.host.metrics();
+    traffic::add_own(&mut families, &app.requests, &app.access);
+    Ok(scrape(&headers, families))
 }
 
 async fn memcached(
@@ -166,7 +173,7 @@ mod tests {
         runtime().block_on(async {
             let (_, headers, text) = ask(None, Request::get("/metrics")).await;
             assert_eq!(headers["content-type"], PROMETHEUS_TEXT);
-            assert!(text.ends_with("tollgate_samples_total 1\n"), "{text}");
+            assert!(text.contains("tollgate_samples_total 1\n"), "{text}");
             let request = Request::get("/metrics/memcached")
                 .header("accept", "application/openmetrics-text; version=1.0.0");
             let (_, headers, text) = ask(None, request).await;

@@ -57,7 +57,12 @@ impl Sessions {
 
     /// Returns the session of an id, if it has not ended.
     pub(crate) fn find(&self, id: &str, now: Instant) -> Option<&UiSession> {
-        self.by_id.get(&digest(id)).filter(|found| is_within(found.start, now, SESSION_LIFE))
+        self.find_digest(&digest(id), now)
+    }
+
+    /// Returns the session of an id with this SHA-256, if it has not ended.
+    pub(crate) fn find_digest(&self, id: &[u8; 32], now: Instant) -> Option<&UiSession> {
+        self.by_id.get(id).filter(|found| is_within(found.start, now, SESSION_LIFE))
     }
 
     /// Ends a session and returns it, if there was one.
@@ -66,7 +71,8 @@ impl Sessions {
     }
 }
 
-fn digest(id: &str) -> [u8; 32] {
+/// Returns the SHA-256 of an id or a token.
+pub(crate) fn digest(id: &str) -> [u8; 32] {
     Sha256::digest(id.as_bytes()).into()
 }
 

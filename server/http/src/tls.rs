@@ -6,9 +6,29 @@ use std::sync::Arc;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
+use x509_parser::parse_x509_certificate;
+
+use crate::traffic::TlsFigures;
 
 /// The settings of TLS, for [`crate::serve`].
-pub type TlsSettings = Arc<ServerConfig>;
+#[derive(Debug)]
+pub struct TlsSettings {
+    pub(crate) config: Arc<ServerConfig>,
+    /// The handshakes, and the end of the certificate.
+    pub figures: Arc<TlsFigures>,
+}
+
+/// Returns the end of the certificate of `chain` that ends first, in seconds since the Unix epoch.
+/// `None`: none of them can be parsed.
+#[must_use]
+pub fn chain_expiry_s(chain: &[CertificateDer<'_>]) -> Option<u64> {
+    let expiry = |certificate: &CertificateDer<'_>| {
+        let (_, parsed) = parse_x509_certificate(certificate).ok()?;
+        // A certificate that ended before 1970 has ended, and 0 means an unknown end.
+        Some(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0).max(1))
+    };
+    chain.iter().filter_map(expiry).min()
+}
 
 /// The reason why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,9 +61,11 @@ pub fn tls_settings(certificates: &Path, key: &Path) -> Result<TlsSettings, TlsE
         let path = path.to_owned();
         move |source| TlsError::Pem { path, source }
     };
-    let chain = CertificateDer::pem_file_iter(certificates)
+    let chain: Vec<_> = CertificateDer::pem_file_iter(certificates)
         .and_then(Iterator::collect)
         .map_err(pem_error(certificates))?;
+    let figures = Arc::<TlsFigures>::default();
+    figures.set_expiry(chain_expiry_s(&chain));
     let private = PrivateKeyDer::from_pem_file(key).map_err(pem_error(key))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut settings = ServerConfig::builder_with_provider(provider)
@@ -51,5 +73,5 @@ pub fn tls_settings(certificates: &Path, key: &Path) -> Result<TlsSettings, TlsE
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, private))
         .map_err(|source| TlsError::Certificate { path: certificates.to_owned(), source })?;
     settings.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(settings))
+    Ok(TlsSettings { config: Arc::new(settings), figures })
 }

@@ -8,8 +8,10 @@ use protocol::KEY_BYTES_MAX;
 use tollgate_http::{ExplainView, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError};
 
 use super::host::ServerHost;
+use crate::config::KeyDisplay;
 use crate::limits::{ExplainedKey, Explanation};
 use crate::node::partition_of;
+use crate::observe::shown_key;
 
 /// Greatest cost of an attempt.
 const COST_MAX: u64 = (1 << 53) - 1;
@@ -91,16 +93,22 @@ impl ServerHost {
         let Explanation { key: found, captures, parents, later, .. } = &explanation;
         let parent = |parent: &ExplainedKey| ParentView {
             limit: parent.limit.clone(),
-            key: text(&parent.counted),
+            key: self.shown_counted(key, parent),
             policy: parent.policy.clone(),
+        };
+        let counted = self.shown_counted(key, found);
+        // An override of the counted key itself is as much the caller's as that key.
+        let override_key = |over: &String| {
+            let is_counted = over.as_bytes() == found.counted;
+            if is_counted { counted.clone() } else { over.clone() }
         };
         let view = MatchView {
             key: text(key),
             limit: Some(found.limit.clone()),
             captures: captures.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
-            counted_key: Some(text(&found.counted)),
+            counted_key: Some(counted.clone()),
             policy: Some(found.policy.clone()),
-            override_key: found.overridden.as_ref().map(|(key, _)| key.clone()),
+            override_key: found.overridden.as_ref().map(|(over, _)| override_key(over)),
             override_source: found.overridden.as_ref().map(|(_, from)| from.word().to_owned()),
             parents: parents.iter().map(parent).collect(),
             shadowed: later.clone(),
@@ -132,7 +140,7 @@ impl ServerHost {
         let line = [b"take", found.key.as_slice(), whole_cost.as_bytes(), b"-", b"peek"];
         let keys = std::iter::once(&found).chain(&parents);
         // At once: an owner out of reach takes its time.
-        let standings = join_all(keys.clone().map(|explained| self.standing(explained, cost)));
+        let standings = join_all(keys.clone().map(|explained| self.standing(key, explained, cost)));
         let (standings, whole) = tokio::join!(standings, self.peek(&line));
         for (explained, standing) in keys.zip(standings) {
             if standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
@@ -147,6 +155,17 @@ impl ServerHost {
         Ok(view)
     }
 
+    /// Returns the form in which a counted key is shown to a caller who typed `typed`: that key as
+    /// it is, another one as `--key-display` says.
+    fn shown_counted(&self, typed: &[u8], key: &ExplainedKey) -> String {
+        let display = self.service.config().key_display;
+        if key.counted == typed || display == KeyDisplay::Full {
+            return text(&key.counted);
+        }
+        let hash = self.service.shards().hash(&key.counted);
+        shown_key(display, hash, (&key.counted, false), Some(&key.limit))
+    }
+
     /// Asks for a verdict; no answer is a fault.
     async fn peek(&self, line: &[&[u8]]) -> Peek {
         match self.request_line(line).await {
@@ -156,7 +175,8 @@ impl ServerHost {
     }
 
     /// Returns the verdict on one counted key alone, by a peek with the policy in force.
-    async fn standing(&self, key: &ExplainedKey, cost: u64) -> KeyStanding {
+    /// `typed` is the key that the caller asked for.
+    async fn standing(&self, typed: &[u8], key: &ExplainedKey, cost: u64) -> KeyStanding {
         let (policy, cost) = (key.policy.as_bytes(), cost.to_string());
         let line = [b"take", key.key.as_slice(), cost.as_bytes(), policy, b"peek"];
         let (verdict, fault) = match self.peek(&line).await {
@@ -166,7 +186,7 @@ impl ServerHost {
         let (owner, copies) = self.holders(&key.counted);
         KeyStanding {
             limit: key.limit.clone(),
-            key: text(&key.counted),
+            key: self.shown_counted(typed, key),
             policy: key.policy.clone(),
             verdict,
             fault,

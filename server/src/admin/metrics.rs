@@ -14,6 +14,7 @@ use crate::cluster_stats::ClusterView;
 use crate::counters::CounterSums;
 use crate::node::Node;
 use crate::runtime::service::Service;
+use crate::transport::Transport;
 
 pub(super) fn label(name: &'static str, value: impl Into<Cow<'static, str>>) -> Labels {
     vec![(name, value.into())]
@@ -63,6 +64,9 @@ pub(super) fn all(
     snapshots(service, &mut families);
     if let Some(node) = node {
         node.with_view(service.clock().now(), |view| cluster(view, &mut families));
+        if let Some(tls) = node.transport().and_then(Transport::tls) {
+            families.extend(tls.families("peer"));
+        }
     }
     families.extend(process::all(start_seconds));
     families
@@ -211,6 +215,11 @@ fn connections(service: &Service, sums: &CounterSums, families: &mut Vec<MetricF
     ]);
 }
 
+/// Adds the samples of plain items and of states of limits; `all` counts both.
+fn by_kind(family: MetricFamily, (all, states): (u64, u64)) -> MetricFamily {
+    by(family, "kind", [("item", all.saturating_sub(states)), ("limit", states)])
+}
+
 fn store(service: &Service, families: &mut Vec<MetricFamily>) {
     let totals = service.shards().totals();
     let memory_cap = service.shards().memory_cap();
@@ -232,15 +241,19 @@ fn store(service: &Service, families: &mut Vec<MetricFamily>) {
             "Memory that counts towards the cap",
             memory_cap.used_bytes(),
         ),
-        MetricFamily::counter(
-            "tollgate_evictions",
-            "Items removed before their deadline to make room",
-            losses.evicted,
+        by_kind(
+            MetricFamily::counters(
+                "tollgate_evictions",
+                "Items and states of limits removed before their deadline to make room",
+            ),
+            (losses.evicted, losses.evicted_states),
         ),
-        MetricFamily::counter(
-            "tollgate_expired",
-            "Items removed past their deadline",
-            losses.expired,
+        by_kind(
+            MetricFamily::counters(
+                "tollgate_expired",
+                "Items and states of limits removed past their deadline",
+            ),
+            (losses.expired, losses.expired_states),
         ),
     ]);
 }

@@ -125,13 +125,14 @@ fn cluster_faults(view: &ClusterView<'_>) -> Vec<String> {
 /// Logs a change, at every level.
 fn audit(actor: &Actor, what: &str, result: &dyn Display) {
     let what: String = what.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let address = actor.address.map(|address| address.to_string()).unwrap_or_default();
+    let address = actor.address.map(|address| address.to_string());
+    let result = result.to_string();
     tracing::info!(
         target: AUDIT,
         by = actor.name,
         via = actor.via.word(),
         address,
-        %result,
+        result,
         "{what}"
     );
 }

@@ -324,13 +324,13 @@ impl<'a> ExecContext<'a> {
     }
 
     fn recall(&self, id: Option<KeyId>) -> Option<VerdictLine> {
-        recall(self.service.shards(), self.now, id?)
+        recall(self.service.shards(), self.now, id?).map(|(line, _)| line)
     }
 
     /// Caches the reply to an id, and records it for the copies of the key.
     fn keep(&self, id: Option<KeyId>, outcome: &Outcome<'_>) {
         let answer = match outcome {
-            Outcome::Verdict(line) => CachedReply::Verdict(*line),
+            Outcome::Verdict(line) => CachedReply::Verdict(*line, None),
             Outcome::Counted(line) => CachedReply::Counted(*line),
             _ => return,
         };
@@ -383,11 +383,12 @@ impl<'a> ExecContext<'a> {
     }
 }
 
-/// Returns the cached verdict for this id.
-pub(super) fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<VerdictLine> {
-    let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(_));
+/// Returns the cached verdict for this id, and the index of the charge that refused, if there were
+/// several.
+pub(super) fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<(VerdictLine, Option<usize>)> {
+    let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(..));
     match shards.answer_to(now, id, is_verdict)? {
-        CachedReply::Verdict(line) => Some(line),
+        CachedReply::Verdict(line, refused) => Some((line, refused)),
         CachedReply::Counted(_) => None,
     }
 }

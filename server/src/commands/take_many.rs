@@ -88,7 +88,8 @@ impl ExecContext<'_> {
     }
 
     /// Takes from the listed keys. Returns the limit that refused, too. The reply to an `id` is
-    /// cached with the first key, without that limit.
+    /// cached with the first key, and with the index of the charge that refused: a repeat lists the
+    /// same keys, unless the limits have changed.
     pub(crate) fn take_listed(
         &mut self,
         units: &TakeParams,
@@ -100,14 +101,17 @@ impl ExecContext<'_> {
         let (key, hash) = charges.first();
         let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
         let done = charges.locked(charge_ctx, |engines| {
-            if let Some(line) = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id)) {
-                return Ok((Outcome::Verdict(line), None));
+            let before = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id));
+            if let Some((line, refused)) = before {
+                let limit = refused.and_then(|row| charges.limit(row));
+                return Ok((Outcome::Verdict(line), limit));
             }
             let charged = charges.take(charge_ctx, charge_scratch, engines, units)?;
             let refused = charged.refused.and_then(|row| charges.limit(row));
             let outcome = answer(charged);
             if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
-                charge_ctx.shards.keep_answer(charge_ctx.now, id, CachedReply::Verdict(*line));
+                let reply = CachedReply::Verdict(*line, charged.refused);
+                charge_ctx.shards.keep_answer(charge_ctx.now, id, reply);
             }
             Ok((outcome, refused))
         });

@@ -291,16 +291,16 @@ impl LimitsStore {
             }
             tracing::info!(
                 target: AUDIT,
-                by = %change.by,
-                via = %change.via,
-                address = address.map(tracing::field::display),
-                name = %change.name,
-                key = change.key.as_ref().map(tracing::field::display),
+                by = change.by,
+                via = change.via,
+                address = address.map(|address| address.to_string()),
+                name = change.name,
+                key = change.key,
                 from = change.from,
                 to = change.to(),
                 seq = change.seq,
                 reverts = change.reverts,
-                note = change.note.as_ref().map(tracing::field::display),
+                note = change.note,
                 "{} {}",
                 change.what,
                 if change.body.is_some() { "put" } else { "removed" }

@@ -5,8 +5,8 @@
 //! (`cluster::message::query`).
 //!
 //! A change of the path to a node ends the query under way, so the node is asked again, until the
-//! time limit. A node that does not answer in time is named as missing, and so is one whose link
-//! has agreed on a version without queries.
+//! time limit. A node that does not answer in time is named as missing. One whose link has agreed
+//! on a version without queries is named at once: the link would drop them.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::map::{MapNode, NodeState};
 use cluster::message::Frame;
-use cluster::message::query::{QUERY_BYTES_MAX, QueryFrame};
+use cluster::message::query::{QUERY_BYTES_MAX, QUERY_VERSION, QueryFrame};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -216,7 +216,7 @@ impl Node {
         Ok(replies)
     }
 
-    /// Asks one node until it answers. `None`: no answer in time.
+    /// Asks one node until it answers. `None`: no answer in time, or the node knows no queries.
     async fn query(
         self: Arc<Self>,
         to: NodeId,
@@ -235,7 +235,23 @@ impl Node {
                 sent_ns = sent_ns.saturating_add(ASK_AGAIN_AFTER.as_nanos() as u64);
             }
         };
-        timeout(ttl, asked).await.ok()
+        let is_old = async {
+            // A link may come up, with an old version, while the node is asked.
+            while !self.knows_no_queries(to) {
+                sleep(ASK_AGAIN_AFTER).await;
+            }
+        };
+        tokio::select! {
+            biased;
+            () = is_old => None,
+            answer = timeout(ttl, asked) => answer.ok(),
+        }
+    }
+
+    /// Whether the links to a node have a version without queries.
+    fn knows_no_queries(&self, node: NodeId) -> bool {
+        let version = self.transport().and_then(|transport| transport.version_of(node));
+        version.is_some_and(|version| version < QUERY_VERSION)
     }
 
     /// Asks one node once, with a call id of its own, so that a late answer to an earlier call is

@@ -170,7 +170,9 @@ async fn admit(
     stream: Stream,
 ) -> Result<(SecuredStream, AuthenticatedPeer), HandshakeError> {
     let guard = hub.guard();
-    let mut wire = guard.accept(stream).await?;
+    let accepted = guard.accept(stream).await;
+    hub.note_tls(&guard, &accepted);
+    let mut wire = accepted?;
     let ours = hub.hello(identity)?;
     let authenticated = handshake(&mut wire, Side::Accepting, &ours, &guard.key, |theirs| {
         let acceptor = hub.acceptor.lock();

@@ -210,7 +210,9 @@ pub(super) async fn connect(
     };
     let stream = connected.map_err(|_| LinkError::Late)?.map_err(|error| link_error(&error))?;
     let guard = hub.guard();
-    let mut wire = guard.connect(address, stream).await.map_err(|error| link_error(&error))?;
+    let connected = guard.connect(address, stream).await;
+    hub.note_tls(&guard, &connected);
+    let mut wire = connected.map_err(|error| link_error(&error))?;
     let mut other = None;
     let authenticated = handshake(&mut wire, Side::Connecting, ours, &guard.key, |theirs| {
         if let PeerAddr::Node(node) = *peer_addr

@@ -225,6 +225,8 @@ pub(super) struct ValidatedSecurity {
 }
 
 struct Tls {
+    /// The end of the certificate, the earliest of its chain, in seconds since the Unix epoch.
+    expiry_s: Option<u64>,
     connector: TlsConnector,
     acceptor: TlsAcceptor,
     name: Option<ServerName<'static>>,
@@ -237,6 +239,7 @@ impl Tls {
         authorities: Vec<CertificateDer<'static>>,
         name: Option<ServerName<'static>>,
     ) -> Result<Self, Box<dyn std::error::Error>> {
+        let expiry_s = tollgate_http::chain_expiry_s(&certificates);
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
         for authority in authorities {
@@ -261,6 +264,7 @@ impl Tls {
         server.alpn_protocols = vec![PROTOCOL.to_vec()];
         client.alpn_protocols = vec![PROTOCOL.to_vec()];
         Ok(Self {
+            expiry_s,
             connector: TlsConnector::from(Arc::new(client)),
             acceptor: TlsAcceptor::from(Arc::new(server)),
             name,
@@ -272,6 +276,16 @@ impl ValidatedSecurity {
     /// Whether there is no security.
     pub(super) fn is_open(&self) -> bool {
         self.key.is_empty() && self.tls.is_none()
+    }
+
+    /// Whether links use TLS.
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// The end of the certificate, in seconds since the Unix epoch; `None` without TLS.
+    pub(super) fn expiry_s(&self) -> Option<u64> {
+        self.tls.as_ref()?.expiry_s
     }
 
     /// Secures a stream that this side opened to `address`.

@@ -50,6 +50,9 @@ async fn query_never_goes_over_a_link_of_version_one() {
         let received = old.node.received.lock().len();
         assert_eq!(received, if arrives { 3 } else { 1 });
         assert_eq!(new.metrics(2).unsendable, if arrives { 0 } else { 2 });
+        let version = new.transport.version_of(NodeId(2));
+        assert_eq!(version, Some(if arrives { 2 } else { 1 }));
+        assert_eq!(new.transport.version_of(NodeId(3)), None);
         assert!(!new.node.has_event(|event| matches!(event, LinkEvent::Down(..))));
     }
 }

@@ -5,7 +5,7 @@
 //! ```text
 //! head u8: bits 0-2 the word, 3 more follows, 4 shadow, 5 degraded, 6 a count
 //! verdict: limit | remaining, folded | retry + 1, 0 for never | reset
-//!          [| which u8 | cas | lease | granted | at]
+//!          [| which u8 | cas | lease | granted | at | refused]
 //! count:   value | applied | ttl + 1, 0 for none [| cas]
 //! ```
 //!
@@ -16,8 +16,9 @@ use protocol::{CountLine, VerdictLine, VerdictWord};
 /// A reply that can be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachedReply {
-    /// The reply to `take` or `takem`.
-    Verdict(VerdictLine),
+    /// The reply to `take` or `takem`, and the index of the charge that refused, if there were
+    /// several.
+    Verdict(VerdictLine, Option<usize>),
     /// The reply to `incrx`.
     Counted(CountLine),
 }
@@ -36,8 +37,8 @@ const WORDS: [VerdictWord; 5] = [
     VerdictWord::Exists,
 ];
 
-/// Longest reply in bytes: nine numbers of up to ten bytes, and two bytes.
-const BYTES_MAX: usize = 92;
+/// Longest reply in bytes: ten numbers of up to ten bytes, and two bytes.
+const BYTES_MAX: usize = 102;
 
 /// A reply as bytes.
 pub(super) struct EncodedReply {
@@ -117,7 +118,7 @@ fn unfold(number: u64) -> i64 {
 impl CachedReply {
     pub(super) fn encode(&self) -> EncodedReply {
         match self {
-            Self::Verdict(line) => encode_verdict(line),
+            Self::Verdict(line, refused) => encode_verdict(line, *refused),
             Self::Counted(line) => encode_count(line),
         }
     }
@@ -149,6 +150,7 @@ impl CachedReply {
             shadow: head & SHADOW != 0,
             degraded: head & DEGRADED != 0,
         };
+        let mut refused = None;
         if head & MORE != 0 {
             let which = byte(&mut bytes)?;
             let mut of = |bit: u8| {
@@ -157,18 +159,16 @@ impl CachedReply {
             line.cas = of(1)?;
             line.lease = of(2)?;
             line.granted = of(4)?;
-            line.at = match of(8)? {
-                Some(at) => Some(usize::try_from(at).ok()?),
-                None => None,
-            };
+            line.at = of(8)?.map(usize::try_from).transpose().ok()?;
+            refused = of(16)?.map(usize::try_from).transpose().ok()?;
         }
-        Some(Self::Verdict(line))
+        Some(Self::Verdict(line, refused))
     }
 }
 
-fn encode_verdict(line: &VerdictLine) -> EncodedReply {
+fn encode_verdict(line: &VerdictLine, refused: Option<usize>) -> EncodedReply {
     let VerdictLine { cas, lease, granted, at, shadow, degraded, .. } = *line;
-    let which = bit(cas, 1) | bit(lease, 2) | bit(granted, 4) | bit(at, 8);
+    let which = bit(cas, 1) | bit(lease, 2) | bit(granted, 4) | bit(at, 8) | bit(refused, 16);
     let word = WORDS.iter().position(|word| *word == line.word).unwrap_or(0) as u8;
     let of = |on: bool, bit: u8| if on { bit } else { 0 };
     let mut out = EncodedReply::new(
@@ -180,7 +180,8 @@ fn encode_verdict(line: &VerdictLine) -> EncodedReply {
     out.number(line.reset_ms);
     if which != 0 {
         out.byte(which);
-        for number in [cas, lease, granted, at.map(|at| at as u64)].into_iter().flatten() {
+        let [at, refused] = [at, refused].map(|index| index.map(|index| index as u64));
+        for number in [cas, lease, granted, at, refused].into_iter().flatten() {
             out.number(number);
         }
     }
@@ -215,12 +216,14 @@ pub(super) mod tests {
         let left = prop_oneof![-300_i64..300, any::<i64>()];
         let verdict = (
             (0..WORDS.len(), any_number(), left, maybe(), any_number()),
-            (maybe(), maybe(), maybe(), prop::option::of(0_usize..99), any::<[bool; 2]>()),
+            (maybe(), maybe(), maybe(), any::<[bool; 2]>()),
+            [prop::option::of(0_usize..99), prop::option::of(0_usize..99)],
         );
-        let verdict = verdict.prop_map(|((word, limit, remaining, retry_ms, reset_ms), more)| {
-            let (cas, lease, granted, at, [shadow, degraded]) = more;
+        let verdict = verdict.prop_map(|(numbers, more, [at, refused])| {
+            let (word, limit, remaining, retry_ms, reset_ms) = numbers;
+            let (cas, lease, granted, [shadow, degraded]) = more;
             let word = WORDS[word];
-            CachedReply::Verdict(VerdictLine {
+            let line = VerdictLine {
                 word,
                 limit,
                 remaining,
@@ -232,7 +235,8 @@ pub(super) mod tests {
                 at,
                 shadow,
                 degraded,
-            })
+            };
+            CachedReply::Verdict(line, refused)
         });
         let counted = (any::<bool>(), any::<i64>(), -99_i64..99, maybe(), maybe());
         let counted = counted.prop_map(|(exists, value, applied, ttl_ms, cas)| {
@@ -254,7 +258,7 @@ pub(super) mod tests {
             let back = CachedReply::decode(&bytes).expect("it is one");
             prop_assert_eq!(back.encode().to_vec(), answer.encode().to_vec());
             let is_exact = match answer {
-                CachedReply::Verdict(line) => line.retry_ms != Some(u64::MAX),
+                CachedReply::Verdict(line, _) => line.retry_ms != Some(u64::MAX),
                 CachedReply::Counted(line) => line.ttl_ms != Some(u64::MAX),
             };
             prop_assert!(!is_exact || back == answer);

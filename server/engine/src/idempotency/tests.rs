@@ -61,11 +61,11 @@ fn a_million_ids_take_56_mebibytes() {
         degraded: false,
     };
     for number in 0..COUNT {
-        keep(&mut cache, 1000, number, CachedReply::Verdict(line), 56 << 20);
+        keep(&mut cache, 1000, number, CachedReply::Verdict(line, None), 56 << 20);
     }
     assert_eq!((cache.len() as u64, cache.forgotten()), (COUNT, 0));
     assert!(cache.bytes() <= 56 << 20, "{}", cache.bytes());
-    assert_eq!(find(&cache, 1000, 0), Some(CachedReply::Verdict(line)));
+    assert_eq!(find(&cache, 1000, 0), Some(CachedReply::Verdict(line, None)));
 }
 
 #[test]

@@ -18,12 +18,16 @@ use crate::time::Now;
 pub struct EvictionStats {
     /// Items evicted before their deadline.
     pub evicted: u64,
+    /// Limit states among them.
+    pub evicted_states: u64,
     /// Evicted items that were never fetched.
     pub evicted_unfetched: u64,
     /// Evicted items that were used within the last minute.
     pub evicted_active: u64,
     /// Items removed past their deadline.
     pub expired: u64,
+    /// Limit states among them.
+    pub expired_states: u64,
     /// Expired items that were never fetched.
     pub expired_unfetched: u64,
     /// Expired items removed to make room.
@@ -36,8 +40,9 @@ pub struct EvictionStats {
 
 impl EvictionStats {
     /// Counts an item as expired: it is removed, or its slot reused for the same key.
-    pub(crate) fn note_expired(&mut self, is_unfetched: bool) {
+    pub(crate) fn note_expired(&mut self, is_unfetched: bool, is_state: bool) {
         self.expired += 1;
+        self.expired_states += u64::from(is_state);
         self.expired_unfetched += u64::from(is_unfetched);
     }
 }
@@ -171,6 +176,7 @@ impl Store {
         let own = self.hasher.time_of(item.key(), now).unwrap_or(now);
         let active = item.state().is_some() || item.idle(own) < ACTIVE_WITHIN;
         self.losses.evicted += 1;
+        self.losses.evicted_states += u64::from(victim.is_limit_state());
         self.losses.evicted_unfetched += u64::from(unfetched);
         self.losses.evicted_active += u64::from(active);
         self.remove(hash, victim);

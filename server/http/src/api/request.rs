@@ -2,6 +2,7 @@
 //!
 //! Not here: bounds of the body (`body`), the role of a route (`api`).
 
+use std::sync::Arc;
 use std::{mem, str};
 
 use axum::body::Body;
@@ -141,9 +142,12 @@ impl ApiRequest {
         String::from_utf8(bytes.into()).map_err(|_| not_text("body"))
     }
 
-    /// The end of the listener, for streams.
+    /// The end of a stream that a viewer reads.
     pub(super) fn stream_end(&self) -> StreamEnd {
-        self.parts.extensions.get().cloned().unwrap_or_default()
+        let listener = self.parts.extensions.get().cloned().unwrap_or_default();
+        let access = Arc::clone(&self.app.access);
+        let credential = access.credential(&self.parts.headers);
+        StreamEnd::new(listener, access, credential, TokenRole::Viewer)
     }
 
     fn must_have_kind(&self, kinds: &[&str]) -> Result<(), Problem> {

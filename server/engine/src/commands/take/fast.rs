@@ -97,7 +97,7 @@ impl Engine {
         let taken = self.store.change(hash, key, taking)??;
         if let Some(is_unfetched) = taken.expired {
             cold_path();
-            self.store.losses.note_expired(is_unfetched);
+            self.store.losses.note_expired(is_unfetched, true);
         }
         if let Some((former, cas)) = taken.uniques {
             self.store.note_cas(former, cas);

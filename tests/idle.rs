@@ -1,0 +1,80 @@
+//! The cost of the admin listener on an idle server: memory, and wake-ups of threads.
+//!
+//! Not here: its cost under load (`benches/load`).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use crate::http::Admin;
+use crate::live::Server;
+
+const WORKERS: u64 = 2;
+/// The most resident memory of the listener, without and for each worker.
+const LISTENER_BYTES: u64 = (3 << 20) / 2;
+const WORKER_BYTES: u64 = (6 << 20) / 10;
+/// The time for which wake-ups are counted.
+const WATCHED: Duration = Duration::from_secs(10);
+/// Wake-ups of a thread in that time by which two equal servers may differ. A timer of a
+/// second would add more.
+const WAKE_UPS_BETWEEN: u64 = 8;
+/// The time after which a new server is at rest.
+const REST: Duration = Duration::from_secs(3);
+
+/// The times that each thread went to sleep, by the thread's name.
+fn sleeps(server: &Server) -> BTreeMap<String, u64> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
+    let mut sleeps = BTreeMap::new();
+    for task in tasks.flatten() {
+        let read = |file| fs::read_to_string(task.path().join(file));
+        // A thread may end meanwhile.
+        let (Ok(name), Ok(status)) = (read("comm"), read("status")) else { continue };
+        let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        let count: u64 = count.and_then(|count| count.trim().parse().ok()).expect("a count");
+        *sleeps.entry(name.trim().to_owned()).or_default() += count;
+    }
+    sleeps
+}
+
+/// The wake-ups of each thread while the server is idle.
+fn wake_ups(server: &Server) -> BTreeMap<String, u64> {
+    let before = sleeps(server);
+    thread::sleep(WATCHED);
+    let after = sleeps(server).into_iter();
+    let since = |(name, count): (String, u64)| {
+        let count = count.saturating_sub(before.get(&name).copied().unwrap_or(0));
+        (name, count)
+    };
+    after.map(since).collect()
+}
+
+/// A server without the listener, and one with it that has answered; both are at rest.
+fn pair() -> (Server, Admin) {
+    let workers = WORKERS.to_string();
+    let without = Server::start(&["--http", "off", "-t", &workers]);
+    let with = Admin::start(&["-t", &workers]);
+    thread::sleep(REST);
+    (without, with)
+}
+
+#[test]
+fn an_idle_listener_costs_little() {
+    // The pages of the program that are resident vary, so the middle one of three pairs counts.
+    let pairs = [pair(), pair(), pair()];
+    let mut grown = pairs.each_ref().map(|(without, with)| {
+        with.server.resident_bytes().saturating_sub(without.resident_bytes())
+    });
+    grown.sort_unstable();
+    println!("resident {:?} KiB more", grown.map(|bytes| bytes >> 10));
+    assert!(grown[1] <= LISTENER_BYTES + WORKERS * WORKER_BYTES, "{grown:?}");
+
+    let [(without, with), ..] = &pairs;
+    let (before, after) = (wake_ups(without), wake_ups(&with.server));
+    println!("wake-ups in {WATCHED:?}: without {before:?}, with {after:?}");
+    assert_eq!(after.get("http"), Some(&0), "{after:?}");
+    for (name, count) in after.iter().filter(|(name, _)| *name != "observer") {
+        let most = before.get(name).copied().unwrap_or(0) + WAKE_UPS_BETWEEN;
+        assert!(*count <= most, "{name} woke {count} times, and {most} at most are allowed");
+    }
+}
