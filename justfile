@@ -28,6 +28,16 @@ prop CASES="100000":
     PROPTEST_CASES={{CASES}} cargo test --release -p tollgate-engine --lib --tests
     PROPTEST_CASES={{CASES}} cargo test --release --workspace --exclude tollgate-engine --lib --tests -- garbage twin decode ways
 
+# Requests made from openapi.json to a real server, SECONDS for each role
+api-fuzz SECONDS="120":
+    cargo build -p tollgate
+    API_FUZZ_SECONDS={{SECONDS}} cargo test -p tests api::description -- --nocapture
+
+# The pictures of docs/operations/web-ui.md anew: ten minutes of traffic on three real nodes
+pictures:
+    cargo build -p tollgate
+    cargo test -p tests pictures -- --ignored --nocapture
+
 # Eight clients at a log of 100 a second for SECONDS: no second admits more
 hammer SECONDS="30":
     cargo build -p tollgate

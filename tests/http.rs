@@ -219,7 +219,8 @@ pub(crate) fn promtool() -> PathBuf {
     target().join("clients/prometheus/usr/bin/promtool")
 }
 
-fn target() -> PathBuf {
+/// The folder of built things.
+pub(crate) fn target() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root");
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from)
 }

@@ -4,15 +4,12 @@
 //! Here: a key that floods is found, a limit is tried, put in shadow, enforced, lifted for one key
 //! for a time, and taken back. Not here: each path by itself (`server/http`).
 
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::http::free_port;
-use crate::live::Server;
+use crate::api::Operated;
 
 /// Keys of which each has a few attempts: about a hundred of them are recorded.
 const KEYS: u64 = 6400;
@@ -24,102 +21,13 @@ const PIPELINE: usize = 500;
 /// The key that floods.
 const HOT_KEY: &str = "api:flood";
 
-/// A server and its API.
-struct Operated {
-    server: Server,
-    address: SocketAddr,
-}
-
-/// A reply of the API.
-struct ApiReply {
-    status: u16,
-    /// The version in the `ETag`.
-    version: Option<String>,
-    body: Value,
-}
-
 impl Operated {
-    fn start(flags: &[&str]) -> Self {
-        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
-        let http = address.to_string();
-        let server = Server::start(&[&["--http", &http, "-t", "2"], flags].concat());
-        let mut operated = Self { server, address };
-        let is_ready = || TcpStream::connect(address).is_ok();
-        operated.server.until("the API answers", |_| is_ready());
-        operated
-    }
-
-    fn ask(
-        &self,
-        method: &str,
-        path: &str,
-        version: Option<&str>,
-        body: Option<&Value>,
-    ) -> ApiReply {
-        let mut stream = TcpStream::connect(self.address).expect("the listener is bound");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let condition = match version {
-            Some("*") => "If-None-Match: *\r\n".to_owned(),
-            Some(version) => format!("If-Match: {version}\r\n"),
-            None => String::new(),
-        };
-        let request = format!(
-            "{method} /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n{condition}\r\n{body}",
-            body.len()
-        );
-        stream.write_all(request.as_bytes()).expect("the listener reads");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("the listener answers");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-        let tag = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(": ")?;
-            name.eq_ignore_ascii_case("etag").then(|| value.to_owned())
-        });
-        let body = serde_json::from_str(body).unwrap_or(Value::Null);
-        ApiReply { status: status.expect("a status"), version: tag, body }
-    }
-
-    fn get(&self, path: &str) -> Value {
-        let reply = self.ask("GET", path, None, None);
-        assert_eq!(reply.status, 200, "GET {path}: {}", reply.body);
-        reply.body
-    }
-
-    /// Puts a limit and returns the number of the change.
-    fn put(&self, name: &str, toml: &str, version: &str) -> u64 {
-        let path = format!("limits/{name}");
-        let reply = self.ask("PUT", &path, Some(version), Some(&json!({ "toml": toml })));
-        assert!(matches!(reply.status, 200 | 201), "{toml}: {} {}", reply.status, reply.body);
-        reply.body["seq"].as_u64().expect("a change has a number")
-    }
-
-    fn version(&self, name: &str) -> String {
-        let reply = self.ask("GET", &format!("limits/{name}"), None, None);
-        reply.version.expect("a limit has a version")
-    }
-
-    /// Asks until `is_so`, for at most `limit`.
-    fn until(&self, path: &str, limit: Duration, is_so: impl Fn(&Value) -> bool) -> Value {
-        let start = Instant::now();
-        loop {
-            let body = self.get(path);
-            if is_so(&body) {
-                return body;
-            }
-            assert!(start.elapsed() < limit, "GET {path} still says {body}");
-            thread::sleep(Duration::from_millis(100));
-        }
-    }
-
     /// Tries a limit on the last hour.
     fn try_limit(&self, name: &str, toml: &str) -> Value {
         // The observer drains the samples ten times a second.
         thread::sleep(Duration::from_millis(500));
         let body = json!({ "toml": toml, "minutes": 60, "scope": "node" });
-        let reply = self.ask("POST", &format!("limits/{name}/try"), None, Some(&body));
+        let reply = self.api.ask("POST", &format!("limits/{name}/try"), None, Some(&body));
         assert_eq!(reply.status, 200, "{}", reply.body);
         reply.body
     }
@@ -162,7 +70,7 @@ fn number(value: &Value) -> f64 {
 #[test]
 fn limit_is_tried_on_recorded_traffic() {
     let operated = Operated::start(&["--limits-store", "{folder}/limits"]);
-    operated.put("api", &limit("fixed:2/d", ""), "*");
+    operated.api.put("api", &limit("fixed:2/d", ""), "*");
     operated.send_many_keys();
     let tried = operated.try_limit("api", &limit("fixed:2/d", ""));
     assert_eq!((&tried["fidelity"], &tried["too_few"]), (&json!(1.0), &json!(false)), "{tried}");
@@ -185,13 +93,13 @@ fn limit_is_tried_on_recorded_traffic() {
 #[test]
 fn incident_is_found_limited_and_taken_back() {
     let operated = Operated::start(&["--limits-store", "{folder}/limits"]);
-    let first = operated.put("api", &limit("fixed:1000000/d", ""), "*");
+    let first = operated.api.put("api", &limit("fixed:1000000/d", ""), "*");
     operated.send_many_keys();
 
     // A key floods, and is the first of the hot keys within three seconds.
     assert_eq!(operated.flood(), 0);
     let is_hot = |hot: &Value| hot["keys"][0]["key"] == HOT_KEY;
-    operated.until("hotkeys?what=taken&n=5", Duration::from_secs(3), is_hot);
+    operated.api.until("hotkeys?what=taken&n=5", Duration::from_secs(3), is_hot);
 
     // Fifty a day would not have harmed the other keys.
     let strict = limit("fixed:50/d", "");
@@ -201,34 +109,35 @@ fn incident_is_found_limited_and_taken_back() {
 
     // In shadow the flood passes, and the report names it.
     let shadow = limit("fixed:50/d", "shadow = true\n");
-    operated.put("api", &shadow, &operated.version("api"));
+    operated.api.put("api", &shadow, &operated.api.version("api"));
     assert_eq!(operated.flood(), 0);
-    let report = operated.until("limits/api/report?minutes=5", Duration::from_secs(5), |report| {
-        report["shadow_denied"].as_u64() > Some(0) && report["top_shadow"][0]["key"] == HOT_KEY
-    });
+    let report =
+        operated.api.until("limits/api/report?minutes=5", Duration::from_secs(5), |report| {
+            report["shadow_denied"].as_u64() > Some(0) && report["top_shadow"][0]["key"] == HOT_KEY
+        });
     assert_eq!(report["denied"], json!(0), "{report}");
 
     // Enforced, it is refused.
-    operated.put("api", &strict, &operated.version("api"));
+    operated.api.put("api", &strict, &operated.api.version("api"));
     assert_eq!(operated.flood(), FLOOD);
 
     // A partner is exempt for two seconds.
     let path = format!("limits/api/overrides/{HOT_KEY}");
     let exempt = json!({ "policy": "allow", "for_ms": 2000, "note": "partner" });
-    let put = operated.ask("PUT", &path, Some("*"), Some(&exempt));
+    let put = operated.api.ask("PUT", &path, Some("*"), Some(&exempt));
     assert!(matches!(put.status, 200 | 201), "{}", put.body);
     assert_eq!(operated.flood(), 0);
-    operated.until("overrides?limit=api", Duration::from_secs(5), |list| {
+    operated.api.until("overrides?limit=api", Duration::from_secs(5), |list| {
         list["overrides"].as_array().is_some_and(Vec::is_empty)
     });
     assert_eq!(operated.flood(), FLOOD);
 
     // The incident is over: the first text comes back as a change of its own.
-    let version = operated.version("api");
+    let version = operated.api.version("api");
     let body = json!({ "seq": first });
-    let reverted = operated.ask("POST", "limits/api/revert", Some(&version), Some(&body));
+    let reverted = operated.api.ask("POST", "limits/api/revert", Some(&version), Some(&body));
     assert_eq!(reverted.status, 200, "{}", reverted.body);
     assert_eq!(operated.flood(), 0);
-    let history = operated.get("limits/api/history");
+    let history = operated.api.get("limits/api/history");
     assert_eq!(history["changes"][0]["reverts"], json!(first), "{history}");
 }

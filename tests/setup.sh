@@ -2,7 +2,7 @@
 # Installs the memcached clients that tests/clients.rs runs, memcached itself, the oracle, netdata's plugin
 # for memcached, Prometheus's promtool, valgrind, which counts instructions, strace, which counts system calls, libfaketime, which sets
 # the clocks of nodes, tmux, a terminal for programs, the tools for networks, Helm, which renders our chart, Chromium, which walks
-# through the pages, and cargo-deny (tests/tools.sh).
+# through the pages, schemathesis, which holds the API to its description, and cargo-deny (tests/tools.sh).
 #
 # Here: packages, by name only; their source is the machine's own configuration. Not here:
 # the scripts that use them (tests/clients/). Runs as root on Debian 12, does nothing twice, and

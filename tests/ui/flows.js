@@ -1,52 +1,19 @@
-// The pages in Chromium: an operator's flows, with and without JavaScript, accessibility by axe,
-// and the pictures of the documentation.
+// The pages in Chromium: an operator's flows, with and without JavaScript, and accessibility by axe.
 //
 // Run by server/http/tests/ui.rs with the addresses of two servers, one without tokens and one with,
-// and a token of an admin and of a viewer. SCREENSHOTS=1 writes docs/operations/images anew.
+// and a token of an admin and of a viewer. Not here: a real server (real.js), pictures (pictures.js).
 "use strict";
 const assert = require("node:assert/strict");
-const { chromium } = require("playwright-core");
 const { AxeBuilder } = require("@axe-core/playwright");
+const { button, faults, flash, run, says, withPage } = require("./browser.js");
 
 const [free, guarded, adminToken, viewerToken] = process.argv.slice(2);
-const IMAGES = "docs/operations/images";
 const SCREENS = [
   "/ui/", "/ui/limits", "/ui/limit?name=login&keys=login:a%0Aother", "/ui/limit?name=api",
   "/ui/limit/new", "/ui/overrides", "/ui/key?key=login:alice", "/ui/hot?what=denied",
   "/ui/cluster", "/ui/tail", "/ui/audit", "/ui/config", "/ui/login", "/ui/none",
 ];
 const MARKUP = "login:<script>alert(1)</script>";
-// Requests that these flows mean to fail: the browser writes a line for each.
-const EXPECTED = /status of (401|403|404|412|422)/;
-const faults = [];
-
-// Runs `body` with a page whose errors count, and closes it.
-async function withPage(browser, options, body) {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
-  context.setDefaultTimeout(10_000);
-  const page = await context.newPage();
-  page.on("console", (message) => {
-    const isBad = ["error", "warning"].includes(message.type());
-    if (isBad && !EXPECTED.test(message.text())) faults.push(`${page.url()}: ${message.text()}`);
-  });
-  page.on("pageerror", (error) => faults.push(`${page.url()}: ${error}`));
-  page.on("dialog", (dialog) => faults.push(`${page.url()}: dialog ${dialog.message()}`));
-  try {
-    return await body(page);
-  } catch (error) {
-    faults.push(`at ${page.url()}: ${error.stack}`);
-  } finally {
-    await context.close();
-  }
-}
-
-const flash = (page) => page.locator(".flash").innerText();
-const button = (page, name) => page.getByRole("button", { name, exact: true });
-
-async function says(page, text) {
-  const shown = await page.locator("main").innerText();
-  assert.ok(shown.includes(text), `${page.url()} does not say ${text}:\n${shown}`);
-}
 
 async function goto(page, path, site = free) {
   return page.goto(site + path, { waitUntil: "domcontentloaded" });
@@ -296,47 +263,15 @@ async function accessible(browser) {
   }
 }
 
-async function pictures(browser) {
-  const shots = [
-    ["ui-overview", "/ui/", "light"], ["ui-limit", "/ui/limit?name=login", "light"],
-    ["ui-key", "/ui/key?key=login:alice", "light"], ["ui-cluster", "/ui/cluster", "dark"],
-  ];
-  for (const [name, path, colorScheme] of shots) {
-    await withPage(browser, { colorScheme }, async (page) => {
-      await goto(page, path);
-      await page.waitForTimeout(300);
-      await page.screenshot({ path: `${IMAGES}/${name}.png` });
-    });
+run(300, async (browser) => {
+  for (const name of WITHOUT_SCRIPTS) {
+    await withPage(browser, { javaScriptEnabled: false }, flows[name]);
+    console.log(`ok ${name} without JavaScript`);
   }
-}
-
-async function main() {
-  const late = () => {
-    console.error("the flows stand still");
-    process.exit(1);
-  };
-  setTimeout(late, 300_000).unref();
-  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
-  const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
-  try {
-    for (const name of WITHOUT_SCRIPTS) {
-      await withPage(browser, { javaScriptEnabled: false }, flows[name]);
-      console.log(`ok ${name} without JavaScript`);
-    }
-    await withPage(browser, { javaScriptEnabled: false }, flows.remove);
-    for (const [name, flow] of Object.entries(flows)) {
-      await withPage(browser, {}, flow);
-      console.log(`ok ${name}`);
-    }
-    if (process.env.SCREENSHOTS) await pictures(browser);
-    await accessible(browser);
-  } finally {
-    await browser.close();
+  await withPage(browser, { javaScriptEnabled: false }, flows.remove);
+  for (const [name, flow] of Object.entries(flows)) {
+    await withPage(browser, {}, flow);
+    console.log(`ok ${name}`);
   }
-  assert.deepEqual(faults, [], faults.join("\n"));
-}
-
-main().catch((error) => {
-  console.error(error);
-  process.exitCode = 1;
+  await accessible(browser);
 });

@@ -20,7 +20,7 @@ function bindTheme() {
     try {
       localStorage.setItem("theme", root.dataset.theme);
     } catch {
-      // The browser keeps nothing: the theme holds for this page.
+      // It holds for this page.
     }
     label();
   });
@@ -114,7 +114,7 @@ function showDenied(hot) {
   if (!hot.keys.length) cell(body.insertRow(), "None in the last minute.", "quiet").colSpan = 4;
 }
 
-// One stream a page, closed while the page is hidden: the server has few places.
+// One stream a page, closed while it is hidden.
 export function follow(path, handlers) {
   let source;
   const open = () => {

@@ -1,4 +1,4 @@
-// A policy's token and its fields: each writes the other. The server has the same rules.
+// A policy's token and its fields: each writes the other.
 
 const perTime = (algorithm) => !["", "concurrency", "unlimited", "block"].includes(algorithm);
 

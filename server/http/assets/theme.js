@@ -3,5 +3,5 @@ try {
   const theme = localStorage.getItem("theme");
   if (theme === "dark" || theme === "light") document.documentElement.dataset.theme = theme;
 } catch {
-  // The browser keeps nothing: its own preference holds.
+  // The browser's preference holds.
 }

@@ -19,6 +19,8 @@ use crate::observe::shown_key;
 
 /// Highest level of `verbosity`.
 const LOG_LEVEL_MAX: u32 = 4;
+/// Fronts of a cluster's answers about something that is not there.
+const MISSING: [&str; 2] = ["there is no node ", "there is no setting "];
 /// Seconds of rates that count as the last minute.
 const MINUTE_POINTS: usize = 6;
 
@@ -40,7 +42,12 @@ impl ServerHost {
         };
         audit(actor, what, &reply);
         if let Some(reason) = reply.strip_prefix("CLIENT_ERROR ") {
-            return Err(ServiceError::Conflict(reason.to_owned()));
+            let is_missing = |reason: &&str| MISSING.iter().any(|front| reason.starts_with(front));
+            let missing = reason.strip_prefix("cluster: ").filter(is_missing);
+            return Err(match missing {
+                Some(reason) => ServiceError::NotFound(reason.to_owned()),
+                None => ServiceError::Conflict(reason.to_owned()),
+            });
         }
         if reply.starts_with("SERVER_ERROR ") || reply.starts_with("ERROR") {
             let reason = reply.strip_prefix("SERVER_ERROR ").unwrap_or(&reply);

@@ -39,7 +39,7 @@ pub(super) fn plain(value: &Value) -> String {
 
 /// Columns of `rows`, each as wide as its widest value, below their names in capitals.
 pub(super) fn table(columns: &[&str], rows: &[Value]) -> String {
-    let head = columns.iter().map(|name| name.replace('_', " ").to_uppercase()).collect();
+    let head = columns.iter().map(|name| name.replace(['_', '.'], " ").to_uppercase()).collect();
     let cell =
         |row: &Value, column: &&str| plain(column.split('.').fold(row, |row, name| &row[name]));
     let rows = rows.iter().map(|row| columns.iter().map(|column| cell(row, column)).collect());
@@ -121,7 +121,7 @@ mod tests {
         ];
         let text = table(&["name", "minute.denied", "note"], &rows);
         let expected = "\
-            NAME   MINUTE.DENIED  NOTE\n\
+            NAME   MINUTE DENIED  NOTE\n\
             login  3              -\n\
             a?[1m  12             x y\n";
         assert_eq!(text, expected);

@@ -61,6 +61,7 @@ impl ExplainRequest {
                 "verdict.remaining",
                 "verdict.reset_ms",
                 "owner",
+                "copies",
                 "fault",
             ];
             writeln!(out)?;

@@ -5,7 +5,7 @@ use axum::response::Response;
 use serde::Deserialize;
 
 use super::reply::{done, json, object, view};
-use super::request::ApiRequest;
+use super::request::{ApiRequest, BodyInteger};
 use crate::problem::Problem;
 
 /// The largest argument of `verbosity` that differs from a smaller one.
@@ -57,16 +57,16 @@ pub(super) async fn put_setting(mut request: ApiRequest) -> Result<Response, Pro
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LogLevelBody {
-    level: u32,
+    level: BodyInteger,
 }
 
 pub(super) async fn put_log_level(mut request: ApiRequest) -> Result<Response, Problem> {
     request.query(&[])?;
-    let LogLevelBody { level } = request.json().await?;
-    if level > LOG_LEVEL_MAX {
+    let LogLevelBody { level: BodyInteger(level) } = request.json().await?;
+    let Some(level) = u32::try_from(level).ok().filter(|level| *level <= LOG_LEVEL_MAX) else {
         let detail = format!("level is a number from 0 to {LOG_LEVEL_MAX}, as of verbosity");
         return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
-    }
+    };
     request.host().set_log_level(level, request.actor()).await?;
     Ok(done())
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::reply::{done, json, view};
-use super::request::{ApiRequest, INTEGER_MAX};
+use super::request::{ApiRequest, BodyInteger, INTEGER_MAX};
 use crate::host::{ExplainView, MatchView};
 use crate::problem::Problem;
 
@@ -55,13 +55,13 @@ pub(super) async fn reset(request: ApiRequest) -> Result<Response, Problem> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RefundBody {
-    units: u64,
+    units: BodyInteger,
 }
 
 pub(super) async fn refund(mut request: ApiRequest) -> Result<Response, Problem> {
     request.query(&[])?;
     let key = own_key(&request)?;
-    let RefundBody { units } = request.json().await?;
+    let RefundBody { units: BodyInteger(units) } = request.json().await?;
     if !(1..=INTEGER_MAX).contains(&units) {
         let detail = "units is a number from 1 to 9007199254740991";
         return Err(Problem::new(StatusCode::BAD_REQUEST, detail));

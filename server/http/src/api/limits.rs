@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::reply::{changed, json, versioned, view};
-use super::request::{ApiRequest, INTEGER_MAX};
+use super::request::{ApiRequest, BodyInteger, INTEGER_MAX};
 use crate::caller::Caller;
 use crate::host::{AdminHost, LimitChange, LimitView, ServiceError};
 use crate::problem::Problem;
@@ -164,7 +164,7 @@ pub(super) async fn delete(request: ApiRequest) -> Result<Response, Problem> {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RevertBody {
-    seq: u64,
+    seq: BodyInteger,
 }
 
 pub(super) async fn revert(mut request: ApiRequest) -> Result<Response, Problem> {
@@ -172,7 +172,7 @@ pub(super) async fn revert(mut request: ApiRequest) -> Result<Response, Problem>
     let name = request.text("name")?;
     request.caller.may_name(&name)?;
     let version = request.version()?;
-    let RevertBody { seq } = request.json().await?;
+    let RevertBody { seq: BodyInteger(seq) } = request.json().await?;
     let host = request.host();
     if seq > INTEGER_MAX {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "seq is at most 2^53 - 1"));

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use super::limits::{PAGE_MAX, no_limit};
 use super::reply::{json, view};
-use super::request::ApiRequest;
+use super::request::{ApiRequest, BodyInteger};
 use crate::host::{HotKind, Scope};
 use crate::problem::Problem;
 
@@ -43,7 +43,7 @@ pub(super) async fn hot_keys(request: ApiRequest) -> Result<Response, Problem> {
 #[serde(deny_unknown_fields)]
 struct TryBody {
     toml: String,
-    minutes: Option<u64>,
+    minutes: Option<BodyInteger>,
     scope: Option<String>,
 }
 
@@ -52,7 +52,7 @@ pub(super) async fn try_limit(mut request: ApiRequest) -> Result<Response, Probl
     let name = request.text("name")?;
     let body: TryBody = request.json().await?;
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let minutes = body.minutes.unwrap_or(TRY_MINUTES_MAX);
+    let minutes = body.minutes.map_or(TRY_MINUTES_MAX, |minutes| minutes.0);
     if !(1..=TRY_MINUTES_MAX).contains(&minutes) {
         return Err(bad(format!("minutes is a number from 1 to {TRY_MINUTES_MAX}")));
     }

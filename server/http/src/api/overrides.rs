@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::limits::{PAGE_DEFAULT, PAGE_MAX};
 use super::reply::{changed, json, now_ms, parse_time, view};
-use super::request::{ApiRequest, INTEGER_MAX};
+use super::request::{ApiRequest, BodyInteger, INTEGER_MAX};
 use crate::host::OverrideChange;
 use crate::problem::Problem;
 
@@ -30,7 +30,7 @@ pub(super) async fn list(request: ApiRequest) -> Result<Response, Problem> {
 struct OverrideBody {
     policy: String,
     expires: Option<String>,
-    for_ms: Option<u64>,
+    for_ms: Option<BodyInteger>,
     note: Option<String>,
 }
 
@@ -38,7 +38,7 @@ impl OverrideBody {
     /// The end of the override, in milliseconds since the Unix epoch.
     fn expires_ms(&self, now_ms: u64) -> Result<Option<u64>, Problem> {
         let bad = |detail: &str| Err(Problem::new(StatusCode::BAD_REQUEST, detail));
-        let end_ms = match (&self.expires, self.for_ms) {
+        let end_ms = match (&self.expires, self.for_ms.map(|for_ms| for_ms.0)) {
             (None, None) => return Ok(None),
             (Some(_), Some(_)) => return bad("send either expires or for_ms"),
             (Some(expires), None) => parse_time("expires", expires)?,
@@ -86,10 +86,10 @@ mod tests {
 
     #[test]
     fn an_override_ends_in_the_future_or_never() {
-        let body = |expires: Option<&str>, for_ms| OverrideBody {
+        let body = |expires: Option<&str>, for_ms: Option<u64>| OverrideBody {
             policy: "block".to_owned(),
             expires: expires.map(str::to_owned),
-            for_ms,
+            for_ms: for_ms.map(BodyInteger),
             note: None,
         };
         let end = |expires, for_ms| body(expires, for_ms).expires_ms(1_000).map_err(drop);

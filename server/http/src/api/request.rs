@@ -10,7 +10,9 @@ use axum::extract::{FromRequest, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, header};
 use percent_encoding::percent_decode_str;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer};
+use serde_json::Number;
 
 use crate::app::App;
 use crate::body::{self, BODY_BYTES_MAX};
@@ -22,6 +24,9 @@ use crate::tokens::TokenRole;
 
 /// Maximum of counts, costs and versions: larger integers are not exact in JavaScript.
 pub(super) const INTEGER_MAX: u64 = (1 << 53) - 1;
+/// Integers that are written as floats are exact below this: from here on the next float, which the
+/// parser may take, is an integer too.
+const EXACT_END: f64 = 4_503_599_627_370_496.0;
 /// The front of the `User-Agent` of this package's command line.
 const CLI_AGENT: &str = "tollgate-cli/";
 
@@ -161,6 +166,25 @@ impl ApiRequest {
     }
 }
 
+/// An integer in a body. JSON has one kind of numbers, so `7.0` is one too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct BodyInteger(pub(super) u64);
+
+impl<'de> Deserialize<'de> for BodyInteger {
+    fn deserialize<D: Deserializer<'de>>(source: D) -> Result<Self, D::Error> {
+        let number = Number::deserialize(source)?;
+        let whole = || {
+            let is_exact = |float: &f64| float.fract() == 0.0 && *float < EXACT_END;
+            let float = number.as_f64().filter(is_exact)?;
+            // A zero may have a sign.
+            format!("{:.0}", float + 0.0).parse().ok()
+        };
+        number.as_u64().or_else(whole).map(Self).ok_or_else(|| {
+            D::Error::custom(format!("{number} is no integer from 0 to {INTEGER_MAX}"))
+        })
+    }
+}
+
 fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
     match (text(header::IF_MATCH), text(header::IF_NONE_MATCH)) {
@@ -251,8 +275,8 @@ impl ApiQuery {
         max: u64,
         default: u64,
     ) -> Result<u64, Problem> {
-        let Some(text) = self.text(name)? else { return Ok(default) };
-        decimal(text, min, max).ok_or_else(|| {
+        let Some(value) = self.bytes(name) else { return Ok(default) };
+        str::from_utf8(value).ok().and_then(|text| decimal(text, min, max)).ok_or_else(|| {
             let detail = format!("{name} is a number from {min} to {max}");
             Problem::new(StatusCode::BAD_REQUEST, detail)
         })
@@ -300,9 +324,28 @@ mod tests {
         for bad in ["x=1", "q=1&q=2", "Q=1"] {
             assert!(ApiQuery::parse(bad, &["q"]).is_err(), "{bad}");
         }
-        for bad in ["+7", "-1", "7.0", "1e3", "99999999999999999999", "0x7"] {
+        for bad in ["", "+7", "-1", "7.0", "1e3", "99999999999999999999", "0x7"] {
             let query = ApiQuery::parse(&format!("n={bad}"), &["n"]).expect("it is well formed");
             assert!(query.number("n", 0, INTEGER_MAX, 0).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn an_integer_of_a_body_may_be_written_as_a_float() {
+        let of =
+            |text: &str| serde_json::from_str::<BodyInteger>(text).map(|integer| integer.0).ok();
+        for (text, integer) in [
+            ("0", 0),
+            ("-0.0", 0),
+            ("7.0", 7),
+            ("1e3", 1000),
+            ("900719925474099.0", 900_719_925_474_099),
+            ("9007199254740992", INTEGER_MAX + 1),
+        ] {
+            assert_eq!(of(text), Some(integer), "{text}");
+        }
+        for text in ["-1", "-1.0", "0.5", "1e300", "9007199254740991.0", "\"7\"", "null", "true"] {
+            assert_eq!(of(text), None, "{text}");
         }
     }
 

@@ -69,6 +69,8 @@ struct LimitPage {
     can_override: bool,
     read_only: Option<String>,
     hashed: bool,
+    /// Whether other nodes have figures of their own.
+    has_cluster: bool,
     report: Option<LimitReport>,
     chart: Option<ChartView>,
     overrides: Vec<OverrideView>,
@@ -183,6 +185,7 @@ pub(super) fn show_limit(
         can_override: visit.caller.supports() && is_writable,
         read_only,
         hashed: host.status().keys_hashed,
+        has_cluster: host.nodes().is_some(),
         chart: report.as_ref().map(ChartView::series),
         report,
         overrides,

@@ -32,6 +32,8 @@ struct LimitsPage {
     owners: Vec<String>,
     read_only: Option<String>,
     can_edit: bool,
+    /// Whether other nodes have figures of their own.
+    has_cluster: bool,
     /// The number of this page, from 1, and of the last one.
     number: usize,
     pages: usize,
@@ -71,6 +73,7 @@ pub(super) async fn show(visit: Visit) -> PageResult {
         owners,
         read_only: host.read_only(),
         can_edit: visit.caller.edits() && host.read_only().is_none(),
+        has_cluster: host.nodes().is_some(),
         number,
         pages,
     }))

@@ -8,7 +8,7 @@ use tollgate_http::{ImportMode, ServiceError, Via};
 
 use super::super::book::{Book, StoredLimit, StoredOverride};
 use super::changes::{ChangeInfo, ChangePlan, changes};
-use super::{EXPIRED_MAX, check_source, invalid};
+use super::{EXPIRED_MAX, check_source};
 use crate::limits::Limits;
 use crate::limits::map_text::{self, FileText, LimitSummary, LimitText, OrderedLimit, Origin};
 
@@ -19,7 +19,8 @@ pub(super) fn import(
     info: &ChangeInfo<'_>,
 ) -> Result<ChangePlan, ServiceError> {
     if mode == ImportMode::Replace && file.limits.is_empty() && !file.allow_empty {
-        return Err(invalid("it has no limits: `allow_empty = true` at its top says that it may"));
+        let detail = "it has no limits: `allow_empty = true` at its top says that it may";
+        return Err(ServiceError::Invalid { detail: detail.to_owned(), line: Some(1) });
     }
     let is_file =
         |name: &str| book.limits.get(name).is_some_and(|limit| !limit.entry.origin.is_api());

@@ -1,0 +1,62 @@
+// Chromium for the flows: pages whose errors count, and small helpers.
+//
+// Not here: the flows themselves (flows.js, real.js, pictures.js).
+"use strict";
+const assert = require("node:assert/strict");
+const { chromium } = require("playwright-core");
+
+// Requests that flows mean to fail: the browser writes a line for each.
+const EXPECTED = /status of (401|403|404|412|422)/;
+const faults = [];
+
+// Runs `body` with a page whose errors count, and closes it.
+async function withPage(browser, options, body) {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  context.setDefaultTimeout(10_000);
+  const page = await context.newPage();
+  page.on("console", (message) => {
+    const isBad = ["error", "warning"].includes(message.type());
+    if (isBad && !EXPECTED.test(message.text())) faults.push(`${page.url()}: ${message.text()}`);
+  });
+  page.on("pageerror", (error) => faults.push(`${page.url()}: ${error}`));
+  page.on("dialog", (dialog) => faults.push(`${page.url()}: dialog ${dialog.message()}`));
+  try {
+    return await body(page);
+  } catch (error) {
+    faults.push(`at ${page.url()}: ${error.stack}`);
+  } finally {
+    await context.close();
+  }
+}
+
+const flash = (page) => page.locator(".flash").innerText();
+const button = (page, name) => page.getByRole("button", { name, exact: true });
+
+async function says(page, text) {
+  const shown = await page.locator("main").innerText();
+  assert.ok(shown.includes(text), `${page.url()} does not say ${text}:\n${shown}`);
+}
+
+// Runs `body` with a browser for at most `seconds`; fails if a page had an error.
+async function run(seconds, body) {
+  const late = () => {
+    console.error("the flows stand still");
+    process.exit(1);
+  };
+  setTimeout(late, seconds * 1000).unref();
+  const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
+  try {
+    const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+    try {
+      await body(browser);
+    } finally {
+      await browser.close();
+    }
+    assert.deepEqual(faults, [], faults.join("\n"));
+  } catch (error) {
+    console.error(error);
+    process.exitCode = 1;
+  }
+}
+
+module.exports = { button, faults, flash, run, says, withPage };
