@@ -4,6 +4,7 @@
 //! memcached instead, to distinguish our mistakes from theirs; `TRANSCRIPT=text` plays only the
 //! conversations whose file, line or name contains the text.
 
+mod at_scale;
 mod book_examples;
 mod buffers;
 mod clients;
