@@ -24,7 +24,7 @@ const SCRAPE_BYTES_MAX: u64 = 4 * MIB;
 /// Most memory of these overrides, with keys of some 17 bytes; and while they are read.
 const OVERRIDES_BYTES_MAX: [u64; 2] = [64 * MIB, 192 * MIB];
 /// Longest time until a new file is in force, on a busy machine.
-const OVERRIDES_TIME_MAX: Duration = Duration::from_secs(60);
+const OVERRIDES_TIME_MAX: Duration = Duration::from_mins(1);
 
 /// A value of the process in `/proc/PID/status`, in bytes.
 fn status_bytes(server: &Server, name: &str) -> u64 {
@@ -62,23 +62,23 @@ fn scrape_of_very_many_limits_costs_little() {
     }
     fs::write(&path, text).expect("the folder is ours");
     let admin = Admin::start(&["--limits", path.to_str().expect("the path is text")]);
+    // The first scrape: later ones find memory that it has left.
+    reset_peak(&admin.server);
+    let resident = status_bytes(&admin.server, "VmRSS");
     let page = admin.get("/metrics").body;
+    let bytes = status_bytes(&admin.server, "VmHWM").saturating_sub(resident);
     assert_eq!(page.matches("\ntollgate_decisions_total{").count(), 3 * LIMITS);
     assert_eq!(page.matches("\ntollgate_limit_active_keys{").count(), LIMITS);
     assert_eq!(sample(&page, "tollgate_limits"), LIMITS as u64);
-    let (mut least_cpu, mut least_bytes) = (Duration::MAX, u64::MAX);
+    let mut least_cpu = Duration::MAX;
     for _ in 0..10 {
-        reset_peak(&admin.server);
-        let resident = status_bytes(&admin.server, "VmRSS");
         let before = cpu(&admin.server);
         admin.get("/metrics");
-        least_cpu = least_cpu.min(cpu(&admin.server) - before);
-        let peak = status_bytes(&admin.server, "VmHWM");
-        least_bytes = least_bytes.min(peak.saturating_sub(resident));
+        least_cpu = least_cpu.min(cpu(&admin.server).saturating_sub(before));
     }
-    println!("a scrape of {LIMITS} limits: {least_cpu:?} of CPU, {} KiB", least_bytes >> 10);
+    println!("a scrape of {LIMITS} limits: {least_cpu:?} of CPU, {} KiB", bytes >> 10);
     assert!(least_cpu <= SCRAPE_CPU_MAX, "{least_cpu:?}");
-    assert!(least_bytes <= SCRAPE_BYTES_MAX, "{least_bytes} bytes");
+    assert!(bytes <= SCRAPE_BYTES_MAX, "{bytes} bytes");
 }
 
 /// The override of a line.
@@ -131,7 +131,7 @@ fn file_of_a_million_overrides_is_in_force() {
         peak / MIB
     );
     for (key, expected) in [
-        ("a:key-00000002", "ALLOW -1"),
+        ("a:key-00000002", "ALLOW 9007199254740991"),
         ("a:key-00999999", "DENY 0"),
         ("a:key-01000000", "ALLOW 7"),
         ("a:192.0.2.77", "ALLOW 8"),
@@ -142,7 +142,7 @@ fn file_of_a_million_overrides_is_in_force() {
     assert!(kept <= OVERRIDES_BYTES_MAX[0] && peak <= OVERRIDES_BYTES_MAX[1], "{kept} {peak}");
 
     // The server finds the new version by itself, and keeps the last good one.
-    let _ = write!(text, "a:key-{OVERRIDES:08} block\n");
+    let _ = writeln!(text, "a:key-{OVERRIDES:08} block");
     let first = text.find("a:key-00000003").expect("it is there");
     text.replace_range(first..text.find("a:key-00000004").expect("it is there"), "");
     fs::write(&list, &text).expect("the folder is ours");

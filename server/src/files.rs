@@ -8,8 +8,8 @@ use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// The version of a file: its device, inode, length in bytes, and the seconds and nanoseconds of the
-/// last write.
+/// The version of a file: its device, inode, length in bytes, and the seconds and nanoseconds of
+/// the last write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileMark {
     device: u64,

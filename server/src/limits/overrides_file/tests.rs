@@ -1,3 +1,5 @@
+//! Tests of files of overrides: lines, bounds, tables that stay, and a naive twin.
+
 use std::fs;
 use std::net::IpAddr;
 

@@ -1,7 +1,5 @@
 //! The cost of a change of one override with all bounds full.
 
-use std::time::Instant;
-
 use cluster::map::LIMITS_MAX;
 use cluster::map::Put;
 use cluster::map::command::PUTS_MAX;
@@ -17,10 +15,19 @@ const IN_FORCE_MAX: Duration = Duration::from_millis(50);
 /// Changes, of which the cheapest counts: other tests disturb the rest.
 const CHANGES: usize = 20;
 
-/// The CPU time of this thread since `before`.
-fn cpu_since(before: Duration) -> Duration {
-    let now = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("every system has it");
-    Duration::from(now).saturating_sub(before)
+/// The CPU time of this thread, and the time of the system.
+struct Times([Duration; 2]);
+
+impl Times {
+    fn now() -> Self {
+        let clocks = [ClockId::CLOCK_THREAD_CPUTIME_ID, ClockId::CLOCK_MONOTONIC];
+        Self(clocks.map(|clock| clock_gettime(clock).expect("every system has it").into()))
+    }
+
+    fn since(&self) -> [Duration; 2] {
+        let Self(now) = Self::now();
+        std::array::from_fn(|at| now[at].saturating_sub(self.0[at]))
+    }
 }
 
 fn row(limit: &str, key: String, policy: &str) -> StoredOverride {
@@ -72,25 +79,25 @@ impl World {
             actor: actor(true),
         }));
         let records = Arc::clone(self.store.records().expect("it has some"));
-        let before = cpu_since(Duration::ZERO);
+        let before = Times::now();
         let plan = self.store.prepare_here(&*records, &request, NOW).expect("a good override");
-        let planned = cpu_since(before);
+        let [planned, _] = before.since();
         for puts in plan.batches {
             records.change(puts).await.expect("it has room");
         }
-        let (before, since) = (cpu_since(Duration::ZERO), Instant::now());
+        let before = Times::now();
         self.store.follow(None);
-        let own = (planned + cpu_since(before), since.elapsed());
-        let before = cpu_since(Duration::ZERO);
+        let [own, in_force] = before.since();
+        let before = Times::now();
         follower.follow(None);
-        let following = cpu_since(before);
+        let [following, _] = before.since();
         for store in [&self.store, follower] {
             let active = store.handle.load();
             let mut scratch = Vec::new();
             let found = active.limits().find(b"l0:x", &mut scratch).expect("short").expect("l0");
             assert_eq!(found.policy().to_string(), policy);
         }
-        [own.0, own.1, following]
+        [planned + own, in_force, following]
     }
 }
 
