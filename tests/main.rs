@@ -5,6 +5,7 @@
 //! conversations whose file, line or name contains the text.
 
 mod api;
+mod at_scale;
 mod book_examples;
 mod buffers;
 mod clients;

@@ -349,7 +349,9 @@ const LIMIT: &str = "[[limit]]\nname = \"x\"\nmatch = \"x:{id}\"\npolicy = \"fix
 fn add_lone_stats(names: &mut BTreeSet<Name>) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let limits = folder.path().join("limits.toml");
-    fs::write(&limits, LIMIT).expect("the folder is ours");
+    let overrides_file = "overrides_file = \"overrides.txt\"\n";
+    fs::write(&limits, format!("{LIMIT}{overrides_file}")).expect("the folder is ours");
+    fs::write(folder.path().join("overrides.txt"), "").expect("the folder is ours");
     let limits_flag = limits.to_str().expect("the path is text");
     let flags = ["-e", "{folder}/snapshot", "--limits", limits_flag];
     let mut server = Server::start_as(Program::Tollgate, &flags);

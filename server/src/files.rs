@@ -1,11 +1,36 @@
-//! Reads whole files that an operator names.
+//! Whole files that an operator names: reading them, and their versions.
 //!
 //! Here: refusing a file before reading it if it is not regular or is too large: a pipe would block
 //! the server for ever, a device would exhaust its memory. Not here: the content of files.
 
 use std::fs::File;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+/// The version of a file: its device, inode, length in bytes, and the seconds and nanoseconds of
+/// the last write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileMark {
+    device: u64,
+    inode: u64,
+    /// The length, in bytes.
+    pub(crate) bytes: u64,
+    written: (i64, i64),
+}
+
+impl FileMark {
+    /// Returns the version of the file at `path`; `None`: there is none.
+    pub(crate) fn of(path: &Path) -> Option<Self> {
+        let data = std::fs::metadata(path).ok()?;
+        Some(Self {
+            device: data.dev(),
+            inode: data.ino(),
+            bytes: data.size(),
+            written: (data.mtime(), data.mtime_nsec()),
+        })
+    }
+}
 
 /// Reads the regular file at `path`, which must not be larger than `bytes_max`.
 ///

@@ -23,6 +23,7 @@
 //! ```
 
 use std::path::Path;
+use std::sync::Arc;
 
 use hashbrown::HashMap;
 use protocol::{KEY_BYTES_MAX, Policy};
@@ -36,6 +37,7 @@ use self::index::PatternIndex;
 pub use self::matched::{LimitMatch, Parent, Parents};
 pub use self::overrides::{OverrideId, OverrideSource};
 use self::overrides::{OverrideKeys, Overrides};
+pub(crate) use self::overrides_file::OverridesRead;
 use self::pattern::{Captures, Pattern};
 use self::template::Template;
 use crate::files;
@@ -54,6 +56,7 @@ mod matched;
 mod networks;
 mod override_tables;
 mod overrides;
+mod overrides_file;
 mod pattern;
 mod regex;
 mod regex_set;
@@ -89,7 +92,8 @@ pub const PARENTS_MAX: usize = 15;
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
     limits: Vec<Limit>,
-    names: HashMap<Box<[u8]>, u32>,
+    /// Shared by copies of the limits.
+    names: Arc<HashMap<Box<[u8]>, u32>>,
     index: PatternIndex,
     /// The companions that at least one limit has.
     companions: Companions,
@@ -110,6 +114,8 @@ pub struct Limit {
     parents: Vec<Template>,
     /// Boxed, so that a limit without overrides stays small.
     overrides: Option<Box<Overrides>>,
+    /// The path of the file with further overrides.
+    overrides_file: Option<Arc<str>>,
     companions: Companions,
     on_unavailable: Option<OnUnavailable>,
     deny: Deny,
@@ -161,20 +167,30 @@ impl Limits {
     ///
     /// The first mistake, with its line.
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
-        let file = file::File::new(name, text);
-        let drafts = file.drafts(text)?;
-        let limits = rules::compile(&file, &drafts.limits)?;
-        drafts.limits.iter().try_for_each(|draft| rules::check_length(&file, draft))?;
-        Ok(Self { allow_empty: drafts.allow_empty, ..limits })
+        Self::compile(&file::File::new(name, text), text).map(|(limits, _)| limits)
     }
 
-    /// Reads and parses the file at `path`.
+    fn compile(
+        file: &file::File<'_>,
+        text: &[u8],
+    ) -> Result<(Self, Vec<file::Draft>), LimitsError> {
+        let file::Drafts { limits: drafts, allow_empty } = file.drafts(text)?;
+        let limits = rules::compile(file, &drafts)?;
+        drafts.iter().try_for_each(|draft| rules::check_length(file, draft))?;
+        Ok((Self { allow_empty, ..limits }, drafts))
+    }
+
+    /// Reads and parses the file at `path`, and the files of overrides that it names.
     ///
     /// # Errors
     ///
-    /// The file is unreadable, or the errors of [`Limits::parse`].
+    /// A file is unreadable, a file of overrides has a mistake, or the errors of [`Limits::parse`].
     pub fn load(path: &Path) -> Result<Self, LimitsError> {
-        Self::parse(&path.display().to_string(), &read(path)?)
+        let (text, name) = (read(path)?, path.display().to_string());
+        let file = file::File::new(&name, &text).at(path);
+        let (mut limits, _) = Self::compile(&file, &text)?;
+        limits.read_override_files(&Self::default())?;
+        Ok(limits)
     }
 
     /// Whether the file sets `allow_empty = true`, so that a file without limits is intended.
@@ -248,9 +264,11 @@ impl Limits {
     }
 
     /// The other limit that takes all keys of an override of `limit`, if there is one.
-    fn taken_by(&self, limit: &Limit, keys: &OverrideKeys) -> Option<&Limit> {
+    fn taken_by(&self, limit: &Limit, keys: OverrideKeys<'_>) -> Option<&Limit> {
         let (OverrideKeys::Exact(key), None) = (keys, &limit.key) else { return None };
-        self.lookup(key).map(|(other, _)| other).filter(|other| other.index != limit.index)
+        self.lookup(key.as_bytes())
+            .map(|(other, _)| other)
+            .filter(|other| other.index != limit.index)
     }
 
     /// Finds the first limit in file order that matches `key`, with its captures.
@@ -377,12 +395,14 @@ impl Limit {
         self.companions
     }
 
-    /// Whether the limit has the pattern, the policy and the options of another one.
+    /// Whether the limit has the pattern, the policy, the options and the overrides of another one.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
-        let parts = |limit: &Self| {
-            (limit.policy, limit.deny, limit.on_unavailable, limit.companions, limit.parents.len())
-        };
-        self.text == other.text && parts(self) == parts(other)
+        let parts =
+            |limit: &Self| (limit.policy, limit.deny, limit.on_unavailable, limit.companions);
+        self.pattern.is_same(&other.pattern)
+            && parts(self) == parts(other)
+            && (&self.key, &self.parents) == (&other.key, &other.parents)
+            && self.has_overrides_of(other)
     }
 
     /// The override of a counted key: its index and its policy.

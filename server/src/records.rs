@@ -33,6 +33,9 @@ pub(crate) type Changed<'a> = Pin<Box<dyn Future<Output = Result<u64, RecordsErr
 
 /// A store of records.
 pub(crate) trait Records: Send + Sync {
+    /// Returns a number that another set of records does not have: it grows with each change.
+    fn mark(&self) -> u64;
+
     /// Returns a record.
     fn get(&self, name: &str) -> Option<MapLimit>;
 

@@ -33,7 +33,7 @@ pub use host::{
     ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
 };
 pub use listener::{AdminListener, CONNECTIONS_MAX, serve};
-pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleValue};
+pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleSource, SampleValue};
 pub use routes::router;
 pub use tls::{TlsError, TlsSettings, chain_expiry_s, tls_settings};
 pub use tokens::{TokenLine, TokenRole, Tokens, TokensError, new_token};

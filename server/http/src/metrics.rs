@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
@@ -15,6 +16,11 @@ use prometheus_client::registry::Registry;
 pub(crate) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Media type of Prometheus's own format.
 pub(crate) const PROMETHEUS_TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Length from which a chunk of the text is sent, in bytes.
+const CHUNK_BYTES: usize = 32 << 10;
+/// Samples of a source that are made at once.
+const SAMPLES_OF_PART: usize = 128;
 
 /// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +75,24 @@ pub struct MetricFamily {
     pub kind: MetricKind,
     /// The samples, in the order of the text.
     pub samples: Vec<Sample>,
+    /// Further samples, which are made when they are written.
+    pub source: Option<SampleSource>,
+}
+
+/// Samples by number, from 0 to the first that is `None`.
+#[derive(Clone)]
+pub struct SampleSource(Arc<dyn Fn(usize) -> Option<Sample> + Send + Sync>);
+
+impl fmt::Debug for SampleSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SampleSource")
+    }
+}
+
+impl PartialEq for SampleSource {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl MetricFamily {
@@ -81,7 +105,7 @@ impl MetricFamily {
     /// Returns a counter without samples.
     #[must_use]
     pub fn counters(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Counter, samples: Vec::new() }
+        Self { name, help, kind: MetricKind::Counter, samples: Vec::new(), source: None }
     }
 
     /// Returns a gauge without labels.
@@ -93,7 +117,17 @@ impl MetricFamily {
     /// Returns a gauge without samples.
     #[must_use]
     pub fn gauges(name: &'static str, help: &'static str) -> Self {
-        Self { name, help, kind: MetricKind::Gauge, samples: Vec::new() }
+        Self { name, help, kind: MetricKind::Gauge, samples: Vec::new(), source: None }
+    }
+
+    /// Adds the samples of a source, by number, from 0 to the first that is `None`. They are made
+    /// when they are written.
+    #[must_use]
+    pub fn with_each(
+        self,
+        sample: impl Fn(usize) -> Option<Sample> + Send + Sync + 'static,
+    ) -> Self {
+        Self { source: Some(SampleSource(Arc::new(sample))), ..self }
     }
 
     /// Adds a sample.
@@ -128,28 +162,27 @@ impl From<f64> for SampleValue {
     }
 }
 
-/// All families of a scrape.
+/// A part of a scrape.
 #[derive(Debug)]
-struct Scrape(Vec<MetricFamily>);
+struct Scrape(MetricFamily);
 
 impl Collector for Scrape {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        for family in self.0.iter().filter(|family| !family.samples.is_empty()) {
-            let kind = match family.kind {
-                MetricKind::Counter => MetricType::Counter,
-                MetricKind::Gauge => MetricType::Gauge,
-                MetricKind::Histogram => MetricType::Histogram,
-            };
-            let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
-            for Sample { labels, value } in &family.samples {
-                if labels.is_empty() {
-                    encode_sample(&mut metric, family.kind, value)?;
-                } else {
-                    let labels: Vec<(&str, &str)> =
-                        labels.iter().map(|(name, value)| (*name, value.as_ref())).collect();
-                    let mut labelled = metric.encode_family(&labels)?;
-                    encode_sample(&mut labelled, family.kind, value)?;
-                }
+        let family = &self.0;
+        let kind = match family.kind {
+            MetricKind::Counter => MetricType::Counter,
+            MetricKind::Gauge => MetricType::Gauge,
+            MetricKind::Histogram => MetricType::Histogram,
+        };
+        let mut metric = encoder.encode_descriptor(family.name, family.help, None, kind)?;
+        for Sample { labels, value } in &family.samples {
+            if labels.is_empty() {
+                encode_sample(&mut metric, family.kind, value)?;
+            } else {
+                let labels: Vec<(&str, &str)> =
+                    labels.iter().map(|(name, value)| (*name, value.as_ref())).collect();
+                let mut labelled = metric.encode_family(&labels)?;
+                encode_sample(&mut labelled, family.kind, value)?;
             }
         }
         Ok(())
@@ -178,41 +211,91 @@ fn encode_sample(
     }
 }
 
-/// Returns `families` as `OpenMetrics`.
-pub(crate) fn open_metrics(families: Vec<MetricFamily>) -> String {
+/// The text of a scrape in chunks. Samples of a source are made as the text is, so a scrape of very
+/// many needs the memory of one chunk.
+#[derive(Debug)]
+pub(crate) struct ScrapeText {
+    families: std::vec::IntoIter<MetricFamily>,
+    /// The family that is written, with the number of the next sample of its source; and whether
+    /// its description is written.
+    present: Option<(MetricFamily, usize, bool)>,
+    is_open_metrics: bool,
+    has_ended: bool,
+}
+
+impl ScrapeText {
+    /// Returns the text of `families` as `OpenMetrics`, or in Prometheus's own format: there a
+    /// counter's description has the name with `_total`, and there is no end mark.
+    /// Source: "Exposition formats", prometheus.io.
+    pub(crate) fn new(families: Vec<MetricFamily>, is_open_metrics: bool) -> Self {
+        let families = families.into_iter();
+        Self { families, present: None, is_open_metrics, has_ended: false }
+    }
+
+    /// Writes a few samples to `text`. False: there are no more.
+    fn write_some(&mut self, text: &mut String) -> bool {
+        let present = self.present.take();
+        let next = || self.families.next().map(|family| (family, 0, false));
+        let Some((mut family, mut number, is_described)) = present.or_else(next) else {
+            return false;
+        };
+        let mut samples = std::mem::take(&mut family.samples);
+        if let Some(source) = &family.source {
+            let more = (number..).map_while(|number| (source.0)(number)).take(SAMPLES_OF_PART);
+            let before = samples.len();
+            samples.extend(more);
+            number += samples.len() - before;
+        }
+        if samples.is_empty() {
+            return true;
+        }
+        let is_counter = family.kind == MetricKind::Counter;
+        let suffix = if is_counter && !self.is_open_metrics { "_total" } else { "" };
+        let (name, help, kind) = (family.name, family.help, family.kind);
+        let part = MetricFamily { name, help, kind, samples, source: None };
+        for line in encoded(part).lines() {
+            let description = line.strip_prefix("# ").and_then(|rest| rest.split_once(' '));
+            match description {
+                None if line == "# EOF" => {}
+                Some(("HELP" | "TYPE", _)) if is_described => {}
+                Some((keyword @ ("HELP" | "TYPE"), rest)) => {
+                    let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                    // Writing to a String cannot fail.
+                    let _ = writeln!(text, "# {keyword} {name}{suffix} {rest}");
+                }
+                _ => {
+                    text.push_str(line);
+                    text.push('\n');
+                }
+            }
+        }
+        self.present = family.source.is_some().then_some((family, number, true));
+        true
+    }
+}
+
+impl Iterator for ScrapeText {
+    type Item = String;
+
+    fn next(&mut self) -> Option<String> {
+        let mut text = String::with_capacity(CHUNK_BYTES * 2);
+        while text.len() < CHUNK_BYTES && !self.has_ended {
+            if !self.write_some(&mut text) {
+                self.has_ended = true;
+                text.push_str(if self.is_open_metrics { "# EOF\n" } else { "" });
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+/// Returns a family as `OpenMetrics`.
+fn encoded(family: MetricFamily) -> String {
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Scrape(families)));
+    registry.register_collector(Box::new(Scrape(family)));
     let mut text = String::new();
     // Writing to a String cannot fail.
     let _ = prometheus_client::encoding::text::encode(&mut text, &registry);
-    text
-}
-
-/// Returns `families` in Prometheus's own format: a counter's description has the name with
-/// `_total`, and there is no end mark.
-/// Source: "Exposition formats", prometheus.io.
-pub(crate) fn prometheus_text(families: Vec<MetricFamily>) -> String {
-    let counters: Vec<&'static str> = families
-        .iter()
-        .filter(|family| family.kind == MetricKind::Counter)
-        .map(|family| family.name)
-        .collect();
-    let mut text = String::new();
-    for line in open_metrics(families).lines() {
-        let description = line.strip_prefix("# ").and_then(|rest| rest.split_once(' '));
-        match description {
-            None if line == "# EOF" => {}
-            Some((keyword @ ("HELP" | "TYPE"), rest)) => {
-                let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
-                let suffix = if counters.contains(&name) { "_total" } else { "" };
-                let _ = writeln!(text, "# {keyword} {name}{suffix} {rest}");
-            }
-            _ => {
-                text.push_str(line);
-                text.push('\n');
-            }
-        }
-    }
     text
 }
 
@@ -241,6 +324,7 @@ mod tests {
                 name: "a_seconds",
                 help: "Durations",
                 kind: MetricKind::Histogram,
+                source: None,
                 samples: vec![Sample {
                     labels: vec![("listener", "tcp".into())],
                     value: SampleValue::Histogram {
@@ -251,6 +335,37 @@ mod tests {
                 }],
             },
         ]
+    }
+
+    fn open_metrics(families: Vec<MetricFamily>) -> String {
+        ScrapeText::new(families, true).collect()
+    }
+
+    fn prometheus_text(families: Vec<MetricFamily>) -> String {
+        ScrapeText::new(families, false).collect()
+    }
+
+    #[test]
+    fn samples_of_a_source_come_in_short_chunks() {
+        const SAMPLES: usize = 10_000;
+        let family = || {
+            MetricFamily::counters("a", "Many").with_each(|number| {
+                let labels = vec![("limit", format!("l{number}").into())];
+                (number < SAMPLES).then_some(Sample { labels, value: number.into() })
+            })
+        };
+        let mut expected = "# HELP a_total Many\n# TYPE a_total counter\n".to_owned();
+        for number in 0..SAMPLES {
+            let _ = writeln!(expected, "a_total{{limit=\"l{number}\"}} {number}");
+        }
+        expected.push_str("# HELP b B\n# TYPE b gauge\nb 1\n");
+        let families = || vec![family(), MetricFamily::gauge("b", "B", 1_u64)];
+        let chunks: Vec<String> = ScrapeText::new(families(), false).collect();
+        assert_eq!(chunks.concat(), expected);
+        assert!(chunks.iter().all(|chunk| chunk.len() < 2 * CHUNK_BYTES), "they are bounded");
+        assert!(open_metrics(families()).ends_with("b 1\n# EOF\n"));
+        let none = MetricFamily::counters("a", "None").with_each(|_| None);
+        assert_eq!(prometheus_text(vec![none]), "");
     }
 
     #[test]

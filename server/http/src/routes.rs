@@ -1,10 +1,12 @@
 //! The routes, and what holds for every request: the names in `Host`, the time, the headers.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{MatchedPath, Query, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
@@ -18,7 +20,7 @@ use crate::app::App;
 use crate::caller::ClientAddress;
 use crate::health;
 use crate::host::AdminHost;
-use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT};
+use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT, ScrapeText};
 use crate::problem::Problem;
 use crate::streams::StreamPlaces;
 use crate::traffic::{self, RequestCounts};
@@ -104,12 +106,11 @@ async fn memcached(
 
 fn scrape(headers: &HeaderMap, families: Vec<MetricFamily>) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
-    let (kind, text) = if metrics::wants_open_metrics(accept) {
-        (OPEN_METRICS, metrics::open_metrics(families))
-    } else {
-        (PROMETHEUS_TEXT, metrics::prometheus_text(families))
-    };
-    ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], text).into_response()
+    let is_open_metrics = metrics::wants_open_metrics(accept);
+    let kind = if is_open_metrics { OPEN_METRICS } else { PROMETHEUS_TEXT };
+    let chunks = ScrapeText::new(families, is_open_metrics).map(Ok::<_, Infallible>);
+    let body = Body::from_stream(futures_util::stream::iter(chunks));
+    ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
 }
 
 async fn missing() -> Problem {
@@ -122,7 +123,7 @@ async fn wrong_method() -> Problem {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::{Body, to_bytes};
+    use axum::body::to_bytes;
     use tower::ServiceExt as _;
 
     use super::*;

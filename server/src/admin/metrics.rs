@@ -4,14 +4,16 @@
 //! label; the names of limits are, of which there are at most 10,000.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use control::MembershipState;
-use tollgate_http::{Labels, MetricFamily, SampleValue};
+use tollgate_http::{Labels, MetricFamily, Sample, SampleValue};
 
 use super::{observations, process};
 use crate::cluster_stats::ClusterView;
 use crate::counters::CounterSums;
+use crate::limits::{ActiveLimits, LimitTotals};
 use crate::node::Node;
 use crate::runtime::service::Service;
 use crate::transport::Transport;
@@ -105,44 +107,58 @@ fn commands(sums: &CounterSums) -> MetricFamily {
     })
 }
 
-fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
-    let handle = service.limits();
-    let active = handle.load();
+fn name_of(active: &ActiveLimits, place: usize) -> Option<String> {
+    active.limits().get(place).map(|limit| limit.name().to_owned())
+}
+
+/// The figures of each limit, which are read as their text is written.
+fn of_limits(service: &Service, active: &Arc<ActiveLimits>) -> [MetricFamily; 4] {
     let active_keys = service.shards().active_keys();
-    let mut decisions =
+    let decisions =
         MetricFamily::counters("tollgate_decisions", "Decisions of configured limits by outcome");
-    let mut keys =
+    let keys =
         MetricFamily::gauges("tollgate_limit_active_keys", "Keys of which the limit holds a state");
-    let mut units = MetricFamily::counters(
+    let units = MetricFamily::counters(
         "tollgate_decision_units",
         "Units with which attempts passed a limit",
     );
-    let mut near = MetricFamily::counters(
+    let near = MetricFamily::counters(
         "tollgate_near_limit",
         "Allowed attempts after which at least 80 % of the limit was used",
     );
-    for limit in active.limits() {
-        let Some(metrics) = active.metrics(limit.index()) else { continue };
-        let sums = metrics.sums();
-        for (outcome, count) in [
-            ("allowed", sums.allowed),
-            ("denied", sums.denied),
-            ("shadow_denied", sums.shadow_denied),
-        ] {
-            let labels =
-                vec![("limit", limit.name().to_owned().into()), ("outcome", outcome.into())];
-            decisions = decisions.with(labels, count);
-        }
-        units = units.with(label("limit", limit.name().to_owned()), sums.units);
-        near = near.with(label("limit", limit.name().to_owned()), sums.near);
-        let count = active_keys.get(&metrics.number()).copied().unwrap_or(0);
-        keys = keys.with(label("limit", limit.name().to_owned()), count);
-    }
+    let with_totals = |family: MetricFamily, value: fn(LimitTotals) -> u64| {
+        let active = Arc::clone(active);
+        family.with_each(move |place| {
+            let value = value(active.metrics(place)?.sums()).into();
+            Some(Sample { labels: label("limit", name_of(&active, place)?), value })
+        })
+    };
+    let units = with_totals(units, |totals| totals.units);
+    let near = with_totals(near, |totals| totals.near);
+    let of = Arc::clone(active);
+    let decisions = decisions.with_each(move |number| {
+        let (place, totals) = (number / 3, of.metrics(number / 3)?.sums());
+        let (outcome, count) = match number % 3 {
+            0 => ("allowed", totals.allowed),
+            1 => ("denied", totals.denied),
+            _ => ("shadow_denied", totals.shadow_denied),
+        };
+        let labels = vec![("limit", name_of(&of, place)?.into()), ("outcome", outcome.into())];
+        Some(Sample { labels, value: count.into() })
+    });
+    let of = Arc::clone(active);
+    let keys = keys.with_each(move |place| {
+        let count = active_keys.get(&of.metrics(place)?.number()).copied().unwrap_or(0);
+        Some(Sample { labels: label("limit", name_of(&of, place)?), value: count.into() })
+    });
+    [decisions, units, near, keys]
+}
+
+fn limits(service: &Service, families: &mut Vec<MetricFamily>) {
+    let handle = service.limits();
+    let active = handle.load();
+    families.extend(of_limits(service, &active));
     families.extend([
-        decisions,
-        units,
-        near,
-        keys,
         MetricFamily::gauge("tollgate_limits", "Limits in force", active.limits().len()),
         by(
             MetricFamily::gauges("tollgate_overrides", "Overrides, by their source"),

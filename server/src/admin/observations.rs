@@ -48,6 +48,7 @@ fn durations(service: &Service) -> MetricFamily {
         help: "Time from reading a request to writing its reply, of the requests that were timed",
         kind: MetricKind::Histogram,
         samples: Vec::new(),
+        source: None,
     };
     for surface in Surface::ALL {
         let mut sums = LatencySums::default();

@@ -16,7 +16,7 @@ use protocol::{StatsTopic, write_escaped_key};
 
 use crate::config::KeyDisplay;
 use crate::counters::CounterSums;
-use crate::limits::ActiveLimits;
+use crate::limits::{ActiveLimits, OverrideSource};
 use crate::observe::shown_key;
 use crate::runtime::service::Service;
 use crate::shards::Totals;
@@ -131,6 +131,11 @@ fn limits(service: &Service, active_limits: &ActiveLimits, lines: &mut StatLines
         lines.stat(&format!("{name}:allowed"), sums.allowed);
         lines.stat(&format!("{name}:denied"), sums.denied);
         lines.stat(&format!("{name}:shadow_denied"), sums.shadow_denied);
+        if let Some(path) = limit.overrides_file() {
+            let count = limit.override_table_len(OverrideSource::File);
+            lines.stat(&format!("{name}:overrides_file"), path);
+            lines.stat(&format!("{name}:overrides_of_file"), count);
+        }
         lines.stat(&format!("{name}:active_keys"), active.get(&metrics.number()).unwrap_or(&0));
     }
 }

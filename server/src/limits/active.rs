@@ -13,7 +13,7 @@ use engine::{Judged, Judgement, PolicyRef};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
 
-use super::{Limits, LimitsError};
+use super::{Limit, Limits, LimitsError};
 use crate::counters::Counter;
 
 /// Decisions of one limit that one worker has counted.
@@ -121,15 +121,18 @@ pub struct ActiveLimits {
 
 impl ActiveLimits {
     fn new(limits: Limits, before: Option<&Self>, workers: usize) -> Self {
-        let of = |name: &str| {
+        let of = |limit: &Limit| {
             let before = before?;
-            Some(Arc::clone(&before.metrics[before.limits.by_name(name.as_bytes())?.index()]))
+            // Most limits keep their place.
+            let same = before.limits.get(limit.index()).filter(|same| same.name() == limit.name());
+            let same = same.or_else(|| before.limits.by_name(limit.name().as_bytes()))?;
+            Some(Arc::clone(&before.metrics[same.index()]))
         };
         let mut next_number = before.map_or(1, |before| before.next_number);
         let metrics = limits
             .iter()
             .map(|limit| {
-                of(limit.name()).unwrap_or_else(|| {
+                of(limit).unwrap_or_else(|| {
                     next_number += 1;
                     Arc::new(LimitMetrics::new(next_number - 1, workers))
                 })
@@ -253,6 +256,11 @@ impl LimitsHandle {
     pub fn refuse(&self, error: &impl std::fmt::Display) {
         self.refused.fetch_add(1, Ordering::Relaxed);
         *self.fault.lock() = Some(error.to_string());
+    }
+
+    /// Records a fault that lasts while other limits are put in force.
+    pub(crate) fn set_fault(&self, fault: String) {
+        *self.fault.lock() = Some(fault);
     }
 
     /// Records that new limits were read and will be put in force.

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Limits, LimitsError};
+use super::{Limits, LimitsError, OverrideSource};
 
-/// Parses the file as the server would. Returns one line per limit (name, pattern, canonical
-/// policy), and a warning if the file has no limits.
+/// Parses the file as the server would, with the files of overrides that it names. Returns one line
+/// per limit (name, pattern, canonical policy, overrides of a file), and a warning if the file has
+/// no limits.
 ///
 /// # Errors
 ///
@@ -16,7 +17,7 @@ pub fn check_file(path: &Path) -> Result<(String, Option<String>), LimitsError> 
     Ok((listing(&limits), limits.warning(path)))
 }
 
-/// Formats three columns, the first two padded.
+/// Formats three columns, the first two padded, and the file of overrides.
 fn listing(limits: &Limits) -> String {
     let width = |column: fn(&super::Limit) -> &str| {
         limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()
@@ -25,8 +26,13 @@ fn listing(limits: &Limits) -> String {
     let mut out = String::new();
     for limit in limits {
         let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
-        writeln!(out, "{name:names$}  {pattern:patterns$}  {policy}")
+        write!(out, "{name:names$}  {pattern:patterns$}  {policy}")
             .expect("writing to a String cannot fail");
+        if let Some(path) = limit.overrides_file() {
+            let count = limit.override_table_len(OverrideSource::File);
+            write!(out, "  {count} overrides in {path}").expect("writing to a String cannot fail");
+        }
+        out.push('\n');
     }
     out
 }

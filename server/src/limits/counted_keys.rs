@@ -37,7 +37,7 @@ impl<'l> CountedKeys<'l> {
     }
 
     /// Parses and checks the key of an override.
-    pub(super) fn keys(&self, text: &str) -> Result<OverrideKeys, String> {
+    pub(super) fn keys<'t>(&self, text: &'t str) -> Result<OverrideKeys<'t>, String> {
         if text.is_empty() || text.bytes().any(|byte| byte <= b' ' || byte == 0x7f) {
             return Err("a key is not empty and has neither blanks nor control bytes".into());
         }
@@ -50,7 +50,7 @@ impl<'l> CountedKeys<'l> {
             shape.text(prefix.as_bytes());
             shape.many(Bytes::of(|_| true));
             let fits = prefix.len() <= KEY_BYTES_MAX && shape.meets(&self.shape);
-            return if fits { Ok(OverrideKeys::Prefix(prefix.into())) } else { Err(cannot.into()) };
+            return if fits { Ok(OverrideKeys::Prefix(prefix)) } else { Err(cannot.into()) };
         }
         if let Some((at, network)) = self.network(text) {
             if !network.is_whole() {
@@ -60,7 +60,7 @@ impl<'l> CountedKeys<'l> {
             let (literal, _) = text.split_at(at);
             let fits = around(literal.as_bytes(), network).meets(&self.shape);
             return if fits {
-                Ok(OverrideKeys::Network(literal.into(), network))
+                Ok(OverrideKeys::Network(literal, network))
             } else {
                 Err(cannot.into())
             };
@@ -73,7 +73,7 @@ impl<'l> CountedKeys<'l> {
                 (None, Some(regex)) => regex.matches(key, captures),
                 (None, None) => Shape::of_glob(&Glob::literal(key)).meets(&self.shape),
             };
-        if fits { Ok(OverrideKeys::Exact(key.into())) } else { Err(cannot.into()) }
+        if fits { Ok(OverrideKeys::Exact(text)) } else { Err(cannot.into()) }
     }
 
     /// The network at the end of an override's key and the offset where it begins, if there is one.
@@ -82,6 +82,9 @@ impl<'l> CountedKeys<'l> {
     /// the position of the pattern's last capture, else the first position after the pattern's
     /// leading literal.
     fn network(&self, text: &str) -> Option<(usize, Network)> {
+        if !text.contains('/') {
+            return None;
+        }
         let starts = (0..text.len()).filter(|at| text.is_char_boundary(*at));
         let all: Vec<_> =
             starts.filter_map(|at| Some((at, Network::parse(&text[at..])?))).collect();

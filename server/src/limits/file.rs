@@ -3,12 +3,14 @@
 //! Here: the fields, their values, and the lines of both. Not here: patterns and templates, and
 //! rules between limits (`rules`).
 
+use std::path::Path;
+
 use protocol::{Algorithm, Policy};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::companion::{Companion, Companions};
-use super::{Deny, LimitsError, OnUnavailable, date};
+use super::{Deny, LimitsError, OnUnavailable, date, overrides_file};
 
 /// Maximum length of a note and of an owner, in bytes.
 pub(crate) const ABOUT_BYTES_MAX: usize = 200;
@@ -37,6 +39,8 @@ pub(super) struct Draft {
     pub(super) key: Option<WithLine<String>>,
     pub(super) parents: Vec<WithLine<String>>,
     pub(super) overrides: Vec<(WithLine<String>, Policy)>,
+    /// The absolute path of the file with further overrides.
+    pub(super) overrides_file: Option<WithLine<String>>,
     pub(super) companions: Companions,
     pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
@@ -69,6 +73,8 @@ pub(super) struct File<'f> {
     starts: Vec<usize>,
     /// Number of lines before this text, if it is one of several texts that are checked together.
     lines_before: usize,
+    /// The place of the file, to which paths in it are relative.
+    place: Option<&'f Path>,
 }
 
 type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
@@ -77,12 +83,17 @@ impl<'f> File<'f> {
     pub(super) fn new(name: &'f str, text: &[u8]) -> Self {
         let ends = text.iter().enumerate().filter(|(_, byte)| **byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(end, _)| end + 1)).collect();
-        Self { name, starts, lines_before: 0 }
+        Self { name, starts, lines_before: 0, place: None }
     }
 
     /// Sets the number of lines before this text.
     pub(super) fn behind(self, lines_before: usize) -> Self {
         Self { lines_before, ..self }
+    }
+
+    /// Sets the place of the file, to which paths in it are relative.
+    pub(super) fn at(self, place: &'f Path) -> Self {
+        Self { place: Some(place), ..self }
     }
 
     fn line(&self, offset: usize) -> usize {
@@ -134,7 +145,7 @@ impl<'f> File<'f> {
 
     fn draft(&self, line: usize, table: &DeTable<'_>) -> Result<Draft, LimitsError> {
         let (mut name, mut pattern, mut policy, mut key) = (None, None, None, None);
-        let (mut parents, mut overrides) = (Vec::new(), Vec::new());
+        let (mut parents, mut overrides, mut overrides_file) = (Vec::new(), Vec::new(), None);
         let mut companions = Companions::default();
         let (mut on_unavailable, mut deny) = (None, Deny::default());
         let (mut over, mut shadow) = (None, None);
@@ -152,6 +163,7 @@ impl<'f> File<'f> {
                 "key" => key = Some(self.text(field)?),
                 "parents" => parents = self.texts(field)?,
                 "overrides" => overrides = self.overrides(field)?,
+                "overrides_file" => overrides_file = Some(self.overrides_file(field)?),
                 "companions" => companions = self.companions(field)?,
                 "on_unavailable" => {
                     on_unavailable = Some(self.one_of(field, &OnUnavailable::ALL)?);
@@ -178,6 +190,7 @@ impl<'f> File<'f> {
             key,
             parents,
             overrides,
+            overrides_file,
             companions,
             on_unavailable,
             deny,
@@ -317,6 +330,16 @@ impl<'f> File<'f> {
         field: Field<'_, '_>,
     ) -> Result<Vec<(WithLine<String>, Policy)>, LimitsError> {
         self.array(field)?.iter().map(|entry| self.one_override(entry)).collect()
+    }
+
+    /// Reads the path of a file of overrides, and makes it absolute.
+    fn overrides_file(&self, field: Field<'_, '_>) -> Result<WithLine<String>, LimitsError> {
+        let WithLine { value, line } = self.text(field)?;
+        let path = overrides_file::absolute(&value, self.place);
+        match path {
+            Ok(value) => Ok(WithLine { value, line }),
+            Err(reason) => Err(self.refuse(line, format!("`overrides_file`: {reason}"))),
+        }
     }
 
     fn one_override(

@@ -75,18 +75,31 @@ impl LimitText {
     ///
     /// The first mistake, with its line.
     pub fn of_file(name: &str, text: &[u8]) -> Result<FileText, LimitsError> {
-        Self::compile_file(name, text).map(|(file, _)| file)
+        Self::compile_file(&File::new(name, text), text).map(|(file, _)| file)
     }
 
     /// Returns the same with all limits compiled.
-    pub(crate) fn compile_file(name: &str, text: &[u8]) -> Result<(FileText, Limits), LimitsError> {
-        let file = File::new(name, text);
-        let drafts = file.drafts(text)?;
-        let allow_empty = drafts.allow_empty;
-        let limits = Limits { allow_empty, ..rules::compile(&file, &drafts.limits)? };
-        drafts.limits.iter().try_for_each(|draft| rules::check_length(&file, draft))?;
-        let texts = drafts.limits.iter().map(Self::of_draft).collect();
-        Ok((FileText { limits: texts, allow_empty }, limits))
+    fn compile_file(file: &File<'_>, text: &[u8]) -> Result<(FileText, Limits), LimitsError> {
+        let (limits, drafts) = Limits::compile(file, text)?;
+        let texts = drafts.iter().map(Self::of_draft).collect();
+        Ok((FileText { limits: texts, allow_empty: limits.allow_empty }, limits))
+    }
+
+    /// Reads and compiles the limits file at `path`, with the files of overrides that it names.
+    /// Tables of `before` serve for limits that stay.
+    ///
+    /// # Errors
+    ///
+    /// A file is unreadable or has a mistake.
+    pub(crate) fn compile_at(
+        path: &Path,
+        before: &Limits,
+    ) -> Result<(FileText, Limits), LimitsError> {
+        let (text, name) = (read(path)?, path.display().to_string());
+        let file = File::new(&name, &text).at(path);
+        let (texts, mut limits) = Self::compile_file(&file, &text)?;
+        limits.read_override_files(before)?;
+        Ok((texts, limits))
     }
 
     /// Returns the limits of the file at `path`, which must be a regular file within the bounds of
@@ -94,9 +107,10 @@ impl LimitText {
     ///
     /// # Errors
     ///
-    /// The file is unreadable or exceeds a bound, or the errors of [`LimitText::of_file`].
+    /// The file or a file of overrides is unreadable or exceeds a bound, a file of overrides has a
+    /// mistake, or the errors of [`LimitText::of_file`].
     pub fn load(path: &Path) -> Result<FileText, LimitsError> {
-        let file = Self::of_file(&path.display().to_string(), &read(path)?)?;
+        let (file, _) = Self::compile_at(path, &Limits::default())?;
         let too_many = |what, max| LimitsError::TooMany { path: path.to_owned(), what, most: max };
         let count = file.limits.len();
         if count > LIMITS_MAX {

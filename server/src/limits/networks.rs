@@ -48,26 +48,35 @@ fn number(address: IpAddr) -> u128 {
 /// Networks and their numbers as ranges that do not overlap, so that a lookup is one binary search.
 #[derive(Debug, Default)]
 pub(super) struct Networks {
-    v4: Vec<(u128, u32)>,
-    v6: Vec<(u128, u32)>,
+    v4: Box<[(u32, u32)]>,
+    v6: Box<[(u128, u32)]>,
 }
 
 impl Networks {
     pub(super) fn new(networks: &[(Network, u32)]) -> Self {
         let (v4, v6): (Vec<_>, Vec<_>) =
             networks.iter().partition(|(network, _)| network.address.is_ipv4());
-        Self { v4: ranges(v4), v6: ranges(v6) }
+        // Behind the last address of IPv4 there is nothing to find.
+        let v4 = ranges(v4).into_iter();
+        let v4 = v4.filter_map(|(start, value)| Some((u32::try_from(start).ok()?, value)));
+        Self { v4: v4.collect(), v6: ranges(v6).into() }
     }
 
     /// The number of the smallest network that contains `address`. An IPv4-mapped IPv6 address
     /// (`::ffff:10.0.0.1`) belongs to the networks of IPv4.
     pub(super) fn find(&self, address: IpAddr) -> Option<u32> {
-        let address = address.to_canonical();
-        let ranges = if address.is_ipv4() { &self.v4 } else { &self.v6 };
-        let behind = ranges.partition_point(|(start, _)| *start <= number(address));
-        let (_, value) = ranges.get(behind.checked_sub(1)?)?;
-        (*value != NONE).then_some(*value)
+        let value = match address.to_canonical() {
+            IpAddr::V4(address) => range_of(&self.v4, address.to_bits())?,
+            IpAddr::V6(address) => range_of(&self.v6, address.to_bits())?,
+        };
+        (value != NONE).then_some(value)
     }
+}
+
+/// The number of the range that contains `address`.
+fn range_of<A: Ord + Copy>(ranges: &[(A, u32)], address: A) -> Option<u32> {
+    let behind = ranges.partition_point(|(start, _)| *start <= address);
+    ranges.get(behind.checked_sub(1)?).map(|(_, value)| *value)
 }
 
 /// The starts of all ranges, ascending, each with the number of its network.

@@ -5,11 +5,12 @@
 
 use std::sync::Arc;
 
-use hashbrown::HashSet;
 use protocol::{Algorithm, Policy};
 
 use super::counted_keys::CountedKeys;
-use super::overrides::{OverrideKeys, OverrideRow, OverrideSource, OverrideTable, Overrides};
+use super::overrides::{
+    OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder, Overrides,
+};
 use super::{Limit, Limits};
 
 /// Parses the policy of an override: a policy, `allow` or `block`.
@@ -24,7 +25,7 @@ pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
 
 impl Limit {
     /// Returns the policy with the flags of the limit, which hold for its overrides too.
-    fn with_flags(&self, mut policy: Policy) -> Policy {
+    pub(super) fn with_flags(&self, mut policy: Policy) -> Policy {
         let (keeps, refuses) = match policy.algorithm {
             Algorithm::Unlimited => (false, false),
             Algorithm::Block => (false, true),
@@ -35,6 +36,28 @@ impl Limit {
         policy
     }
 
+    /// Replaces the overrides of one origin.
+    pub(super) fn set_table(&mut self, source: OverrideSource, table: Option<Arc<OverrideTable>>) {
+        let mut overrides = self.overrides.take().map_or_else(Overrides::default, |all| *all);
+        overrides.set(source, table);
+        self.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
+    }
+
+    /// Returns the overrides of one origin.
+    pub(super) fn table(&self, source: OverrideSource) -> Option<&Arc<OverrideTable>> {
+        self.overrides.as_ref()?.table(source)
+    }
+
+    /// Whether the overrides of all origins are those of another limit.
+    pub(super) fn has_overrides_of(&self, other: &Self) -> bool {
+        OverrideSource::ALL.into_iter().all(|source| {
+            match (self.table(source), other.table(source)) {
+                (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.has_rows_of(other),
+                (one, other) => one.or(other).is_none_or(|table| table.len() == 0),
+            }
+        })
+    }
+
     /// Returns the number of overrides of all origins.
     pub(crate) fn override_count(&self) -> usize {
         self.overrides.as_ref().map_or(0, |overrides| overrides.len())
@@ -42,30 +65,31 @@ impl Limit {
 
     /// Returns the number of overrides of an origin.
     pub(crate) fn override_table_len(&self, source: OverrideSource) -> usize {
-        let table = self.overrides.as_ref().and_then(|overrides| overrides.table(source));
-        table.map_or(0, |table| table.len())
+        self.table(source).map_or(0, |table| table.len())
     }
 
-    /// Returns the overrides of an origin, in their order: keys as written, and policies.
-    pub(crate) fn override_rows(
-        &self,
+    /// Returns the overrides of an origin whose keys, as written, contain `part`, in their order:
+    /// keys and policies.
+    pub(crate) fn override_rows<'l>(
+        &'l self,
         source: OverrideSource,
-    ) -> impl Iterator<Item = (&str, &Policy)> {
-        let table = self.overrides.as_ref().and_then(|overrides| overrides.table(source));
-        let count = table.map_or(0, |table| table.len());
-        (0..count).filter_map(move |number| table?.row(number))
+        part: &'l str,
+    ) -> impl Iterator<Item = (&'l str, &'l Policy)> {
+        let table = self.table(source).into_iter();
+        table.flat_map(move |table| table.containing(part).filter_map(|number| table.row(number)))
     }
 }
 
 impl Limits {
-    fn override_keys(
+    /// Parses the key of an override, and checks that it can match.
+    pub(super) fn override_keys<'t>(
         &self,
         limit: &Limit,
         counted: &CountedKeys<'_>,
-        key: &str,
-    ) -> Result<OverrideKeys, String> {
+        key: &'t str,
+    ) -> Result<OverrideKeys<'t>, String> {
         let keys = counted.keys(key)?;
-        match self.taken_by(limit, &keys) {
+        match self.taken_by(limit, keys) {
             Some(other) => Err(format!("it cannot match: `{}` takes that key", other.name)),
             None => Ok(keys),
         }
@@ -90,24 +114,17 @@ impl Limits {
     ) -> Vec<(String, String)> {
         let Some(limit) = self.by_name(name.as_bytes()) else { return Vec::new() };
         let counted = CountedKeys::of(limit);
-        let (mut left_out, mut seen) = (Vec::new(), HashSet::new());
-        let mut compiled = Vec::new();
+        let mut left_out = Vec::new();
+        let mut table = OverrideTableBuilder::default();
         for (text, policy) in rows {
             match self.override_keys(limit, &counted, text) {
-                Ok(keys) if seen.insert(keys.clone()) => {
-                    let (text, policy) = (text.to_owned(), limit.with_flags(policy));
-                    compiled.push(OverrideRow { text, keys, policy });
-                }
+                Ok(keys) if table.push(text, keys, limit.with_flags(policy)) => {}
                 Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
                 Err(reason) => left_out.push((text.to_owned(), reason)),
             }
         }
-        let table = (!compiled.is_empty()).then(|| Arc::new(OverrideTable::new(compiled)));
         let index = limit.index();
-        let limit = &mut self.limits[index];
-        let mut overrides = limit.overrides.take().map_or_else(Overrides::default, |all| *all);
-        overrides.set(source, table);
-        limit.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
+        self.limits[index].set_table(source, table.build());
         left_out
     }
 }

@@ -1,27 +1,33 @@
 //! Overrides: other policies for some keys of a limit.
 //!
-//! Here: finding the override of a counted key: an exact key, else the longest prefix (`acme:*`),
-//! else the smallest network (`login:10.0.0.0/8`: a literal, then an address up to the key's end).
-//! None of the three searches is linear. Not here: checking that an override can match (`rules`).
+//! Here: the tables, and finding the override of a counted key: an exact key, else the longest
+//! prefix (`acme:*`), else the smallest network (`login:10.0.0.0/8`: a literal, then an address up
+//! to the key's end). None of the three searches is linear. A table keeps each key and each
+//! different policy once. Not here: checking that an override can match (`rules`), reading a file
+//! (`overrides_file`).
 
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use hashbrown::HashMap;
+use hashbrown::hash_table::Entry;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
+use memchr::memmem::Finder;
 use protocol::Policy;
 
 use super::networks::{Network, Networks};
 use super::pattern::{CaptureClass, ip};
 use super::trie::Trie;
+use crate::files::FileMark;
 
 /// Maximum length of an address as text: IPv6 with an IPv4 tail.
 const ADDRESS_BYTES_MAX: usize = 45;
 
-/// The keys of one override.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) enum OverrideKeys {
-    Exact(Vec<u8>),
-    Prefix(Vec<u8>),
-    Network(Vec<u8>, Network),
+/// The keys of one override, as parts of its text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum OverrideKeys<'t> {
+    Exact(&'t str),
+    Prefix(&'t str),
+    Network(&'t str, Network),
 }
 
 /// The origin of an override. In this order they apply to a key: the first one that has an override
@@ -37,7 +43,7 @@ pub enum OverrideSource {
 }
 
 impl OverrideSource {
-    const ALL: [Self; 3] = [Self::Api, Self::Inline, Self::File];
+    pub(super) const ALL: [Self; 3] = [Self::Api, Self::Inline, Self::File];
 
     /// Returns the word for the origin.
     #[must_use]
@@ -57,15 +63,6 @@ pub struct OverrideId {
     pub source: OverrideSource,
     /// The number, from 0.
     pub index: u32,
-}
-
-/// One override.
-#[derive(Debug, Clone)]
-pub(super) struct OverrideRow {
-    /// The key as written.
-    pub(super) text: String,
-    pub(super) keys: OverrideKeys,
-    pub(super) policy: Policy,
 }
 
 /// The overrides of one limit, in one table for each origin. The tables are shared, so that a
@@ -106,6 +103,43 @@ impl Overrides {
     }
 }
 
+/// Texts by number, one after the other, with less than 4 GiB in total.
+#[derive(Debug, Default, PartialEq)]
+struct Texts {
+    text: String,
+    /// The end of each.
+    ends: Vec<u32>,
+}
+
+impl Texts {
+    fn push(&mut self, text: &str) {
+        self.text.push_str(text);
+        self.ends.push(self.text.len() as u32);
+    }
+
+    #[inline]
+    fn get(&self, number: usize) -> Option<&str> {
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.text.get(start as usize..*self.ends.get(number)? as usize)
+    }
+
+    /// Whether the text of this number is `wanted`.
+    #[inline]
+    fn is(&self, number: u32, wanted: &[u8]) -> bool {
+        self.get(number as usize).is_some_and(|text| text.as_bytes() == wanted)
+    }
+}
+
+/// The hash of a table's texts. Each has seeds of its own, which are no part of its content.
+#[derive(Default)]
+struct TextHasher(DefaultHashBuilder);
+
+impl std::fmt::Debug for TextHasher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("TextHasher")
+    }
+}
+
 /// The overrides of one limit and one origin, by number.
 #[derive(Debug, Default)]
 pub(super) struct OverrideTable {
@@ -113,59 +147,166 @@ pub(super) struct OverrideTable {
     policies: Vec<Policy>,
     /// The place of each override's policy.
     rows: Vec<u32>,
-    /// The keys as written, one after the other.
-    texts: String,
-    /// The end of each of them.
-    ends: Vec<u32>,
-    exact: HashMap<Vec<u8>, u32>,
+    /// The keys as written. That of an exact key is the key itself.
+    texts: Texts,
+    hasher: TextHasher,
+    /// The numbers of the exact keys, found by their texts.
+    exact: HashTable<u32>,
     prefixes: Trie,
     /// Indexed by the literal before the address.
-    networks: HashMap<Vec<u8>, Networks>,
+    networks: HashMap<Box<[u8]>, Networks>,
     /// Lengths of these literals, longest first.
     literal_lens: Vec<usize>,
+    /// The version of the file that the overrides come from, if they come from one.
+    pub(super) mark: Option<FileMark>,
+}
+
+/// A table that is being made.
+#[derive(Debug, Default)]
+pub(super) struct OverrideTableBuilder {
+    table: OverrideTable,
+    /// The place of each policy.
+    known: HashMap<Policy, u32>,
+    /// The numbers of the prefixes, found by their texts.
+    prefixes: HashTable<u32>,
+    networks: HashMap<Box<[u8]>, HashMap<Network, u32>>,
+}
+
+impl OverrideTableBuilder {
+    /// The number of overrides.
+    pub(super) fn len(&self) -> usize {
+        self.table.rows.len()
+    }
+
+    /// Adds the override that is written as `text`, whose keys are `keys`. False: there is one of
+    /// these keys already.
+    pub(super) fn push(&mut self, text: &str, keys: OverrideKeys<'_>, policy: Policy) -> bool {
+        let Self { table, known, prefixes, networks } = self;
+        let OverrideTable { texts, hasher, exact, .. } = table;
+        let number = texts.ends.len() as u32;
+        let is_new = match keys {
+            OverrideKeys::Exact(_) => insert(exact, texts, hasher, text, number),
+            OverrideKeys::Prefix(_) => insert(prefixes, texts, hasher, text, number),
+            OverrideKeys::Network(literal, network) => {
+                let same_literal = match networks.get_mut(literal.as_bytes()) {
+                    Some(same_literal) => same_literal,
+                    None => networks.entry(literal.as_bytes().into()).or_default(),
+                };
+                same_literal.try_insert(network, number).is_ok()
+            }
+        };
+        if !is_new {
+            return false;
+        }
+        let policies = &mut table.policies;
+        let place = *known.entry(policy).or_insert_with(|| {
+            policies.push(policy);
+            policies.len() as u32 - 1
+        });
+        table.rows.push(place);
+        table.texts.push(text);
+        true
+    }
+
+    /// Returns the table; `None`: it has no override.
+    pub(super) fn build(self) -> Option<Arc<OverrideTable>> {
+        (self.len() > 0).then(|| Arc::new(self.table()))
+    }
+
+    /// Returns the table of a file of this version, which may have no override.
+    pub(super) fn build_of_file(self, mark: Option<FileMark>) -> Arc<OverrideTable> {
+        Arc::new(OverrideTable { mark, ..self.table() })
+    }
+
+    fn table(self) -> OverrideTable {
+        let Self { mut table, prefixes, networks, .. } = self;
+        table.policies.shrink_to_fit();
+        table.rows.shrink_to_fit();
+        table.texts.text.shrink_to_fit();
+        table.texts.ends.shrink_to_fit();
+        let texts = &table.texts;
+        let prefix = |number: &u32| {
+            let text = texts.get(*number as usize).unwrap_or_default();
+            (text.strip_suffix('*').unwrap_or(text).as_bytes(), *number)
+        };
+        table.prefixes = Trie::new(prefixes.iter().map(prefix).collect());
+        table.literal_lens = networks.keys().map(|literal| literal.len()).collect();
+        table.literal_lens.sort_unstable_by(|one, other| other.cmp(one));
+        table.literal_lens.dedup();
+        let ranges = networks.into_iter().map(|(literal, of)| {
+            let of: Vec<(Network, u32)> = of.into_iter().collect();
+            (literal, Networks::new(&of))
+        });
+        table.networks = ranges.collect();
+        table
+    }
+}
+
+/// Adds the number of `text`, which is put into `texts` later. False: the same text is there.
+fn insert(
+    numbers: &mut HashTable<u32>,
+    texts: &Texts,
+    hasher: &TextHasher,
+    text: &str,
+    number: u32,
+) -> bool {
+    let hash_of = |text: &str| hasher.0.hash_one(text.as_bytes());
+    let rehash = |number: &u32| hash_of(texts.get(*number as usize).unwrap_or_default());
+    match numbers.entry(hash_of(text), |one| texts.is(*one, text.as_bytes()), rehash) {
+        Entry::Occupied(_) => false,
+        Entry::Vacant(place) => {
+            place.insert(number);
+            true
+        }
+    }
 }
 
 impl OverrideTable {
-    /// Makes a table. The texts have less than 4 GiB in total: there are at most a million.
-    pub(super) fn new(overrides: impl IntoIterator<Item = OverrideRow>) -> Self {
-        let mut new = Self::default();
-        let mut prefixes = Vec::new();
-        let mut networks = HashMap::<Vec<u8>, Vec<(Network, u32)>>::new();
-        let mut known = HashMap::<Policy, u32>::new();
-        for (number, OverrideRow { text, keys, policy }) in (0..).zip(overrides) {
-            let place = *known.entry(policy).or_insert_with(|| {
-                new.policies.push(policy);
-                new.policies.len() as u32 - 1
-            });
-            new.rows.push(place);
-            new.texts.push_str(&text);
-            new.ends.push(new.texts.len() as u32);
-            match keys {
-                OverrideKeys::Exact(key) => drop(new.exact.insert(key, number)),
-                OverrideKeys::Prefix(prefix) => prefixes.push((prefix, number)),
-                OverrideKeys::Network(literal, network) => {
-                    networks.entry(literal).or_default().push((network, number));
-                }
-            }
-        }
-        new.prefixes = Trie::new(prefixes.iter().map(|(p, n)| (p.as_slice(), *n)).collect());
-        new.literal_lens = networks.keys().map(Vec::len).collect();
-        new.literal_lens.sort_unstable_by(|one, other| other.cmp(one));
-        new.literal_lens.dedup();
-        let ranges = networks.into_iter();
-        new.networks = ranges.map(|(literal, of)| (literal, Networks::new(&of))).collect();
-        new
-    }
-
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
 
+    /// Whether another table has the same overrides in the same order.
+    pub(super) fn has_rows_of(&self, other: &Self) -> bool {
+        let policies = |table: &Self, place: &u32| table.policies.get(*place as usize).copied();
+        self.texts == other.texts
+            && self
+                .rows
+                .iter()
+                .map(|place| policies(self, place))
+                .eq(other.rows.iter().map(|place| policies(other, place)))
+    }
+
     /// Returns the key as written and the policy of the override with this number.
     pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
-        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        let text = self.texts.get(start as usize..*self.ends.get(number)? as usize)?;
-        Some((text, self.policies.get(*self.rows.get(number)? as usize)?))
+        let policy = self.policies.get(*self.rows.get(number)? as usize)?;
+        Some((self.texts.get(number)?, policy))
+    }
+
+    /// Returns the exact keys, in no order.
+    pub(super) fn exact_keys(&self) -> impl Iterator<Item = &str> {
+        self.exact.iter().filter_map(|number| self.texts.get(*number as usize))
+    }
+
+    /// Returns the numbers of the overrides whose keys, as written, contain `part`, in their order.
+    pub(super) fn containing<'t>(&'t self, part: &'t str) -> impl Iterator<Item = usize> + 't {
+        let Texts { text, ends } = &self.texts;
+        let finder = Finder::new(part.as_bytes());
+        let mut number = 0;
+        std::iter::from_fn(move || {
+            // One search over all texts; a place between two texts does not count.
+            while number < ends.len() {
+                let start = number.checked_sub(1).map_or(0, |before| ends[before]) as usize;
+                let at = start + finder.find(&text.as_bytes()[start..])?;
+                let found = ends.partition_point(|end| (*end as usize) <= at);
+                number = found + 1;
+                if at + part.len() <= *ends.get(found)? as usize {
+                    return Some(found);
+                }
+                // The first place reaches into the next text, so this text has none.
+            }
+            None
+        })
     }
 
     /// Returns the override of a counted key.
@@ -176,10 +317,11 @@ impl OverrideTable {
     }
 
     fn number(&self, key: &[u8]) -> Option<u32> {
-        if !self.exact.is_empty()
-            && let Some(number) = self.exact.get(key)
-        {
-            return Some(*number);
+        if !self.exact.is_empty() {
+            let hash = self.hasher.0.hash_one(key);
+            if let Some(number) = self.exact.find(hash, |one| self.texts.is(*one, key)) {
+                return Some(*number);
+            }
         }
         let mut longest = None;
         self.prefixes.walk(key, |number| longest = Some(number));
@@ -208,30 +350,35 @@ impl OverrideTable {
 mod tests {
     use super::*;
 
-    fn overrides(keys: Vec<OverrideKeys>) -> OverrideTable {
+    fn table(rows: &[(&str, OverrideKeys<'_>)]) -> Arc<OverrideTable> {
         let policy = Policy::parse(b"unlimited").expect("a policy");
-        let row = |keys| OverrideRow { text: String::new(), keys, policy };
-        OverrideTable::new(keys.into_iter().map(row))
+        let mut builder = OverrideTableBuilder::default();
+        for (text, keys) in rows {
+            assert!(builder.push(text, *keys, policy), "{text}");
+            assert!(!builder.push(text, *keys, policy), "{text} a second time");
+        }
+        builder.build().expect("some overrides")
     }
 
-    fn network(literal: &str, text: &str) -> OverrideKeys {
-        OverrideKeys::Network(literal.into(), Network::parse(text).expect(text))
+    fn network<'t>(literal: &'t str, text: &str) -> OverrideKeys<'t> {
+        OverrideKeys::Network(literal, Network::parse(text).expect(text))
     }
 
     #[test]
     fn exact_key_beats_longest_prefix_beats_network() {
-        let overrides = overrides(vec![
-            OverrideKeys::Exact("l:10.0.0.1".into()),
-            OverrideKeys::Prefix("l:10.0.0.".into()),
-            OverrideKeys::Prefix("l:10.0.".into()),
-            network("l:", "10.0.0.0/8"),
-            network("l:", "10.9.0.0/16"),
-            network("l:", "2001:db8::/32"),
-            network("", "10.0.0.0/8"),
+        let overrides = table(&[
+            ("l:10.0.0.1", OverrideKeys::Exact("l:10.0.0.1")),
+            ("l:10.0.0.*", OverrideKeys::Prefix("l:10.0.0.")),
+            ("l:10.0.*", OverrideKeys::Prefix("l:10.0.")),
+            ("l:10.0.0.0/8", network("l:", "10.0.0.0/8")),
+            ("l:10.9.0.0/16", network("l:", "10.9.0.0/16")),
+            ("l:2001:db8::/32", network("l:", "2001:db8::/32")),
+            ("10.0.0.0/8", network("", "10.0.0.0/8")),
         ]);
         for (key, expected) in [
             ("l:10.0.0.1", Some(0)),
             ("l:10.0.0.2", Some(1)),
+            ("l:10.0.0.*", Some(1)),
             ("l:10.0.9.2", Some(2)),
             ("l:10.8.0.1", Some(3)),
             ("l:10.9.0.1", Some(4)),
@@ -244,6 +391,17 @@ mod tests {
         ] {
             let found = overrides.find(key.as_bytes()).map(|(index, _)| index);
             assert_eq!(found, expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn parts_are_found_within_one_key() {
+        let keys = ["ab", "ba", "xab", "abab", "b"];
+        let overrides = table(&keys.map(|key| (key, OverrideKeys::Exact(key))));
+        let found = |part: &str| overrides.containing(part).collect::<Vec<_>>();
+        for part in ["ab", "bb", "ba", "a", "bx", "x", "abab", "", "bab", "c", "b"] {
+            let naive = keys.iter().enumerate().filter(|(_, key)| key.contains(part));
+            assert_eq!(found(part), naive.map(|(at, _)| at).collect::<Vec<_>>(), "{part}");
         }
     }
 }

@@ -170,6 +170,15 @@ impl Pattern {
         }
     }
 
+    /// Whether the pattern is written as another one.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Glob(one), Self::Glob(other)) => one == other,
+            (Self::Regex(one), Self::Regex(other)) => one.text() == other.text(),
+            _ => false,
+        }
+    }
+
     /// The bytes that every matching key begins with.
     pub(super) fn prefix(&self) -> Vec<u8> {
         match self {

@@ -14,7 +14,8 @@ use super::counted_keys::CountedKeys;
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
-use super::overrides::{OverrideRow, OverrideSource, OverrideTable, Overrides};
+use super::overrides::{OverrideSource, OverrideTableBuilder, Overrides};
+use super::overrides_file;
 use super::pattern::{CaptureClass, Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::shape::Shape;
@@ -54,6 +55,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     let mut names = HashMap::<Box<[u8]>, u32>::new();
     let mut limits = Vec::with_capacity(drafts.len());
     let mut enabled = Vec::with_capacity(drafts.len());
+    let mut files = 0;
     for draft in drafts {
         let index = limits.len() as u32;
         let limit = compile_one(file, index, draft)?;
@@ -64,6 +66,10 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
         if draft.about.disabled {
             continue;
         }
+        if let Some(at) = &draft.overrides_file {
+            files += 1;
+            overrides_file::check_count(files).map_err(|reason| file.refuse(at.line, reason))?;
+        }
         names.insert(limit.name.as_bytes().into(), index);
         limits.push(limit);
         enabled.push(draft);
@@ -72,6 +78,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     let index = PatternIndex::new(limits.iter().map(|limit| &limit.pattern));
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
+    let names = Arc::new(names);
     let mut limits = Limits { limits, names, index, companions, allow_empty: false };
     let checks = Checks { file, limits: &limits, drafts };
     checks.reached()?;
@@ -102,7 +109,7 @@ pub(super) fn compile_in_place(
     }
     let mut limits = Limits {
         index: PatternIndex::new(all.iter().map(|limit| &limit.pattern)),
-        names: others.names.clone(),
+        names: Arc::clone(&others.names),
         companions: all
             .iter()
             .map(|limit| limit.companions)
@@ -110,18 +117,17 @@ pub(super) fn compile_in_place(
         limits: all,
         allow_empty: others.allow_empty,
     };
-    limits.names.insert(draft.name.value.as_bytes().into(), index);
+    Arc::make_mut(&mut limits.names).insert(draft.name.value.as_bytes().into(), index);
     let drafts = vec![draft; limits.limits.len()];
     let checks = Checks { file, limits: &limits, drafts: &drafts };
     let mut overrides = checks.overrides(index as usize)?;
-    // Those of other origins stay with the name of the limit.
+    // Those of the API stay with the name of the limit.
     let before = present.and_then(|index| others.limits[index as usize].overrides.as_ref());
-    for source in [OverrideSource::Api, OverrideSource::File] {
-        if let Some(table) = before.and_then(|before| before.table(source)) {
-            overrides.get_or_insert_default().set(source, Some(Arc::clone(table)));
-        }
+    if let Some(table) = before.and_then(|before| before.table(OverrideSource::Api)) {
+        overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
     }
     limits.limits[index as usize].overrides = overrides;
+    limits.read_override_files(others)?;
     Ok(limits)
 }
 
@@ -175,6 +181,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         key,
         parents,
         overrides: None,
+        overrides_file: draft.overrides_file.as_ref().map(|at| at.value.as_str().into()),
         companions: draft.companions,
         on_unavailable: draft.on_unavailable,
         deny: draft.deny,
@@ -262,23 +269,21 @@ impl Checks<'_> {
         }
         let limit = &self.limits.limits[index];
         let counted = CountedKeys::of(limit);
-        let mut seen = HashSet::new();
-        let mut rows = Vec::new();
+        let mut table = OverrideTableBuilder::default();
         for (at, policy) in &self.drafts[index].overrides {
             let wrong =
                 |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
             let keys = counted.keys(&at.value).map_err(|reason| wrong(&reason))?;
-            if let Some(other) = self.limits.taken_by(limit, &keys) {
+            if let Some(other) = self.limits.taken_by(limit, keys) {
                 let other = self.name(other.index as usize);
                 return Err(wrong(&format!("it cannot match: {other} takes that key")));
             }
-            if !seen.insert(keys.clone()) {
+            if !table.push(&at.value, keys, *policy) {
                 return Err(wrong("there is an override of it already"));
             }
-            rows.push(OverrideRow { text: at.value.clone(), keys, policy: *policy });
         }
         let mut overrides = Overrides::default();
-        overrides.set(OverrideSource::Inline, Some(Arc::new(OverrideTable::new(rows))));
+        overrides.set(OverrideSource::Inline, table.build());
         Ok(Some(Box::new(overrides)))
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Here: the way of every change, on one store of records: check, change, tell. Not here: the
 //! meaning of each change (`plan`), the records (`book`), putting limits in force (`in_force`), the
-//! limits file (`limits_file`), lists for readers (`views`), the stores (`records`).
+//! limits file (`limits_file`), files of overrides (`override_files`), lists for readers (`views`),
+//! the stores (`records`).
 //!
 //! A change is parsed, checked by itself, checked with all other limits, and put: all of it, or
 //! none. Then the limits are compiled anew, or the tables of overrides that changed.
@@ -10,6 +11,7 @@
 mod book;
 mod in_force;
 mod limits_file;
+mod override_files;
 mod plan;
 mod views;
 
@@ -23,6 +25,7 @@ use parking_lot::{Mutex, RwLock};
 use tollgate_http::{Actor, ChangedLimit, ImportPlan, ServiceError, Via};
 
 use self::book::{Book, StoredChange, Touched};
+use self::override_files::OverridesFiles;
 pub(crate) use self::plan::LimitsRequest;
 use self::plan::{ChangePlan, refused};
 use super::map_text::{self, OrderedLimit};
@@ -63,8 +66,8 @@ pub(crate) struct LimitsStore {
     state: RwLock<State>,
     /// Locked during a change of this process, so that its changes do not interfere.
     editing: tokio::sync::Mutex<()>,
-    /// Locked while the limits file is read and its changes are made, so that of two reloads the
-    /// one that reads the file later wins.
+    /// Locked while the limits file is read and its changes are made, and while files of overrides
+    /// are read, so that of two reloads the one that reads the file later wins.
     reloading: tokio::sync::Mutex<()>,
     /// Locked while limits are compiled and put in force.
     applying: Mutex<()>,
@@ -74,6 +77,8 @@ pub(crate) struct LimitsStore {
     counts: [AtomicU64; VIAS.len()],
     /// The limits of the file that are ignored, each of which is logged once.
     ignored: Mutex<BTreeSet<String>>,
+    /// The files of overrides of the limits in force.
+    override_files: Mutex<OverridesFiles>,
 }
 
 /// Runs `work` off the runtime's threads: compiling thousands of limits would delay others.
@@ -129,6 +134,7 @@ impl LimitsStore {
             expiry_ms: AtomicU64::new(u64::MAX),
             counts: Default::default(),
             ignored: Mutex::default(),
+            override_files: Mutex::default(),
         }
     }
 
@@ -161,6 +167,9 @@ impl LimitsStore {
     fn follow_records(&self, records: &dyn Records) {
         let mut state = self.state.write();
         let touched = state.book.follow(records);
+        if touched.is_nothing() {
+            return;
+        }
         state.touched.limits |= touched.limits;
         state.touched.overrides.extend(touched.overrides);
         self.expiry_ms.store(state.book.next_expiry_ms(), Ordering::Relaxed);
@@ -227,22 +236,33 @@ impl LimitsStore {
     ) -> Result<ChangePlan, ServiceError> {
         let (this, request) = (Arc::clone(self), request.clone());
         let records = Arc::clone(self.records()?);
-        off_thread(move || {
-            this.follow_records(&*records);
-            let (mut plan, before) = {
-                let state = this.state.read();
-                let active = this.handle.load();
-                let plan = plan::plan(&state.book, &request, active.limits(), now_ms)?;
-                let before = plan.entries.as_ref().map(|_| state.book.entries());
-                (plan, before.unwrap_or_default())
-            };
-            if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
-                let name = request.name();
-                plan.compiled = compile_plan(entries, &before, name)?;
-            }
-            Ok(plan)
-        })
-        .await?
+        off_thread(move || this.prepare_here(&*records, &request, now_ms)).await?
+    }
+
+    fn prepare_here(
+        &self,
+        records: &dyn Records,
+        request: &LimitsRequest,
+        now_ms: u64,
+    ) -> Result<ChangePlan, ServiceError> {
+        self.follow_records(records);
+        let active = self.handle.load();
+        let (mut plan, before) = {
+            let state = self.state.read();
+            let plan = plan::plan(&state.book, request, active.limits(), now_ms)?;
+            let before = plan.entries.as_ref().map(|_| state.book.entries());
+            (plan, before.unwrap_or_default())
+        };
+        if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
+            plan.compiled = compile_plan(entries, &before, request.name())?;
+        }
+        // A change by a limits file or by time must not fail by the file of another limit.
+        if let (Some(limits), true) = (&mut plan.compiled, request.is_checked()) {
+            limits
+                .read_override_files(active.limits())
+                .map_err(|error| ServiceError::Invalid { detail: error.to_string(), line: None })?;
+        }
+        Ok(plan)
     }
 
     /// Makes a change in the store, repeatedly while others interfere.
@@ -329,6 +349,18 @@ impl LimitsRequest {
             Self::PutAny { text, .. } => Some(&text.name),
             Self::Revert { name, .. } => Some(name),
             _ => None,
+        }
+    }
+
+    /// Whether files of overrides that the change names must be good.
+    fn is_checked(&self) -> bool {
+        match self {
+            Self::Put(_)
+            | Self::PutAny { .. }
+            | Self::Revert { .. }
+            | Self::Import { .. }
+            | Self::Remove { .. } => true,
+            Self::Override(_) | Self::File { .. } | Self::FileChange { .. } | Self::Expire => false,
         }
     }
 

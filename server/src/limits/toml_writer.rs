@@ -62,6 +62,9 @@ impl Draft {
             let overrides = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
             field("overrides", &format!("[\n{}]", overrides.collect::<String>()));
         }
+        if let Some(path) = &self.overrides_file {
+            field("overrides_file", &Quoted(&path.value));
+        }
         if !self.companions.is_empty() {
             let on = Companion::ALL.into_iter().filter(|one| self.companions.has(*one));
             field("companions", &list(on.map(|one| Quoted(one.suffix()).to_string()).collect()));

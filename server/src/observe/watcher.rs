@@ -400,6 +400,13 @@ mod tests {
         };
         assert!(told(&mut world, LIMIT).is_empty(), "the same text");
         assert_eq!(told(&mut world, &LIMIT.replace("block", "fixed:5/s")), ["api"]);
+        let overridden =
+            format!("{LIMIT}overrides = [{{ key = 'api:1', policy = 'unlimited' }}]\n");
+        assert_eq!(told(&mut world, &overridden), ["api"]);
+        assert!(told(&mut world, &overridden).is_empty(), "the same overrides");
+        assert_eq!(told(&mut world, &overridden.replace("api:1", "api:2")), ["api"]);
+        assert_eq!(told(&mut world, LIMIT), ["api"]);
+        assert_eq!(told(&mut world, &LIMIT.replace("block", "fixed:5/s")), ["api"]);
         let other = LIMIT.replace("api", "other");
         assert_eq!(told(&mut world, &other), ["other", "api"]);
     }

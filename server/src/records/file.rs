@@ -225,6 +225,10 @@ impl Shared {
 }
 
 impl Records for FileRecords {
+    fn mark(&self) -> u64 {
+        self.shared.contents.read().last_version
+    }
+
     fn get(&self, name: &str) -> Option<MapLimit> {
         self.shared.contents.read().records.get(name).cloned()
     }

@@ -42,6 +42,10 @@ impl MapRecords {
 }
 
 impl Records for MapRecords {
+    fn mark(&self) -> u64 {
+        self.control.map().ver()
+    }
+
     fn get(&self, name: &str) -> Option<MapLimit> {
         self.control.map().limits().get(name).cloned()
     }

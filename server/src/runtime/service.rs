@@ -291,7 +291,10 @@ impl Service {
         let Some(path) = &self.config.limits_file else { return };
         if let Some(node) = self.node() {
             match node.reload_limits(path) {
-                Ok(()) => self.limits.clear_fault(),
+                Ok(()) => {
+                    self.limits.clear_fault();
+                    self.limits_store.renew_fault();
+                }
                 Err(error) => {
                     self.limits.refuse(&error);
                     tracing::error!(

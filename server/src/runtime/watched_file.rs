@@ -2,8 +2,9 @@
 //!
 //! Here: detecting a change. Not here: parsing, and putting the content in force.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use crate::files::FileMark;
 
 /// Detects changes of a file by comparing its metadata once a second. This detects an editor's
 /// write and a container's replaced symbolic link alike, and needs no notifications of the
@@ -17,9 +18,6 @@ pub(crate) struct WatchedFile {
     seen: Option<FileMark>,
 }
 
-/// Device, inode, length, and the seconds and nanoseconds of the last write.
-type FileMark = (u64, u64, u64, i64, i64);
-
 impl WatchedFile {
     /// Marks the current version as the one that is about to be read. `None` for no file.
     pub(crate) fn now(path: Option<&Path>) -> Self {
@@ -30,8 +28,7 @@ impl WatchedFile {
     }
 
     fn mark(&self) -> Option<FileMark> {
-        let data = std::fs::metadata(self.path.as_ref()?).ok()?;
-        Some((data.dev(), data.ino(), data.size(), data.mtime(), data.mtime_nsec()))
+        FileMark::of(self.path.as_ref()?)
     }
 
     /// Returns whether the file has changed and then stayed the same for one check: a file that is

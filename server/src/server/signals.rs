@@ -62,6 +62,7 @@ impl Handled<'_> {
             lifecycle::reload_security(self.service, node);
         }
         self.service.reload_limits();
+        self.service.limits_store().follow_override_files(true);
         self.reload_tokens();
     }
 
@@ -95,6 +96,7 @@ impl WatchedFiles {
         if self.limits.has_changed() {
             handled.service.reload_limits();
         }
+        handled.service.limits_store().follow_override_files(false);
         if self.tokens.has_changed() {
             handled.reload_tokens();
         }

@@ -41,6 +41,10 @@ pub struct LimitView {
     pub overrides: u64,
     /// The parents' key templates, as written.
     pub parents: Vec<String>,
+    /// The path of its file of overrides.
+    pub overrides_file: Option<String>,
+    /// The number of overrides of this file in force here.
+    pub overrides_of_file: u64,
 }
 
 /// A wanted change of a limit.
@@ -204,7 +208,7 @@ pub struct MatchView {
 
 /// Reads and changes limits, overrides and their history. Reading needs no wait.
 pub trait LimitsService {
-    /// Returns all limits, in their order.
+    /// Returns all limits, in their order, without their texts: `toml` is empty.
     fn limits(&self) -> Vec<LimitView>;
 
     /// Returns the limit of a name.
@@ -238,7 +242,7 @@ pub trait LimitsService {
     fn history(&self, name: Option<&str>) -> Vec<ChangeView>;
 
     /// Returns overrides of all sources, those that expire first at the top; `query` is a part of
-    /// the key. At most 1,000 of each limit's file.
+    /// the key. Those of files only with a `query`, and at most 1,000 of each file.
     fn overrides(&self, limit: Option<&str>, query: Option<&str>) -> Vec<OverrideView>;
 
     /// Creates, replaces or removes an override of the API.

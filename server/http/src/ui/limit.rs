@@ -108,6 +108,13 @@ impl LimitPage {
         ]
     }
 
+    /// Returns a sentence about the file of overrides; empty without one.
+    fn of_file(limit: &LimitView) -> String {
+        let Some(file) = &limit.overrides_file else { return String::new() };
+        let count = f::count(limit.overrides_of_file);
+        format!("{count} more in the file {file}: search for a part of the key. ")
+    }
+
     fn share(share: &TryShare) -> String {
         match share.standard_error {
             Some(error) => {

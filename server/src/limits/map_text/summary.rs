@@ -35,6 +35,8 @@ pub struct LimitSummary {
     pub expires_ms: Option<u64>,
     /// The parents' key templates as written.
     pub parents: Vec<String>,
+    /// The path of the file with further overrides.
+    pub overrides_file: Option<String>,
 }
 
 impl LimitSummary {
@@ -88,6 +90,7 @@ impl LimitSummary {
             disabled: draft.about.disabled,
             expires_ms: draft.about.expires.map(|(_, ms)| ms),
             parents: draft.parents.into_iter().map(|parent| parent.value).collect(),
+            overrides_file: draft.overrides_file.map(|path| path.value),
         }
     }
 }

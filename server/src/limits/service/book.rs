@@ -132,7 +132,11 @@ impl Touched {
 /// The parsed records.
 #[derive(Debug, Default)]
 pub(super) struct Book {
-    /// The version of each record, to find what has changed.
+    /// The mark of the records that were read.
+    mark: Option<u64>,
+    /// The highest version of a record, to find what has changed.
+    newest: u64,
+    /// The version of each record, to find what is gone.
     versions: HashMap<String, u64>,
     pub(super) limits: HashMap<String, StoredLimit>,
     /// By the name of the record.
@@ -147,9 +151,17 @@ impl Book {
     /// Reads the records that have changed.
     pub(super) fn follow(&mut self, records: &dyn Records) -> Touched {
         let (mut touched, mut count) = (Touched::default(), 0);
+        // Before the records: what changes meanwhile is read next time.
+        let mark = records.mark();
+        if self.mark.replace(mark) == Some(mark) {
+            return touched;
+        }
+        let newest = self.newest;
         records.scan("", &mut |name, record| {
             count += 1;
-            if self.versions.get(name) != Some(&record.version) {
+            // A record that changes gets a version above all others.
+            if record.version > newest {
+                self.newest = self.newest.max(record.version);
                 self.versions.insert(name.to_owned(), record.version);
                 self.forget(name, &mut touched);
                 self.read(name, record, &mut touched);

@@ -51,6 +51,8 @@ impl LimitsStore {
             (None, None) => Some(self.handle.load().limits().clone()),
         };
         let Some(mut limits) = limits else { return };
+        let reads = limits.give_override_files(self.handle.load().limits());
+        self.note_override_files(&limits, reads);
         for (name, rows) in &rows {
             let policies = rows.iter().filter_map(|(key, policy)| {
                 Some((key.as_str(), override_tables::parse_policy(policy).ok()?))
@@ -64,6 +66,7 @@ impl LimitsStore {
         } else {
             self.handle.replace(limits);
         }
+        self.renew_fault();
     }
 
     /// Compiles all limits. If they do not agree, those in force stay; at start, where there are

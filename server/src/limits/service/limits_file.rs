@@ -11,7 +11,7 @@ use tollgate_http::ServiceError;
 use super::plan::is_of_file;
 use super::{LimitsRequest, LimitsStore, book, off_thread};
 use crate::limits::map_text::{FileText, LimitText, Origin};
-use crate::limits::{Limits, LimitsError, read};
+use crate::limits::{Limits, LimitsError};
 use crate::records::Records;
 
 /// Most names in a log line.
@@ -19,11 +19,6 @@ const NAMES_MAX: usize = 20;
 
 fn is_file(limit: &book::StoredLimit) -> bool {
     limit.entry.origin.source() == Origin::FILE
-}
-
-/// Reads and compiles the limits file.
-fn load(path: &Path) -> Result<(FileText, Limits), LimitsError> {
-    LimitText::compile_file(&path.display().to_string(), &read(path)?)
 }
 
 impl LimitsStore {
@@ -42,6 +37,7 @@ impl LimitsStore {
     ) -> Result<(), LimitsError> {
         let is_kept = records.read_only().is_none();
         self.set_records(records);
+        let load = |path| LimitText::compile_at(path, &Limits::default());
         let (file, compiled) = path.map(load).transpose()?.unwrap_or_default();
         while self.commit(&LimitsRequest::Expire, now_ms).await.is_ok_and(|plan| {
             self.tell(&plan, None);
@@ -137,7 +133,9 @@ impl LimitsStore {
             reason: error.to_string(),
         };
         let place = path.to_owned();
-        let (file, compiled) = off_thread(move || load(&place)).await.map_err(failed)??;
+        let before = self.handle.load();
+        let load = move || LimitText::compile_at(&place, before.limits());
+        let (file, compiled) = off_thread(load).await.map_err(failed)??;
         let has_any = self.state.read().book.limits.values().any(is_file);
         // A half-written copy of the file must not turn all limits off.
         if file.limits.is_empty() && !file.allow_empty && has_any {

@@ -17,7 +17,9 @@ use super::*;
 use crate::limits::map_text::LimitText;
 use crate::records::{FileRecords, MapRecords};
 
+mod costs;
 mod crash;
+mod files;
 
 const NOW: u64 = 1_800_000_000_000;
 

@@ -28,23 +28,26 @@ fn view_of(summary: LimitSummary) -> LimitView {
         disabled: summary.disabled,
         expires_ms: summary.expires_ms,
         parents: summary.parents,
+        overrides_file: summary.overrides_file,
         ..LimitView::default()
     }
 }
 
+/// A limit without its text.
 fn limit_view(limit: &StoredLimit, active: &ActiveLimits) -> LimitView {
     let StoredLimit { version, entry, summary } = limit;
     let origin = &entry.origin;
     let in_force = active.limits().by_name(entry.text.name.as_bytes());
     LimitView {
         name: entry.text.name.clone(),
-        toml: entry.text.toml.clone(),
         source: origin.source().to_owned(),
         file: if origin.is_api() { None } else { origin.by.clone() },
         version: *version,
         by: origin.by.clone(),
         at_ms: (origin.at_ms > 0).then_some(origin.at_ms),
         overrides: in_force.map_or(0, |limit| limit.override_count() as u64),
+        overrides_of_file: in_force
+            .map_or(0, |limit| limit.override_table_len(OverrideSource::File) as u64),
         ..view_of(summary.clone().unwrap_or_default())
     }
 }
@@ -68,7 +71,7 @@ fn change_view(change: &StoredChange, body_before: Option<&String>) -> ChangeVie
 }
 
 impl LimitsStore {
-    /// Returns all limits, in their order.
+    /// Returns all limits, in their order, without their texts.
     pub(crate) fn limits(&self) -> Vec<LimitView> {
         let active = self.handle.load();
         let state = self.state.read();
@@ -79,7 +82,9 @@ impl LimitsStore {
     pub(crate) fn limit(&self, name: &str) -> Option<LimitView> {
         let active = self.handle.load();
         let state = self.state.read();
-        state.book.limits.get(name).map(|limit| limit_view(limit, &active))
+        let limit = state.book.limits.get(name)?;
+        let toml = limit.entry.text.toml.clone();
+        Some(LimitView { toml, ..limit_view(limit, &active) })
     }
 
     /// Checks a limit's text by itself, and returns its fields.
@@ -111,6 +116,7 @@ impl LimitsStore {
 
     /// Returns overrides of all origins, those that expire first at the top.
     pub(crate) fn overrides(&self, limit: Option<&str>, query: Option<&str>) -> Vec<OverrideView> {
+        let query = query.filter(|query| !query.is_empty());
         let is_wanted = |key: &str| query.is_none_or(|query| key.contains(query));
         let mut views = Vec::new();
         {
@@ -134,10 +140,12 @@ impl LimitsStore {
             if limit.is_some_and(|limit| limit != of.name()) {
                 continue;
             }
+            // A file has too many for a list of all.
+            let most_of_file = if query.is_some() { FILE_ROWS_MAX } else { 0 };
             for (source, most) in
-                [(OverrideSource::Inline, usize::MAX), (OverrideSource::File, FILE_ROWS_MAX)]
+                [(OverrideSource::Inline, usize::MAX), (OverrideSource::File, most_of_file)]
             {
-                let rows = of.override_rows(source).filter(|(key, _)| is_wanted(key));
+                let rows = of.override_rows(source, query.unwrap_or_default());
                 views.extend(rows.take(most).map(|(key, policy)| OverrideView {
                     limit: of.name().to_owned(),
                     key: key.to_owned(),

@@ -5,9 +5,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::networks::Network;
-use super::super::overrides::{
-    OverrideKeys, OverrideRow, OverrideSource, OverrideTable, Overrides,
-};
+use super::super::overrides::{OverrideKeys, OverrideSource, OverrideTableBuilder, Overrides};
 use super::*;
 
 /// One element of a pattern.
@@ -188,22 +186,49 @@ proptest! {
         keys in vec((select(vec!["", "l:", "a", "a:"]), address()), 1..40),
     ) {
         let policy = Policy::parse(b"block").expect("a policy");
-        let mut distinct = Vec::<OverrideKeys>::new();
+        let mut distinct = Vec::<TwinKeys>::new();
+        let mut table = OverrideTableBuilder::default();
         for keys in overrides {
-            if !distinct.contains(&keys) {
+            let is_new = !distinct.contains(&keys);
+            prop_assert_eq!(table.push(&keys.text(), keys.parts(), policy), is_new, "{:?}", keys);
+            if is_new {
                 distinct.push(keys);
             }
         }
-        let row = |keys: &OverrideKeys| {
-            OverrideRow { text: String::new(), keys: keys.clone(), policy }
-        };
-        let table = OverrideTable::new(distinct.iter().map(row));
         let mut clever = Overrides::default();
-        clever.set(OverrideSource::Api, Some(std::sync::Arc::new(table)));
+        clever.set(OverrideSource::Api, table.build());
         for (literal, address) in keys {
             let key = format!("{literal}{address}");
             let found = clever.find(key.as_bytes()).map(|(id, _)| id.index as usize);
             prop_assert_eq!(found, naive_override(&distinct, key.as_bytes()), "{}", key);
+        }
+    }
+}
+
+/// The keys of one override.
+#[derive(Debug, Clone, PartialEq)]
+enum TwinKeys {
+    Exact(String),
+    Prefix(String),
+    Network(String, Network),
+}
+
+impl TwinKeys {
+    fn text(&self) -> String {
+        match self {
+            Self::Exact(key) => key.clone(),
+            Self::Prefix(prefix) => format!("{prefix}*"),
+            Self::Network(literal, Network { address, bits }) => {
+                format!("{literal}{address}/{bits}")
+            }
+        }
+    }
+
+    fn parts(&self) -> OverrideKeys<'_> {
+        match self {
+            Self::Exact(key) => OverrideKeys::Exact(key),
+            Self::Prefix(prefix) => OverrideKeys::Prefix(prefix),
+            Self::Network(literal, network) => OverrideKeys::Network(literal, *network),
         }
     }
 }
@@ -219,33 +244,34 @@ fn address() -> impl Strategy<Value = String> {
     ]
 }
 
-fn override_key() -> impl Strategy<Value = OverrideKeys> {
+fn override_key() -> impl Strategy<Value = TwinKeys> {
     let literal = || select(vec!["", "l:", "a:"]);
     let network = |(literal, address, bits): (&str, String, u8)| {
         let network = |bits: u8| Network::parse(&format!("{address}/{bits}"));
         let whole = network(bits).filter(|network| network.is_whole());
         let network = whole.or_else(|| network(32)).filter(|network| network.is_whole());
         let network = network.or_else(|| Network::parse(&format!("{address}/128")));
-        OverrideKeys::Network(literal.into(), network.expect("an address is a network of one"))
+        TwinKeys::Network(literal.into(), network.expect("an address is a network of one"))
     };
     let bits = select(vec![0_u8, 1, 2, 30, 31, 32, 126, 127, 128]);
     prop_oneof![
-        (literal(), address())
-            .prop_map(|(l, address)| OverrideKeys::Exact(format!("{l}{address}").into())),
+        (literal(), address()).prop_map(|(l, address)| TwinKeys::Exact(format!("{l}{address}"))),
         (literal(), address(), 0..6_usize).prop_map(|(l, address, len)| {
             let text = format!("{l}{address}");
-            OverrideKeys::Prefix(text[..len.min(text.len())].into())
+            TwinKeys::Prefix(text[..len.min(text.len())].into())
         }),
         (literal(), address(), bits).prop_map(network),
     ]
 }
 
-fn naive_override(all: &[OverrideKeys], key: &[u8]) -> Option<usize> {
-    let rank = |keys: &OverrideKeys| match keys {
-        OverrideKeys::Exact(exact) => (exact == key).then_some((2, exact.len(), 0)),
-        OverrideKeys::Prefix(prefix) => key.starts_with(prefix).then_some((1, prefix.len(), 0)),
-        OverrideKeys::Network(literal, network) => {
-            let address = str::from_utf8(key.strip_prefix(literal.as_slice())?).ok()?;
+fn naive_override(all: &[TwinKeys], key: &[u8]) -> Option<usize> {
+    let rank = |keys: &TwinKeys| match keys {
+        TwinKeys::Exact(exact) => (exact.as_bytes() == key).then_some((2, exact.len(), 0)),
+        TwinKeys::Prefix(prefix) => {
+            key.starts_with(prefix.as_bytes()).then_some((1, prefix.len(), 0))
+        }
+        TwinKeys::Network(literal, network) => {
+            let address = str::from_utf8(key.strip_prefix(literal.as_bytes())?).ok()?;
             let address: std::net::IpAddr = address.parse().ok()?;
             let masked = Network::parse(&format!("{address}/{}", network.bits))?;
             let same = match (masked.address.to_canonical(), network.address) {
