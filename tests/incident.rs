@@ -4,7 +4,7 @@
 //! Here: a key that floods is found, a limit is tried, put in shadow, enforced, lifted for one key
 //! for a time, and taken back. Not here: each path by itself (`server/http`).
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::http::free_port;
-use crate::live::Server;
+use crate::live::{Program, Server};
 
 /// Keys of which each has a few attempts: about a hundred of them are recorded.
 const KEYS: u64 = 6400;
@@ -25,24 +25,31 @@ const PIPELINE: usize = 500;
 const HOT_KEY: &str = "api:flood";
 
 /// A server and its API.
-struct Operated {
-    server: Server,
+pub(crate) struct Operated {
+    pub(crate) server: Server,
     address: SocketAddr,
 }
 
 /// A reply of the API.
-struct ApiReply {
-    status: u16,
+#[derive(Debug)]
+pub(crate) struct ApiReply {
+    pub(crate) status: u16,
     /// The version in the `ETag`.
-    version: Option<String>,
-    body: Value,
+    pub(crate) version: Option<String>,
+    pub(crate) body: Value,
 }
 
 impl Operated {
     fn start(flags: &[&str]) -> Self {
+        Self::start_in(flags, tempfile::tempdir().expect("a temporary folder can be made"))
+    }
+
+    /// Starts in the folder of an earlier server, to find the files that it left.
+    pub(crate) fn start_in(flags: &[&str], folder: tempfile::TempDir) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let http = address.to_string();
-        let server = Server::start(&[&["--http", &http, "-t", "2"], flags].concat());
+        let flags = [&["--http", &http, "-t", "2"], flags].concat();
+        let server = Server::start_in(Program::under_test(), &flags, folder);
         let mut operated = Self { server, address };
         let is_ready = || TcpStream::connect(address).is_ok();
         operated.server.until("the API answers", |_| is_ready());
@@ -56,33 +63,50 @@ impl Operated {
         version: Option<&str>,
         body: Option<&Value>,
     ) -> ApiReply {
-        let mut stream = TcpStream::connect(self.address).expect("the listener is bound");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
         let body = body.map(Value::to_string).unwrap_or_default();
+        self.try_ask(method, path, version, &body).expect("the listener answers")
+    }
+
+    /// Asks a server that may end meanwhile.
+    pub(crate) fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        version: Option<&str>,
+        body: &str,
+    ) -> io::Result<ApiReply> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(Duration::from_secs(20)))?;
         let condition = match version {
             Some("*") => "If-None-Match: *\r\n".to_owned(),
             Some(version) => format!("If-Match: {version}\r\n"),
             None => String::new(),
         };
+        let kind = if body.starts_with('{') { "application/json" } else { "application/toml" };
         let request = format!(
             "{method} /api/v1/{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n{condition}\r\n{body}",
+             Content-Type: {kind}\r\nContent-Length: {}\r\n{condition}\r\n{body}",
             body.len()
         );
-        stream.write_all(request.as_bytes()).expect("the listener reads");
+        stream.write_all(request.as_bytes())?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("the listener answers");
-        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        stream.read_to_string(&mut text)?;
+        let (head, body) = text.split_once("\r\n\r\n").ok_or(io::ErrorKind::UnexpectedEof)?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let tag = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("etag").then(|| value.to_owned())
         });
-        let body = serde_json::from_str(body).unwrap_or(Value::Null);
-        ApiReply { status: status.expect("a status"), version: tag, body }
+        let body = match serde_json::from_str(body) {
+            Ok(body) => body,
+            Err(_) if body.is_empty() => Value::Null,
+            // A part of a reply is none.
+            Err(error) => return Err(io::Error::other(error)),
+        };
+        Ok(ApiReply { status: status.ok_or(io::ErrorKind::InvalidData)?, version: tag, body })
     }
 
-    fn get(&self, path: &str) -> Value {
+    pub(crate) fn get(&self, path: &str) -> Value {
         let reply = self.ask("GET", path, None, None);
         assert_eq!(reply.status, 200, "GET {path}: {}", reply.body);
         reply.body

@@ -232,6 +232,12 @@ impl Transport {
         metrics.iter().map(|(peer_addr, metrics)| (peer_addr.clone(), metrics.read())).collect()
     }
 
+    /// The newest version of the protocol that this node speaks.
+    #[must_use]
+    pub fn newest_version(&self) -> u16 {
+        self.hub.version_max
+    }
+
     /// Refuses peers that speak only older versions of the protocol from now on. Links that are up
     /// stay.
     pub fn require_version(&self, version: u16) {
