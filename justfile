@@ -48,9 +48,10 @@ flood KEYS="10000000":
     cargo build -p tollgate
     FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
 
-# kill -9 at random moments during CHANGES changes of limits
+# kill -9 of a server at random moments during CHANGES changes of limits over its API
 limits-crash CHANGES="1000":
-    TOLLGATE_CRASH_CHANGES={{CHANGES}} cargo test -p tollgate --lib limits::service::tests::crash
+    cargo build -p tollgate
+    CRASH_CHANGES={{CHANGES}} cargo test -p tests limits_crash -- --nocapture
 
 # Five real nodes under load: every fault of the suite mixed at random for SECONDS, then each by itself
 nodes SECONDS="600":
@@ -156,7 +157,7 @@ model SEEDS="2000":
     cargo run --release -p model -- --seeds {{SEEDS}}
     cargo run --release -p model -- --bugs
 
-# Whole nodes in a simulated world under the faults of SEED, twice; FLAGS: --cuts (single links alone), --trace, --bug NoDedupe, --trouble SECONDS
+# Whole nodes in a simulated world under the faults of SEED, twice; FLAGS: --cuts (single links alone), --limits (editors), --update (two versions), --queries, --trace, --bug NoDedupe, --trouble SECONDS
 sim SEED *FLAGS:
     cargo run --release -p sim -- {{SEED}} {{FLAGS}}
 

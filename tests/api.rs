@@ -11,7 +11,7 @@ pub(crate) mod pages;
 pub(crate) mod shop;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,8 +71,19 @@ impl TestedApi {
 
     /// Sends a request to any path, with these headers and this body.
     fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> ApiReply {
-        let mut stream = TcpStream::connect(self.address).expect("the listener is bound");
-        stream.set_read_timeout(Some(REPLY_MAX)).expect("a timeout can be set");
+        self.try_send(method, path, headers, body).expect("the listener answers")
+    }
+
+    /// [`TestedApi::send`] to a server that may end meanwhile.
+    fn try_send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[&str],
+        body: &str,
+    ) -> io::Result<ApiReply> {
+        let mut stream = TcpStream::connect(self.address)?;
+        stream.set_read_timeout(Some(REPLY_MAX))?;
         let token = self.token.iter().map(|token| format!("Authorization: Bearer {token}"));
         let host = "Host: localhost".to_owned();
         let host = (!headers.iter().any(|line| line.starts_with("Host:"))).then_some(host);
@@ -83,22 +94,38 @@ impl TestedApi {
             lines.join("\r\n"),
             body.len()
         );
-        stream.write_all(request.as_bytes()).expect("the listener reads");
+        stream.write_all(request.as_bytes())?;
         let mut text = String::new();
-        stream.read_to_string(&mut text).expect("the listener answers");
-        let (head, text) = text.split_once("\r\n\r\n").expect("a head and a body");
+        stream.read_to_string(&mut text)?;
+        let (head, text) = text.split_once("\r\n\r\n").ok_or(ErrorKind::UnexpectedEof)?;
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
         let version = head.lines().find_map(|line| {
             let (name, value) = line.split_once(": ")?;
             name.eq_ignore_ascii_case("etag").then(|| value.to_owned())
         });
-        ApiReply {
+        Ok(ApiReply {
             status: status.expect("a status"),
             head: head.to_owned(),
             version,
             body: serde_json::from_str(text).unwrap_or_default(),
             text: text.to_owned(),
-        }
+        })
+    }
+
+    /// Sends JSON or a limits file to a path below `/api/v1/` of a server that may end meanwhile.
+    pub(crate) fn try_ask(
+        &self,
+        method: &str,
+        path: &str,
+        version: Option<&str>,
+        body: &str,
+    ) -> io::Result<ApiReply> {
+        let kind = if body.starts_with('{') { "json" } else { "toml" };
+        let condition = version.map(condition);
+        let kind = (!body.is_empty()).then(|| format!("Content-Type: application/{kind}"));
+        let headers: Vec<String> = condition.into_iter().chain(kind).collect();
+        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
+        self.try_send(method, &format!("/api/v1/{path}"), &headers, body)
     }
 
     /// Sends JSON to a path below `/api/v1/`. A `version` of `*` creates something.
@@ -109,15 +136,8 @@ impl TestedApi {
         version: Option<&str>,
         body: Option<&Value>,
     ) -> ApiReply {
-        let condition = version.map(|version| match version {
-            "*" => "If-None-Match: *".to_owned(),
-            version => format!("If-Match: {version}"),
-        });
-        let kind = body.map(|_| "Content-Type: application/json".to_owned());
-        let headers: Vec<String> = condition.into_iter().chain(kind).collect();
-        let headers: Vec<&str> = headers.iter().map(String::as_str).collect();
         let body = body.map(Value::to_string).unwrap_or_default();
-        self.send(method, &format!("/api/v1/{path}"), &headers, &body)
+        self.try_ask(method, path, version, &body).expect("the listener answers")
     }
 
     /// Reads a path that is there.
@@ -164,6 +184,14 @@ impl TestedApi {
     }
 }
 
+/// The header for a change of what has this version; `*`: of what is not there.
+fn condition(version: &str) -> String {
+    match version {
+        "*" => "If-None-Match: *".to_owned(),
+        version => format!("If-Match: {version}"),
+    }
+}
+
 /// A server and its API.
 #[derive(Debug)]
 pub(crate) struct Operated {
@@ -179,7 +207,7 @@ impl Operated {
     }
 
     /// Starts in a folder with files.
-    fn start_in(flags: &[&str], folder: tempfile::TempDir) -> Self {
+    pub(crate) fn start_in(flags: &[&str], folder: tempfile::TempDir) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let http = address.to_string();
         let flags = [&["--http", &http, "-t", "2"], flags].concat();

@@ -26,6 +26,7 @@ mod incident;
 mod ketama;
 mod lifecycle;
 mod limits;
+mod limits_crash;
 mod live;
 mod memory;
 mod observe;

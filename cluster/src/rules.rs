@@ -90,6 +90,16 @@ pub enum Bug {
     AnswerEarly,
     /// A primary stops waiting for a silent copy by itself.
     DropSilentBackup,
+    /// The map puts the records of a change one by one, up to the first conflict.
+    ChangeInParts,
+    /// The map does not compare the version of a record of the history.
+    HistoryUncompared,
+    /// A map takes the later bounds of records before the feature version says so.
+    BoundsBeforeVersion,
+    /// The ring of the history has one place too few.
+    RingTooShort,
+    /// A removal of what has expired is sent again with the present versions.
+    ExpiryUncompared,
 }
 
 impl Rules {

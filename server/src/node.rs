@@ -419,7 +419,7 @@ impl Node {
     }
 
     /// Why peers refuse links, while the node has no place in a cluster.
-    fn refusal(&self) -> Option<String> {
+    pub(crate) fn refusal(&self) -> Option<String> {
         self.refused.lock().clone().filter(|_| self.keyspace().is_none())
     }
 

@@ -1,7 +1,11 @@
 //! A server as a task in a simulated world, beside others.
 //!
-//! Here: a node without threads, signals and files, and views of its state. Not here: the world
-//! (`net::world`), its sockets (`net::simulated`), the scenarios and their checks (`tests/sim`).
+//! Here: a node without threads, signals and files, and views of its state; `edit`, changes of its
+//! limits; `query`, questions to all nodes. Not here: the world (`net::world`), its sockets
+//! (`net::simulated`), the scenarios and their checks (`tests/sim`).
+
+mod edit;
+mod query;
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,12 +14,18 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-pub use cluster::map::Map;
+pub use cluster::map::command::Setting;
+pub use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put, RECORDS_VERSION};
+use cluster::message::{VERSION_MAX, VERSION_MIN};
 pub use cluster::replica::{Position, Role};
 pub use cluster::{Bug, Rules};
-pub use control::Status;
 pub use control::simulation::{Disk, DiskFault};
+pub use control::{CommandOutcome, ProposeError, Status};
+use tokio::runtime::Handle;
+pub use tollgate_http::{Actor, ChangedLimit, LimitChange, OverrideChange, ServiceError, Via};
 
+pub use self::edit::{LimitsEdit, policy_in_force, start_edit, start_proposal};
+pub use self::query::{QueryResult, start_query};
 use crate::config::Config;
 use crate::io::worker;
 use crate::limits::Limits;
@@ -38,6 +48,7 @@ thread_local! {
 struct LifeHandle {
     service: Weak<Service>,
     node: Weak<Node>,
+    runtime: Handle,
 }
 
 /// Creates a world on this thread. `bug` names a rule that is disabled in it.
@@ -54,6 +65,10 @@ pub fn end() {
 
 fn service(address: IpAddr) -> Option<Arc<Service>> {
     SERVICES.with_borrow(|services| services.get(&address).and_then(|life| life.service.upgrade()))
+}
+
+fn runtime(address: IpAddr) -> Option<Handle> {
+    SERVICES.with_borrow(|services| Some(services.get(&address)?.runtime.clone()))
 }
 
 fn node(address: IpAddr) -> Option<Arc<Node>> {
@@ -74,7 +89,17 @@ pub struct NodeLife {
     pub address: IpAddr,
     /// The ports for clients and for peers.
     pub ports: (u16, u16),
+    /// The newest version of the peer protocol that it speaks, from [`PEER_VERSION_OLD`] to
+    /// [`PEER_VERSION_NEW`].
+    pub peer_version: u16,
+    /// The rules by which its map applies commands.
+    pub map_rules: Rules,
 }
+
+/// The peer protocol of nodes that know neither changes of several records nor queries.
+pub const PEER_VERSION_OLD: u16 = VERSION_MIN;
+/// The newest peer protocol.
+pub const PEER_VERSION_NEW: u16 = VERSION_MAX;
 
 impl NodeLife {
     /// Runs the node on the current runtime until it is stopped or leaves its cluster. Returns true
@@ -84,7 +109,7 @@ impl NodeLife {
     ///
     /// The same as those of a server.
     pub async fn run(self) -> Result<bool, ServerError> {
-        let Self { config, limits, disk, skew, address, ports } = self;
+        let Self { config, limits, disk, skew, address, ports, peer_version, map_rules } = self;
         world::enter(address, skew);
         let seeds = server::random_seeds()?;
         let service = Service::new(config, None, limits, seeds, Box::new(|_| ()));
@@ -92,7 +117,10 @@ impl NodeLife {
         let Some(node) = Node::of(&service) else {
             return Err(io::Error::other("the configuration has no cluster").into());
         };
-        let life = LifeHandle { service: Arc::downgrade(&service), node: Arc::downgrade(&node) };
+        query::answer_queries(&node, address);
+        let (weak_service, weak_node) = (Arc::downgrade(&service), Arc::downgrade(&node));
+        let runtime = Handle::current();
+        let life = LifeHandle { service: weak_service, node: weak_node, runtime };
         SERVICES.with_borrow_mut(|services| services.insert(address, life));
         service.port.store(usize::from(ports.0), Ordering::Relaxed);
         let bind = |port| async move {
@@ -101,8 +129,9 @@ impl NodeLife {
         };
         let clients = vec![bind(ports.0).await?];
         let peers = vec![bind(ports.1).await?];
-        let store = disk.store().map_err(crate::node::setup::NodeError::from)?;
-        let setup = Setup::new(service.config(), Arc::clone(&node), store, peers, ports)?;
+        let store = disk.store_by(map_rules).map_err(crate::node::setup::NodeError::from)?;
+        let mut setup = Setup::new(service.config(), Arc::clone(&node), store, peers, ports)?;
+        setup.transport.versions = PEER_VERSION_OLD..=peer_version;
         let threads = 0..service.config().threads;
         let workers = threads.map(|index| worker::task(&service, Some(&node), index)).collect();
         let until = server::run_housekeeping_until_stopped(&service, Some(&node));
@@ -126,6 +155,8 @@ pub struct SimulatedNode {
     pub status: Status,
     /// Its copies, by partition; `None` for one that it never had.
     pub replicas: Vec<Option<ReplicaView>>,
+    /// The reason why other nodes refuse it, as operators read it.
+    pub refusal: Option<String>,
 }
 
 /// Looks at the newest life at an address; none before it has a control plane.
@@ -134,7 +165,8 @@ pub fn view(address: IpAddr) -> Option<SimulatedNode> {
     let node = node(address)?;
     let control = node.control()?;
     let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
-    Some(SimulatedNode { map: control.map(), status: control.status(), replicas: copies })
+    let (map, status, refusal) = (control.map(), control.status(), node.refusal());
+    Some(SimulatedNode { map, status, replicas: copies, refusal })
 }
 
 /// Returns the keys of a partition on a node, and their states at `unix_ms`.

@@ -253,6 +253,12 @@ impl Transport {
         (metrics.links_now > 0).then_some(metrics.version)
     }
 
+    /// The newest version of the protocol that this node speaks.
+    #[must_use]
+    pub fn newest_version(&self) -> u16 {
+        self.hub.version_max
+    }
+
     /// Refuses peers that speak only older versions of the protocol from now on. Links that are up
     /// stay.
     pub fn require_version(&self, version: u16) {

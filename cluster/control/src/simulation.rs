@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use cluster::Rules;
 use cluster::id::NodeId;
 use parking_lot::Mutex;
 use redb::StorageBackend;
@@ -63,11 +64,21 @@ impl Disk {
     ///
     /// [`StoreError`], if the disk fails or has invalid contents.
     pub fn store(&self) -> Result<ControlStore, StoreError> {
+        self.store_by(Rules::default())
+    }
+
+    /// Opens the store on this disk, whose map applies commands by `rules`.
+    ///
+    /// # Errors
+    ///
+    /// As [`store`](Self::store).
+    pub fn store_by(&self, rules: Rules) -> Result<ControlStore, StoreError> {
         let disk = self.clone();
-        ControlStore::with_backend(self.clone(), move || match disk.platter.lock().trouble {
+        let delay = move || match disk.platter.lock().trouble {
             Some(DiskFault::Slow(delay)) => delay,
             _ => Duration::ZERO,
-        })
+        };
+        ControlStore::with_backend(self.clone(), delay, rules)
     }
 
     /// Sets or repairs a fault.

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cluster::Rules;
 use cluster::id::{Incarnation, NodeId};
 use parking_lot::Mutex;
 use redb::backends::InMemoryBackend;
@@ -90,6 +91,8 @@ struct StoreInner {
     is_disk: bool,
     file: Option<PathBuf>,
     health: DiskHealth,
+    /// The rules by which the map applies commands: all, except in simulations.
+    map_rules: Rules,
     /// The lock that keeps other processes off the directory.
     _lock: Option<File>,
 }
@@ -131,6 +134,7 @@ impl ControlStore {
             is_disk: true,
             file: Some(file),
             health: DiskHealth::default(),
+            map_rules: Rules::default(),
             _lock: Some(lock),
         };
         Self::new(inner)
@@ -143,7 +147,7 @@ impl ControlStore {
     /// [`StoreError`], if the database cannot be created.
     pub fn in_memory() -> Result<Self, StoreError> {
         let database = builder().create_with_backend(InMemoryBackend::new()).wrap()?;
-        Self::on(database, None, None)
+        Self::on(database, None, None, Rules::default())
     }
 
     /// A store on a simulated disk, which takes `delay` for each write.
@@ -155,15 +159,17 @@ impl ControlStore {
     pub(crate) fn with_backend(
         backend: impl redb::StorageBackend + Clone,
         delay: impl Fn() -> Duration + Send + Sync + 'static,
+        map_rules: Rules,
     ) -> Result<Self, StoreError> {
         let open = move || builder().create_with_backend(backend.clone()).wrap();
-        Self::on(open()?, Some(Box::new(open)), Some(Box::new(delay)))
+        Self::on(open()?, Some(Box::new(open)), Some(Box::new(delay)), map_rules)
     }
 
     fn on(
         database: Database,
         reopen: Option<Reopen>,
         delay: Option<Delay>,
+        map_rules: Rules,
     ) -> Result<Self, StoreError> {
         Self::new(StoreInner {
             opened: Mutex::new(Opened { number: 0, database: Some(Arc::new(database)) }),
@@ -172,6 +178,7 @@ impl ControlStore {
             is_disk: false,
             file: None,
             health: DiskHealth::default(),
+            map_rules,
             _lock: None,
         })
     }
@@ -203,6 +210,11 @@ impl ControlStore {
     /// The name of the file, for operators.
     pub(crate) fn name(&self) -> String {
         self.file().map_or_else(|| "in memory".to_owned(), |file| file.display().to_string())
+    }
+
+    /// The rules by which the map applies commands.
+    pub(crate) fn map_rules(&self) -> Rules {
+        self.inner.map_rules
     }
 
     /// The health of the disk.

@@ -15,6 +15,10 @@ use super::{
 };
 use crate::id::{Incarnation, NodeId};
 use crate::placement::{COPIES_MAX, NODES_MAX};
+use crate::rules::{Bug, Rules};
+
+/// The first bytes of the names of the server's records of the history.
+const HISTORY_NAME: &str = "@c/";
 
 /// The settings that nodes set themselves.
 const MARKS: [&str; 2] = [FOUNDED, LIMITS_SET];
@@ -29,7 +33,20 @@ impl Map {
         &mut self,
         command: &MapCommand,
     ) -> Result<(MapAnswer, Option<Delta>), MapRefusal> {
-        let (answer, items) = self.decide(command)?;
+        self.apply_by(command, Rules::default())
+    }
+
+    /// Applies a command by `rules`, which lack one in simulations.
+    ///
+    /// # Errors
+    ///
+    /// As [`apply`](Self::apply).
+    pub fn apply_by(
+        &mut self,
+        command: &MapCommand,
+        rules: Rules,
+    ) -> Result<(MapAnswer, Option<Delta>), MapRefusal> {
+        let (answer, items) = self.decide(command, rules)?;
         if items.is_empty() {
             return Ok((answer, None));
         }
@@ -40,7 +57,11 @@ impl Map {
 
     /// Returns the answer and the changed items. The map is not changed here, so a watcher that
     /// applies the items gets the same map.
-    fn decide(&self, command: &MapCommand) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
+    fn decide(
+        &self,
+        command: &MapCommand,
+        rules: Rules,
+    ) -> Result<(MapAnswer, Vec<DeltaItem>), MapRefusal> {
         if let MapCommand::Create { cluster, placement } = command {
             if self.head.is_some() {
                 return Err(MapRefusal::Exists);
@@ -69,9 +90,9 @@ impl Map {
             MapCommand::Partitions(changes) => return self.change_partitions(changes),
             MapCommand::PutLimit { name, version, body } => {
                 let put = Put { name: name.clone(), version: *version, body: body.clone() };
-                self.put_limit(&put)?
+                self.put_limit(&put, rules)?
             }
-            MapCommand::Change(puts) => self.change_records(puts)?,
+            MapCommand::Change(puts) => self.change_records(puts, rules)?,
             MapCommand::Set(setting) => self.set(setting)?,
         };
         Ok((MapAnswer::Done, items))
@@ -160,22 +181,23 @@ impl Map {
     }
 
     /// The bounds that all nodes of the cluster know: bytes of a body, limits, all records.
-    fn record_bounds(&self) -> (usize, usize, usize) {
-        if self.settings.version >= RECORDS_VERSION {
+    fn record_bounds(&self, rules: Rules) -> (usize, usize, usize) {
+        let is_early = rules.lack(Bug::BoundsBeforeVersion);
+        if self.settings.version >= RECORDS_VERSION || is_early {
             (RECORD_BYTES_MAX, LIMITS_MAX, RECORDS_MAX)
         } else {
             (BODY_BYTES_MAX, LIMITS_MAX, LIMITS_MAX)
         }
     }
 
-    fn put_limit(&self, put: &Put) -> Result<Vec<DeltaItem>, MapRefusal> {
+    fn put_limit(&self, put: &Put, rules: Rules) -> Result<Vec<DeltaItem>, MapRefusal> {
         if self.settings.version >= RECORDS_VERSION && put.name.starts_with(OWN_NAME) {
             return Err(MapRefusal::OutOfBounds);
         }
-        self.put(std::slice::from_ref(put))
+        self.put(std::slice::from_ref(put), rules)
     }
 
-    fn change_records(&self, puts: &[Put]) -> Result<Vec<DeltaItem>, MapRefusal> {
+    fn change_records(&self, puts: &[Put], rules: Rules) -> Result<Vec<DeltaItem>, MapRefusal> {
         if self.settings.version < RECORDS_VERSION {
             return Err(MapRefusal::BeingUpdated);
         }
@@ -188,19 +210,25 @@ impl Map {
         if names.windows(2).any(|pair| pair[0] == pair[1]) {
             return Err(MapRefusal::OutOfBounds);
         }
-        self.put(puts)
+        if rules.lack(Bug::ChangeInParts) {
+            let parts = puts.iter().map(|put| self.put(std::slice::from_ref(put), rules));
+            return Ok(parts.map_while(Result::ok).flatten().collect());
+        }
+        self.put(puts, rules)
     }
 
     /// Puts records of different names: all, or none.
-    fn put(&self, puts: &[Put]) -> Result<Vec<DeltaItem>, MapRefusal> {
-        let (body_bytes_max, limits_max, records_max) = self.record_bounds();
+    fn put(&self, puts: &[Put], rules: Rules) -> Result<Vec<DeltaItem>, MapRefusal> {
+        let (body_bytes_max, limits_max, records_max) = self.record_bounds(rules);
         let is_limit = |name: &str| !name.starts_with(OWN_NAME);
         let (mut items, mut added, mut added_limits) = (Vec::new(), 0_usize, 0_usize);
         let (mut removed, mut removed_limits) = (0_usize, 0_usize);
         let (mut bytes_before, mut bytes_after, mut grows) = (0, 0, false);
         for Put { name, version, body } in puts {
             let present = self.limits.get(name);
-            if present.map_or(0, |record| record.version) != *version {
+            let is_uncompared =
+                name.starts_with(HISTORY_NAME) && rules.lack(Bug::HistoryUncompared);
+            if present.map_or(0, |record| record.version) != *version && !is_uncompared {
                 return Err(MapRefusal::OtherVersion(*version));
             }
             let length = body.as_ref().map_or(0, Vec::len);

@@ -273,8 +273,14 @@ impl LimitsStore {
     ) -> Result<ChangePlan, ServiceError> {
         let records = Arc::clone(self.records()?);
         let mut done: Vec<StoredChange> = Vec::new();
+        #[cfg(feature = "simulation")]
+        let mut expired = None;
         for _ in 0..TRIES {
             let mut plan = self.prepare(request, now_ms).await?;
+            #[cfg(feature = "simulation")]
+            if matches!(request, LimitsRequest::Expire) {
+                plan = self.insist_on(plan, &mut expired, now_ms);
+            }
             let mut changes = std::mem::take(&mut plan.changes).into_iter();
             let mut is_whole = true;
             for puts in &plan.batches {
@@ -301,6 +307,25 @@ impl LimitsStore {
             tokio::time::sleep(PAUSE).await;
         }
         Err(RecordsError::OtherVersion.into())
+    }
+
+    /// Plans the removal of what the first attempt found expired, renewed or not, if the simulation
+    /// lacks the rule against it.
+    #[cfg(feature = "simulation")]
+    fn insist_on(
+        &self,
+        plan: ChangePlan,
+        expired: &mut Option<Vec<StoredChange>>,
+        now_ms: u64,
+    ) -> ChangePlan {
+        if !crate::net::world::rules().lack(cluster::Bug::ExpiryUncompared) {
+            return plan;
+        }
+        let Some(first) = expired else {
+            *expired = Some(plan.changes.clone());
+            return plan;
+        };
+        plan::expire_again(&self.state.read().book, first, now_ms)
     }
 
     /// Counts changes, and writes the audit log.

@@ -28,10 +28,13 @@ fn link_version(feature_version: u32) -> u16 {
 }
 
 impl Node {
-    /// Whether every node that is not dead has agreed on a protocol version that knows the
-    /// commands of [`RECORDS_VERSION`].
+    /// Whether this node, and every other one that is not dead, has agreed on a protocol version
+    /// that knows the commands of [`RECORDS_VERSION`].
     fn all_know_records(&self, control: &Control) -> bool {
         let Some(transport) = self.transport() else { return false };
+        if u32::from(transport.newest_version()) < RECORDS_VERSION {
+            return false;
+        }
         let me = self.me().0;
         let metrics = transport.metrics();
         let knows = |node| {

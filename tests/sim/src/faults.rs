@@ -46,6 +46,8 @@ pub(crate) struct Faults {
     busy: BTreeSet<(IpAddr, IpAddr)>,
     /// False after a fault that removes a voter for ever: the majority must stay.
     may_take: bool,
+    /// Whether wall clocks may be wrong.
+    pub(crate) may_skew: bool,
     pub(crate) count: usize,
     /// The periods in which single links were cut.
     pub(crate) cuts: Vec<(Duration, Duration)>,
@@ -65,6 +67,7 @@ impl Faults {
             undos: Vec::new(),
             busy: BTreeSet::new(),
             may_take: true,
+            may_skew: true,
             count: 0,
             cuts: Vec::new(),
             history: Rc::clone(history),
@@ -190,7 +193,7 @@ impl Faults {
         }
     }
 
-    fn start(&mut self, sim: &mut Sim<'_>, number: usize) {
+    pub(crate) fn start(&mut self, sim: &mut Sim<'_>, number: usize) {
         let host = &self.hosts[number];
         if self.is_running(number) {
             return;
@@ -204,7 +207,7 @@ impl Faults {
     }
 
     /// Kills a process.
-    fn crash(&self, sim: &mut Sim<'_>, number: usize) {
+    pub(crate) fn crash(&self, sim: &mut Sim<'_>, number: usize) {
         let host = &self.hosts[number];
         host.is_up.set(false);
         sim.crash(host.address);
@@ -327,12 +330,12 @@ impl Faults {
                 self.later(now, 500, 8000, Undo::Latency(one, other));
                 "has a slow way"
             }
-            12 => {
+            12 if self.may_skew => {
                 let (ahead_ms, fast_ppm) = (self.rng.either_way(3000), self.rng.either_way(10_000));
                 self.hosts[number].set_clock(ahead_ms, fast_ppm);
                 "has a wrong clock"
             }
-            13 => {
+            13 if self.may_skew => {
                 let step_ms = self.rng.pick(&CLOCK_STEPS_MS).unwrap_or(0);
                 let ahead_ms = if self.rng.chance(1, 2) { step_ms } else { -step_ms };
                 self.hosts[number].set_clock(ahead_ms, self.rng.either_way(10_000));

@@ -1,12 +1,13 @@
 //! The properties that must hold, one per file.
 //!
-//! `terms` and `bounds` look at nodes while they run, `liveness` at the cluster after all faults,
-//! the others at the replies to clients at the end.
+//! `terms`, `bounds` and `changes` look at nodes while they run, `liveness` at the cluster after all
+//! faults, the others at the replies to clients at the end.
 
 mod acknowledged;
 mod admitted;
 pub(crate) mod answered;
 mod bounds;
+pub(crate) mod changes;
 mod copies;
 mod holds;
 mod linear;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
-use sim::{Bug, Options, Report, run};
+use sim::{Bug, Options, Report, Scenario, run};
 
 /// Whole nodes in a simulated world.
 #[derive(Parser)]
@@ -31,6 +31,15 @@ struct Flags {
     /// Cut single links between two nodes and cause no other fault: then every request is answered.
     #[arg(long)]
     cuts: bool,
+    /// Change limits on several nodes at once, under all faults but wrong clocks.
+    #[arg(long, conflicts_with = "cuts")]
+    limits: bool,
+    /// Update the nodes one after the other, and change limits.
+    #[arg(long, conflicts_with_all = ["cuts", "limits"])]
+    update: bool,
+    /// Ask all nodes, while one is silent, starts again, or its path changes.
+    #[arg(long, conflicts_with_all = ["cuts", "limits", "update"])]
+    queries: bool,
     /// Leave a rule out, by its name among `cluster::Bug`.
     #[arg(long, value_parser = bug)]
     bug: Option<Bug>,
@@ -43,6 +52,28 @@ struct Flags {
     /// Run the seed once only.
     #[arg(long)]
     once: bool,
+}
+
+impl Flags {
+    fn scenario(&self) -> Scenario {
+        match self {
+            Self { cuts: true, .. } => Scenario::Cuts,
+            Self { limits: true, .. } => Scenario::Limits,
+            Self { update: true, .. } => Scenario::Update,
+            _ => Scenario::Faults,
+        }
+    }
+
+    /// The flag of the kind of run, if it is given.
+    fn kind(&self) -> Option<&'static str> {
+        let kinds = [
+            (self.cuts, "--cuts"),
+            (self.limits, "--limits"),
+            (self.update, "--update"),
+            (self.queries, "--queries"),
+        ];
+        kinds.into_iter().find_map(|(is_given, flag)| is_given.then_some(flag))
+    }
 }
 
 fn bug(name: &str) -> Result<Bug, String> {
@@ -65,6 +96,11 @@ fn bug(name: &str) -> Result<Bug, String> {
         "LogDroppedEarly" => Bug::LogDroppedEarly,
         "ResumeOneBehind" => Bug::ResumeOneBehind,
         "WordBeforeRefusal" => Bug::WordBeforeRefusal,
+        "ChangeInParts" => Bug::ChangeInParts,
+        "HistoryUncompared" => Bug::HistoryUncompared,
+        "BoundsBeforeVersion" => Bug::BoundsBeforeVersion,
+        "RingTooShort" => Bug::RingTooShort,
+        "ExpiryUncompared" => Bug::ExpiryUncompared,
         _ => return Err("no such rule".to_owned()),
     })
 }
@@ -91,10 +127,18 @@ fn main() -> ExitCode {
 fn once(seed: u64, flags: &Flags) -> bool {
     // tokio and hash tables draw random numbers from the system, which this replaces.
     mad_turmoil::rand::set_rng(StdRng::seed_from_u64(seed));
+    if flags.queries {
+        // A thread of its own: the world is thread-local, and tasks of nodes need a large stack.
+        let builder = std::thread::Builder::new().stack_size(16 << 20);
+        let checked = builder.spawn(move || sim::check_queries(seed));
+        let is_well = checked.is_ok_and(|checked| checked.join().is_ok());
+        println!("seed {seed}: queries, well: {is_well}");
+        return is_well;
+    }
     let options = Options {
         trouble: Duration::from_secs(flags.trouble),
         bug: flags.bug,
-        cuts: flags.cuts,
+        scenario: flags.scenario(),
         keeps_lines: flags.trace,
     };
     let report = run(seed, &options);
@@ -105,6 +149,9 @@ fn once(seed: u64, flags: &Flags) -> bool {
          {served_after:?}, at rest after {rest_after:?}, {simulated:?}, trace {:016x}",
         report.trace
     );
+    if let Some(counts) = &report.changes {
+        println!("seed {seed}: {counts:?}");
+    }
     for violation in report.violations.iter().take(20) {
         println!("seed {seed}: {violation}");
     }
@@ -117,9 +164,7 @@ fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg(seed.to_string()).args(["--once", "--trace"]);
     command.arg(format!("--trouble={}", flags.trouble));
-    if flags.cuts {
-        command.arg("--cuts");
-    }
+    command.args(flags.kind());
     if let Some(bug) = flags.bug {
         command.arg(format!("--bug={bug:?}"));
     }
@@ -140,7 +185,7 @@ fn twice(seed: u64, flags: &Flags) -> std::io::Result<bool> {
         println!("seed {seed}: two runs differ\nthe first:  {one}\nthe second: {other}");
     }
     if !is_well {
-        println!("REPRODUCE: just sim {seed}");
+        println!("REPRODUCE: just sim {seed} {}", flags.kind().unwrap_or_default());
     }
     Ok(is_well)
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use tollgate::config::{Config, Startup};
 use tollgate::limits::Limits;
-use tollgate::simulation::{Disk, NodeLife, Skew};
+use tollgate::simulation::{Bug, Disk, NodeLife, PEER_VERSION_NEW, Rules, Skew};
 
 use crate::history::History;
 
@@ -30,6 +30,9 @@ pub(crate) struct Host {
     pub(crate) is_up: Rc<Cell<bool>>,
     /// Whether its process ended because the cluster has removed the node.
     pub(crate) has_left: Rc<Cell<bool>>,
+    /// The newest peer protocol of its next process.
+    pub(crate) peer_version: Cell<u16>,
+    map_rules: Rules,
     args: Vec<String>,
     history: Rc<RefCell<History>>,
 }
@@ -43,10 +46,22 @@ pub(crate) struct Shape {
     pub(crate) partition_bits: u8,
     pub(crate) lost_after: u64,
     pub(crate) threads: usize,
+    /// A rule that is left out.
+    pub(crate) bug: Option<Bug>,
+}
+
+/// The rules of a node's map. A map that takes later bounds too early is one node's, so that it
+/// differs from the others.
+fn map_rules(number: usize, bug: Option<Bug>) -> Rules {
+    let bug = bug.filter(|bug| *bug != Bug::BoundsBeforeVersion || number == 1);
+    bug.map(Rules::without).unwrap_or_default()
 }
 
 /// The address of clients.
 pub(crate) const CLIENTS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1));
+
+/// The address of editors.
+pub(crate) const EDITORS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 1, 2));
 
 fn address_of(number: usize) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, u8::try_from(number + 1).unwrap_or(u8::MAX)))
@@ -84,6 +99,8 @@ impl Host {
             skew: Arc::default(),
             is_up: Rc::new(Cell::new(true)),
             has_left: Rc::default(),
+            peer_version: Cell::new(PEER_VERSION_NEW),
+            map_rules: map_rules(number, shape.bug),
             args,
             history: Rc::clone(history),
         }
@@ -114,6 +131,8 @@ impl Host {
                 skew: Arc::clone(&self.skew),
                 address: self.address,
                 ports: PORTS,
+                peer_version: self.peer_version.get(),
+                map_rules: self.map_rules,
             })
         });
         let history = Rc::clone(&self.history);

@@ -9,14 +9,16 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Bug, SimulatedNode};
+use tollgate::simulation::{self, Bug, PEER_VERSION_OLD, RECORDS_VERSION, SimulatedNode};
 use turmoil::Sim;
 
 use crate::client::Work;
+use crate::editors::Editors;
 use crate::faults::{CLOCK_STEPS_MS, Faults};
 use crate::history::History;
+use crate::invariants::changes::{ChangeCounts, ChangeWatch};
 use crate::invariants::{self, Evidence, Watch};
-use crate::nodes::{CLIENTS, Host, Shape};
+use crate::nodes::{CLIENTS, EDITORS, Host, Shape};
 
 /// 2026-01-01T00:00:00Z.
 const EPOCH_S: u64 = 1_767_225_600;
@@ -30,17 +32,41 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Options {
     /// The time during which faults occur.
     pub trouble: Duration,
-    /// Single links are cut, and no other fault occurs.
-    pub cuts: bool,
+    /// The events of the run.
+    pub scenario: Scenario,
     /// A rule that copies leave out.
     pub bug: Option<Bug>,
     /// Keep the lines of the trace, not only their sum.
     pub keeps_lines: bool,
 }
 
+/// The events of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scenario {
+    /// Any faults, while clients count.
+    Faults,
+    /// Single links are cut, and no other fault occurs.
+    Cuts,
+    /// Any faults but wrong clocks, while editors change limits.
+    Limits,
+    /// Nodes are updated one after the other, while editors change limits.
+    Update,
+}
+
+impl Scenario {
+    fn has_editors(self) -> bool {
+        matches!(self, Self::Limits | Self::Update)
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
-        Self { trouble: Duration::from_secs(20), cuts: false, bug: None, keeps_lines: false }
+        Self {
+            trouble: Duration::from_secs(20),
+            scenario: Scenario::Faults,
+            bug: None,
+            keeps_lines: false,
+        }
     }
 }
 
@@ -57,6 +83,8 @@ pub struct Report {
     pub requests: usize,
     /// Requests with a known outcome.
     pub answered: usize,
+    /// Tests of the properties of changes of limits, if there were editors.
+    pub changes: Option<ChangeCounts>,
     /// The number of faults.
     pub faults: usize,
     /// The time from the end of the faults until every partition was served.
@@ -87,15 +115,35 @@ pub fn run(seed: u64, options: &Options) -> Report {
     }
 }
 
-struct Run {
-    sim: Sim<'static>,
-    hosts: Rc<Vec<Host>>,
+pub(crate) struct Run {
+    pub(crate) sim: Sim<'static>,
+    pub(crate) hosts: Rc<Vec<Host>>,
     shape: Shape,
     work: Rc<Work>,
-    faults: Faults,
+    pub(crate) faults: Faults,
     watch: Watch,
+    pub(crate) editors: Option<Rc<Editors>>,
+    pub(crate) changes: ChangeWatch,
+    pub(crate) rng: Rng,
     history: Rc<RefCell<History>>,
     looked: Duration,
+}
+
+/// Starts the editors, which wait until they may begin.
+fn edit(sim: &mut Sim<'_>, editors: &Rc<Editors>, rng: &mut Rng) {
+    let is_short = rng.chance(1, 2);
+    let count = rng.between(3, 4);
+    let chances: Vec<Rng> = (0..count).map(|_| Rng::new(rng.draw())).collect();
+    let shared = Rc::clone(editors);
+    sim.client(EDITORS, async move {
+        shared.begun.notified().await;
+        Rc::clone(&shared).fill(is_short).await;
+        for (number, rng) in chances.into_iter().enumerate() {
+            tokio::task::spawn_local(Rc::clone(&shared).edit(number, rng));
+        }
+        std::future::pending::<()>().await;
+        Ok(())
+    });
 }
 
 impl Run {
@@ -106,10 +154,14 @@ impl Run {
         let nodes = founders + usize::try_from(rng.below(3)).unwrap_or(0);
         let shape = Shape {
             nodes,
-            founders: if options.cuts { nodes } else { founders },
+            founders: match options.scenario {
+                Scenario::Faults | Scenario::Limits => founders,
+                Scenario::Cuts | Scenario::Update => nodes,
+            },
             partition_bits: 4,
             lost_after: rng.between(5, 10),
             threads: 1 + usize::try_from(rng.below(2)).unwrap_or(0),
+            bug: options.bug,
         };
         let mut builder = turmoil::Builder::new();
         builder
@@ -125,7 +177,10 @@ impl Run {
         history.borrow_mut().note(Duration::ZERO, &format!("{shape:?}"));
         let hosts: Vec<Host> =
             (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
-        if rng.chance(1, 2) {
+        if options.scenario == Scenario::Update {
+            hosts.iter().for_each(|host| host.peer_version.set(PEER_VERSION_OLD));
+        }
+        if rng.chance(1, 2) && !options.scenario.has_editors() {
             // One clock is wrong, so most of the others agree.
             let number = usize::try_from(rng.below(shape.nodes as u64)).unwrap_or(0);
             let ahead_ms = rng.pick(&CLOCK_STEPS_MS).unwrap_or(0);
@@ -138,8 +193,8 @@ impl Run {
         }
         let addresses: Vec<IpAddr> = hosts.iter().map(|host| host.address).collect();
         let work = Rc::new(Work::new(&history, addresses, rng.between(2, 20)));
-        let faults = Faults::new(Rng::new(rng.draw()), &history, &hosts);
-        let clients = rng.between(3, 6);
+        let mut faults = Faults::new(Rng::new(rng.draw()), &history, &hosts);
+        let clients = if options.scenario.has_editors() { 2 } else { rng.between(3, 6) };
         let crowd: Vec<Rng> = (0..clients).map(|_| Rng::new(rng.draw())).collect();
         let shared = Rc::clone(&work);
         sim.client(CLIENTS, async move {
@@ -150,8 +205,25 @@ impl Run {
             std::future::pending::<()>().await;
             Ok(())
         });
-        let watch = Watch::default();
-        Self { sim, hosts, shape, work, faults, watch, history, looked: Duration::ZERO }
+        let editors = options.scenario.has_editors().then(|| {
+            faults.may_skew = false;
+            let editors = Rc::new(Editors::new(&history, work.nodes.clone()));
+            edit(&mut sim, &editors, &mut rng);
+            editors
+        });
+        Self {
+            sim,
+            hosts,
+            shape,
+            work,
+            faults,
+            watch: Watch::default(),
+            editors,
+            changes: ChangeWatch::default(),
+            rng,
+            history,
+            looked: Duration::ZERO,
+        }
     }
 
     fn run(mut self, options: &Options) -> Report {
@@ -163,6 +235,7 @@ impl Run {
         report.violations.clone_from(&history.violations);
         report.requests = history.requests.len();
         report.answered = history.requests.iter().filter(|it| !it.is_unknown()).count();
+        report.changes = self.editors.as_ref().map(|_| self.changes.counts);
         report.faults = self.faults.count;
         report.simulated = self.sim.elapsed();
         drop(history);
@@ -186,17 +259,48 @@ impl Run {
         };
         self.note(&format!("begun after {begun:?}"));
         self.work.begun.notify_one();
+        if options.scenario == Scenario::Update {
+            return self.update(report);
+        }
+        if !self.begin_editing() {
+            return;
+        }
         for number in joiners {
             self.faults.join_later(&self.sim, number, options.trouble);
         }
         let end = self.sim.elapsed() + options.trouble;
         while self.sim.elapsed() < end && self.step() {
-            if options.cuts {
+            if options.scenario == Scenario::Cuts {
                 self.faults.cut_one(&mut self.sim);
             } else {
                 self.faults.step(&mut self.sim);
             }
         }
+        self.end(report);
+    }
+
+    /// Starts the editors once the cluster takes their changes.
+    pub(crate) fn begin_editing(&mut self) -> bool {
+        let Some(editors) = self.editors.clone() else { return true };
+        let is_new = |run: &mut Self| {
+            let sights = run.sights();
+            !sights.is_empty()
+                && sights.iter().all(|(_, sight)| sight.map.settings().version == RECORDS_VERSION)
+        };
+        if self.until(BEGIN_MAX, is_new).is_none() {
+            self.violation("the cluster does not take changes");
+            return false;
+        }
+        editors.begun.notify_one();
+        if self.until(BEGIN_MAX, |_| editors.is_filled.get()).is_none() {
+            self.violation("the history is not filled");
+            return false;
+        }
+        true
+    }
+
+    /// Ends the faults, waits until the cluster is at rest, and checks all properties.
+    pub(crate) fn end(&mut self, report: &mut Report) {
         self.note("healed");
         self.faults.heal(&mut self.sim);
         let patience = invariants::liveness::patience(self.shape.lost_after);
@@ -219,25 +323,37 @@ impl Run {
         // The clients work without faults for a second, then stop.
         self.until(Duration::from_secs(1), |_| false);
         self.work.is_over.set(true);
-        if self.until(Duration::from_secs(10), |run| run.work.running.get() == 0).is_none() {
+        if let Some(editors) = &self.editors {
+            editors.is_over.set(true);
+        }
+        let is_over = |run: &mut Self| {
+            let editors = run.editors.as_ref().map_or(0, |editors| editors.running.get());
+            run.work.running.get() + editors == 0
+        };
+        if self.until(Duration::from_secs(20), is_over).is_none() {
             self.violation("clients wait for ever");
             return;
         }
-        // Messages in flight arrive.
-        self.until(Duration::from_secs(2), |_| false);
+        // Messages in flight arrive, and the last overrides expire.
+        let last = if self.editors.is_some() { 6 } else { 2 };
+        self.until(Duration::from_secs(last), |_| false);
         let evidence = Evidence {
             unix_ms: u64::try_from(self.sim.since_epoch().as_millis()).unwrap_or(0),
             sights: self.sights(),
         };
         let mut found = invariants::check(&self.history.borrow(), &self.watch, &evidence);
         invariants::answered::check(&self.history.borrow(), &self.faults.cuts, &mut found);
+        if let Some(editors) = &self.editors {
+            self.changes.check(editors, &evidence.sights, &mut found);
+            found.extend(self.changes.counts.too_rare());
+        }
         for what in found {
             self.violation(&what);
         }
     }
 
     /// Advances by a millisecond. Returns false if the run cannot continue.
-    fn step(&mut self) -> bool {
+    pub(crate) fn step(&mut self) -> bool {
         if let Err(error) = self.sim.step() {
             self.violation(&format!("the world ends: {error}"));
             return false;
@@ -247,12 +363,23 @@ impl Run {
             self.looked = now;
             let sights = self.sights();
             self.watch.look(now, &sights, &mut self.history.borrow_mut());
+            if self.editors.is_some() {
+                let mut found = Vec::new();
+                self.changes.look(&sights, &mut found);
+                for what in found {
+                    self.violation(&what);
+                }
+            }
         }
         true
     }
 
     /// Runs until `is_so` returns true; returns the elapsed time, or `None` after `most`.
-    fn until(&mut self, most: Duration, is_so: impl Fn(&mut Self) -> bool) -> Option<Duration> {
+    pub(crate) fn until(
+        &mut self,
+        most: Duration,
+        is_so: impl Fn(&mut Self) -> bool,
+    ) -> Option<Duration> {
         let start = self.sim.elapsed();
         loop {
             let passed = self.sim.elapsed().saturating_sub(start);
@@ -270,7 +397,7 @@ impl Run {
         }
     }
 
-    fn sights(&self) -> Vec<(IpAddr, SimulatedNode)> {
+    pub(crate) fn sights(&self) -> Vec<(IpAddr, SimulatedNode)> {
         let running = self.hosts.iter().filter(|host| host.is_up.get());
         running.filter_map(|host| Some((host.address, simulation::view(host.address)?))).collect()
     }
@@ -279,15 +406,15 @@ impl Run {
         invariants::liveness::is_served(&self.sights(), self.shape.nodes)
     }
 
-    fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         invariants::liveness::is_at_rest(&self.sights(), self.shape.nodes)
     }
 
-    fn note(&self, what: &str) {
+    pub(crate) fn note(&self, what: &str) {
         self.history.borrow_mut().note(self.sim.elapsed(), what);
     }
 
-    fn violation(&self, what: &str) {
+    pub(crate) fn violation(&self, what: &str) {
         self.history.borrow_mut().violation(self.sim.elapsed(), what);
     }
 }

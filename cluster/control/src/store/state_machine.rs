@@ -89,7 +89,10 @@ impl MapStateMachine {
                 self.set_membership(RaftMembership::new(Some(entry.log_id), membership));
                 None
             }
-            EntryPayload::Normal(command) => Some(self.map.apply(&command)),
+            EntryPayload::Normal(command) => {
+                let rules = self.store.map_rules();
+                Some(self.map.apply_by(&command, rules))
+            }
         };
         let answer = answer.map(|applied| {
             applied.map(|(answer, delta)| {

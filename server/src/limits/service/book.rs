@@ -111,7 +111,16 @@ pub(super) fn is_change(name: &str) -> bool {
 }
 
 fn change_name(seq: u64) -> String {
-    format!("{CHANGE}{}", seq % CHANGES_KEPT)
+    format!("{CHANGE}{}", seq % ring_places())
+}
+
+/// The places of the ring of changes.
+fn ring_places() -> u64 {
+    #[cfg(feature = "simulation")]
+    if crate::net::world::rules().lack(cluster::Bug::RingTooShort) {
+        return CHANGES_KEPT - 1;
+    }
+    CHANGES_KEPT
 }
 
 /// The parts of a book that a change of the store has touched.

@@ -12,6 +12,8 @@ use std::sync::Arc;
 use cluster::map::LIMITS_MAX;
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange, ServiceError};
 
+#[cfg(feature = "simulation")]
+pub(super) use self::bulk::expire_again;
 pub(super) use self::bulk::is_of_file;
 use self::bulk::{expire, follow_change, follow_file, import};
 pub(super) use self::changes::ChangePlan;

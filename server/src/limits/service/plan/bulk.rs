@@ -159,6 +159,24 @@ pub(super) fn expire(book: &Book, now_ms: u64) -> ChangePlan {
     changes(book, &before, after, &info)
 }
 
+/// Removes the overrides of these changes at their present versions, for simulations.
+#[cfg(feature = "simulation")]
+pub(in super::super) fn expire_again(
+    book: &Book,
+    changes: &[super::StoredChange],
+    now_ms: u64,
+) -> ChangePlan {
+    let info = ChangeInfo { by: "-", via: Via::Expiry, at: now_ms, note: None, reverts: None };
+    let mut plan = ChangePlan::default();
+    for change in changes {
+        let Some(key) = &change.key else { continue };
+        if book.override_of(&change.name, key).is_some() {
+            plan.push_override(book, &change.name, key, None, &info);
+        }
+    }
+    plan
+}
+
 /// Makes the difference between two versions of a node's limits file.
 pub(super) fn follow_change(
     book: &Book,
