@@ -141,7 +141,7 @@ impl Work {
 fn history(operated: &Operated) -> BTreeMap<u64, Value> {
     let (mut rows, mut before) = (BTreeMap::new(), String::new());
     loop {
-        let page = operated.get(&format!("audit?limit=1000{before}"));
+        let page = operated.api.get(&format!("audit?limit=1000{before}"));
         for row in page["changes"].as_array().expect("a list") {
             rows.insert(row["seq"].as_u64().expect("a number"), row.clone());
         }
@@ -226,7 +226,7 @@ fn check_limit(
             imported.entry(edit).or_default().extend(change["seq"].as_u64());
         }
     }
-    let rows = operated.get(&format!("overrides?limit={name}"));
+    let rows = operated.api.get(&format!("overrides?limit={name}"));
     if let Some(change) = newest("override") {
         let version = rows["overrides"][0]["version"].as_u64().unwrap_or(0);
         assert_eq!(change["to"], version, "{change} {rows}");
@@ -267,10 +267,10 @@ fn a_killed_server_keeps_each_change_whole() {
     }
     let acknowledged = work.acknowledged.lock().expect("no editor panics").len();
     let imports = work.imports.lock().expect("no editor panics").len();
-    let lost = work.lost.load(Ordering::Relaxed);
+    let beaten = work.lost.load(Ordering::Relaxed);
     println!(
         "{last} changes in {kills} lives, {cut} of them ended within a change; {acknowledged} \
-         changes and {imports} imports acknowledged, {lost} refused for another's sake"
+         changes and {imports} imports acknowledged, {beaten} refused for another's sake"
     );
     assert!(kills > 1, "one life made all changes");
     assert!(cut * 4 > kills, "few of {kills} kills met a change: {cut}");

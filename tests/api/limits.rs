@@ -148,8 +148,12 @@ fn override_holds_until_its_end() {
     api.until("overrides", SOON, |list| list["total"] == json!(0));
     assert!(passes(&mut client, "login:a"));
     let changes = api.get("audit");
-    let last = &changes["changes"][0];
-    assert_eq!((&last["via"], &last["key"]), (&json!("expiry"), &json!("login:a")), "{changes}");
+    let newest = &changes["changes"][0];
+    assert_eq!(
+        (&newest["via"], &newest["key"]),
+        (&json!("expiry"), &json!("login:a")),
+        "{changes}"
+    );
 
     // Without an end it stays until it is removed.
     let put = api.ask("PUT", path, Some("*"), Some(&json!({ "policy": "allow" })));
@@ -201,8 +205,8 @@ fn limits_file_is_put_as_a_whole() {
     assert_eq!(names(&api.get("limits")), ["c", "a"]);
     // The export is a limits file that changes nothing.
     let exported = api.send("GET", "/api/v1/limits.toml", &[], "");
-    let same = import(&api, "?mode=replace", &exported.text);
-    assert_eq!(same.body, json!({ "put": [], "moved": [], "removed": [], "same": ["c", "a"] }));
+    let again = import(&api, "?mode=replace", &exported.text);
+    assert_eq!(again.body, json!({ "put": [], "moved": [], "removed": [], "same": ["c", "a"] }));
     for (query, kind, status) in [
         ("", "application/json", 415),
         ("?mode=all", "application/toml", 400),

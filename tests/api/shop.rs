@@ -131,7 +131,7 @@ fn batch(tick: u64, state: &mut u64) -> Vec<String> {
     }
     lines.push(format!("take llm-tokens:user{} {} -\r\n", below(40), 200 + below(1800)));
     lines.push("take login:mallory 1 -\r\n".to_owned());
-    if tick % 4 == 0 {
+    if tick.is_multiple_of(4) {
         lines.push(format!("take {MARKUP} 1 -\r\n"));
         lines.push("take login:bob 1 -\r\n".to_owned());
     }

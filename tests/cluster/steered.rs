@@ -72,7 +72,8 @@ fn take(cluster: &Cluster, node: u8, key: &str) -> String {
 fn flood(cluster: &Cluster, node: u8, keys: &[String]) {
     let mut line = Line::connect(cluster.address(node)).expect("it listens");
     for some in keys.chunks(100) {
-        let lines: String = some.iter().map(|key| format!("take {key} 1 -\r\n")).collect();
+        let lines: Vec<String> = some.iter().map(|key| format!("take {key} 1 -\r\n")).collect();
+        let lines = lines.concat();
         line.send(&lines).expect("it reads");
         for _ in some {
             line.receive().expect("it answers").expect("it stays");
@@ -259,7 +260,7 @@ fn node_is_drained_through_the_api() {
     });
     // Its keys are served by the others.
     for key in 0..50 {
-        let reply = cluster.ask((key % 2) as u8, &format!("take k{key} 1 fixed:1/d\r\n"));
+        let reply = cluster.ask(u8::from(key % 2 == 1), &format!("take k{key} 1 fixed:1/d\r\n"));
         assert!(reply.starts_with("ALLOW"), "{reply}");
     }
 }

@@ -109,7 +109,11 @@ pub(crate) fn add_own(families: &mut Vec<MetricFamily>, requests: &RequestCounts
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::metrics::prometheus_text;
+    use crate::metrics::ScrapeText;
+
+    fn prometheus_text(families: Vec<MetricFamily>) -> String {
+        ScrapeText::new(families, false).collect()
+    }
 
     #[test]
     fn pairs_of_route_and_code_are_bounded() {

@@ -240,7 +240,7 @@ fn change(name: &str, toml: String, base: u64, by: &str) -> LimitChange {
 fn outcome_of<E>(ended: Option<Result<Result<ChangedLimit, ServiceError>, E>>) -> Outcome {
     match ended {
         Some(Ok(Ok(done))) => Outcome::Done(done),
-        Some(Ok(Err(ServiceError::Unavailable(_)))) | Some(Err(_)) | None => Outcome::Unknown,
+        Some(Ok(Err(ServiceError::Unavailable(_))) | Err(_)) | None => Outcome::Unknown,
         Some(Ok(Err(error))) => Outcome::Refused(error.to_string()),
     }
 }

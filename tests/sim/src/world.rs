@@ -178,7 +178,9 @@ impl Run {
         let hosts: Vec<Host> =
             (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
         if options.scenario == Scenario::Update {
-            hosts.iter().for_each(|host| host.peer_version.set(PEER_VERSION_OLD));
+            for host in &hosts {
+                host.peer_version.set(PEER_VERSION_OLD);
+            }
         }
         if rng.chance(1, 2) && !options.scenario.has_editors() {
             // One clock is wrong, so most of the others agree.

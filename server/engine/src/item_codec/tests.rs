@@ -209,6 +209,7 @@ fn perform_limited(engine: &mut Engine, now: Now, step: &Step, names: &mut Names
                 compare_cas: cas.filter(|_| a && b),
                 client_flags: d.then_some(9),
                 lease: None,
+                debit: a && c && d,
             };
             names.note(engine.take(now, hash, key, policy_ref, &take));
         }

@@ -159,8 +159,8 @@ impl ChangeWatch {
             }
         }
         let is_full = last >= CHANGES_KEPT || self.may_lack_history;
-        let lost = present.keys().find(|thing| !newest.contains_key(*thing) && !is_full);
-        if let Some(thing) = lost {
+        let unmade = present.keys().find(|thing| !newest.contains_key(*thing) && !is_full);
+        if let Some(thing) = unmade {
             found.push(format!("map {} of {address}: no change made {thing:?}", records.ver));
         }
     }
@@ -239,7 +239,7 @@ impl ChangeWatch {
                             && change.to() == done.version
                             && (change.edit == Some(edit.number) || !edit.is_noted)
                     };
-                    if change.filter(is_it).is_none() {
+                    if change.as_ref().is_none_or(|change| !is_it(change)) {
                         found
                             .push(format!("{edit:?} was acknowledged, and history has {change:?}"));
                     }
