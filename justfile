@@ -36,7 +36,7 @@ api-fuzz SECONDS="120":
 # The pictures of docs/operations/web-ui.md anew: ten minutes of traffic on three real nodes
 pictures:
     cargo build -p tollgate
-    cargo test -p tests pictures -- --ignored --nocapture
+    PICTURES=1 cargo test -p tests pictures -- --nocapture
 
 # Eight clients at a log of 100 a second for SECONDS: no second admits more
 hammer SECONDS="30":

@@ -63,7 +63,20 @@ fn get(address: SocketAddr, path: &str, headers: &[&str]) -> Reply {
     stream.read_to_string(&mut text).expect("the listener answers");
     let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
     let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status");
-    Reply { status, head: head.to_owned(), body: body.to_owned() }
+    let is_chunked = head.to_ascii_lowercase().contains("transfer-encoding: chunked");
+    let body = if is_chunked { joined(body) } else { body.to_owned() };
+    Reply { status, head: head.to_owned(), body }
+}
+
+/// Joins the chunks of a body.
+fn joined(mut chunks: &str) -> String {
+    let mut body = String::new();
+    while let Some((size, rest)) = chunks.split_once("\r\n") {
+        let size = usize::from_str_radix(size, 16).expect("a chunk begins with its size");
+        body.push_str(&rest[..size]);
+        chunks = &rest[(size + 2).min(rest.len())..];
+    }
+    body
 }
 
 /// The value of a sample that is a count.

@@ -106,7 +106,7 @@ fn pages_of_limits_are_joined() {
     let (code, text, requests) =
         run("limits list login --source api", "", &[(200, first), (200, second)]);
     let expected = "\
-        NAME  POLICY  SOURCE  OWNER  VERSION  MINUTE.ALLOWED  MINUTE.DENIED\n\
+        NAME  POLICY  SOURCE  OWNER  VERSION  MINUTE ALLOWED  MINUTE DENIED\n\
         a     x       api     -      1        3               1\n\
         b     y       file    o      2        -               -\n";
     assert_eq!((code, text.as_str()), (0, expected));

@@ -39,8 +39,8 @@ pub struct Options {
     /// memcached, redis, redis-cell, throttlecrab or, if none is named, tollgate; {port} in it is
     /// replaced by a free port, {memory} by 1024 (4096 with --memory), {limits:N} by the path of a
     /// generated limits file of N limits, and {admin} by the port of the admin listener, where the
-    /// run then scrapes the metrics every second and reads an overview page and a tail. Default: memcached and tollgate; tollgate alone for
-    /// cells of verbs that memcached does not have
+    /// run then scrapes the metrics every second and reads an overview page and a tail. Default:
+    /// memcached and tollgate; tollgate alone for cells of verbs that memcached does not have
     #[arg(long = "server", value_name = "NAME=COMMAND")]
     pub servers: Vec<Recipe>,
     /// The server that ratios refer to. Default: the one called memcached, else the first

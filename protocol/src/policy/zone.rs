@@ -32,7 +32,7 @@ pub enum Zone {
 #[derive(Debug, Clone, Copy)]
 pub struct NamedZone(&'static ZoneRules);
 
-/// What is known of a zone.
+/// The rules of a zone.
 #[derive(Debug)]
 struct ZoneRules {
     name: String,

@@ -232,6 +232,11 @@ impl ScrapeText {
         Self { families, present: None, is_open_metrics, has_ended: false }
     }
 
+    /// Whether all of the text was returned.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
     /// Writes a few samples to `text`. False: there are no more.
     fn write_some(&mut self, text: &mut String) -> bool {
         let present = self.present.take();

@@ -108,8 +108,14 @@ fn scrape(headers: &HeaderMap, families: Vec<MetricFamily>) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
     let is_open_metrics = metrics::wants_open_metrics(accept);
     let kind = if is_open_metrics { OPEN_METRICS } else { PROMETHEUS_TEXT };
-    let chunks = ScrapeText::new(families, is_open_metrics).map(Ok::<_, Infallible>);
-    let body = Body::from_stream(futures_util::stream::iter(chunks));
+    let mut chunks = ScrapeText::new(families, is_open_metrics);
+    let first = chunks.next().unwrap_or_default();
+    let body = if chunks.has_ended() {
+        Body::from(first)
+    } else {
+        let chunks = std::iter::once(first).chain(chunks).map(Ok::<_, Infallible>);
+        Body::from_stream(futures_util::stream::iter(chunks))
+    };
     ([(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response()
 }
 

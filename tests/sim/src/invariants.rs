@@ -1,7 +1,7 @@
 //! The properties that must hold, one per file.
 //!
-//! `terms`, `bounds` and `changes` look at nodes while they run, `liveness` at the cluster after all
-//! faults, the others at the replies to clients at the end.
+//! `terms`, `bounds` and `changes` look at nodes while they run, `liveness` at the cluster after
+//! all faults, the others at the replies to clients at the end.
 
 mod acknowledged;
 mod admitted;

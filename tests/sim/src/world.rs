@@ -129,6 +129,31 @@ pub(crate) struct Run {
     looked: Duration,
 }
 
+/// The network of a run, without hosts.
+fn network(rng: &mut Rng) -> Sim<'static> {
+    turmoil::Builder::new()
+        .rng_seed(rng.draw())
+        .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S))
+        .simulation_duration(Duration::from_hours(1))
+        .min_message_latency(Duration::from_micros(200))
+        .max_message_latency(Duration::from_millis(rng.between(1, 5)))
+        .tcp_capacity(4096)
+        .enable_random_order()
+        .build()
+}
+
+/// The hosts of a run. In an update all begin with the old version.
+fn hosts_of(shape: &Shape, options: &Options, history: &Rc<RefCell<History>>) -> Vec<Host> {
+    let hosts: Vec<Host> =
+        (0..shape.nodes).map(|number| Host::new(number, shape, history)).collect();
+    if options.scenario == Scenario::Update {
+        for host in &hosts {
+            host.peer_version.set(PEER_VERSION_OLD);
+        }
+    }
+    hosts
+}
+
 /// Starts the editors, which wait until they may begin.
 fn edit(sim: &mut Sim<'_>, editors: &Rc<Editors>, rng: &mut Rng) {
     let is_short = rng.chance(1, 2);
@@ -163,25 +188,10 @@ impl Run {
             threads: 1 + usize::try_from(rng.below(2)).unwrap_or(0),
             bug: options.bug,
         };
-        let mut builder = turmoil::Builder::new();
-        builder
-            .rng_seed(rng.draw())
-            .epoch(SystemTime::UNIX_EPOCH + Duration::from_secs(EPOCH_S))
-            .simulation_duration(Duration::from_hours(1))
-            .min_message_latency(Duration::from_micros(200))
-            .max_message_latency(Duration::from_millis(rng.between(1, 5)))
-            .tcp_capacity(4096)
-            .enable_random_order();
-        let mut sim = builder.build();
+        let mut sim = network(&mut rng);
         let history = Rc::new(RefCell::new(History::new(options.keeps_lines)));
         history.borrow_mut().note(Duration::ZERO, &format!("{shape:?}"));
-        let hosts: Vec<Host> =
-            (0..shape.nodes).map(|number| Host::new(number, &shape, &history)).collect();
-        if options.scenario == Scenario::Update {
-            for host in &hosts {
-                host.peer_version.set(PEER_VERSION_OLD);
-            }
-        }
+        let hosts = hosts_of(&shape, options, &history);
         if rng.chance(1, 2) && !options.scenario.has_editors() {
             // One clock is wrong, so most of the others agree.
             let number = usize::try_from(rng.below(shape.nodes as u64)).unwrap_or(0);

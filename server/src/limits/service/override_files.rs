@@ -52,14 +52,14 @@ impl OverridesFiles {
     }
 
     /// Returns the names of the limits whose files have changed, and then stayed the same for one
-    /// look unless `at_once`. A missing file counts as unchanged.
-    fn changed(&mut self, at_once: bool) -> Vec<String> {
+    /// look unless `at_once`, with the versions to read. A missing file counts as unchanged.
+    fn changed(&mut self, at_once: bool) -> Vec<(String, FileMark)> {
         let mut changed = Vec::new();
         for (name, file) in &mut self.files {
             let mark = FileMark::of(Path::new(&*file.path));
             let is_settled = std::mem::replace(&mut file.seen, mark) == mark || at_once;
-            if is_settled && mark.is_some() && mark != file.read {
-                changed.push(name.clone());
+            if let Some(mark) = mark.filter(|mark| is_settled && file.read != Some(*mark)) {
+                changed.push((name.clone(), mark));
             }
         }
         changed
@@ -79,20 +79,25 @@ impl LimitsStore {
             // One at a time: a file may take longer than the time between two looks.
             let _one = this.reloading.lock().await;
             let store = Arc::clone(&this);
-            let read = move || changed.iter().for_each(|name| store.read_override_file(name));
+            let read = move || {
+                for (name, mark) in &changed {
+                    store.read_override_file(name, *mark);
+                }
+            };
             if let Err(error) = off_thread(read).await {
                 tracing::error!(%error, "files of overrides are not read");
             }
         });
     }
 
-    /// Reads the file of a limit in force again. One with a mistake leaves the overrides as they
-    /// were.
-    fn read_override_file(&self, name: &str) {
+    /// Reads this version of the file of a limit in force. One with a mistake leaves the overrides
+    /// as they were.
+    fn read_override_file(&self, name: &str, wanted: FileMark) {
         let active = self.handle.load();
         let Some(limit) = active.limits().by_name(name.as_bytes()) else { return };
         let Some(path) = limit.overrides_file() else { return };
-        if self.has_read(name, path) {
+        // A later version may be half written: the next look finds it.
+        if self.has_read(name, wanted) || FileMark::of(Path::new(path)) != Some(wanted) {
             return;
         }
         let (table, mark) = active.limits().read_override_file(limit);
@@ -126,10 +131,10 @@ impl LimitsStore {
         self.renew_fault();
     }
 
-    /// Whether the present version of a file was read since it was found changed.
-    fn has_read(&self, name: &str, path: &str) -> bool {
+    /// Whether a version of a file was read since it was found changed.
+    fn has_read(&self, name: &str, version: FileMark) -> bool {
         let files = self.override_files.lock();
-        files.files.get(name).is_none_or(|file| file.read == FileMark::of(Path::new(path)))
+        files.files.get(name).is_none_or(|file| file.read == Some(version))
     }
 
     /// Shows the mistake of a file of overrides again, after limits were put in force beside it.

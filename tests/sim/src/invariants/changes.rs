@@ -15,7 +15,7 @@ use crate::records::{CHANGES_KEPT, ChangeRow, Records, Thing, ThingState};
 /// The versions of the map that are kept for comparisons.
 const MAPS_KEPT: usize = 200;
 
-/// How often each property was tested in a run.
+/// The number of tests of each property in a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ChangeCounts {
     /// Maps that were compared with another node's map of the same version.

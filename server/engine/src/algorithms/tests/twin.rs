@@ -85,8 +85,8 @@ impl Twin {
         })
     }
 
-    /// Whether a cost passes at `now` for a caller that waits: by itself, or within the wait without
-    /// owing more than all units that a count can hold.
+    /// Whether a cost passes at `now` for a caller that waits: by itself, or within the wait
+    /// without owing more than all units that a count can hold.
     fn passes_waiting(&self, now: u64, cost: u64, wait: u64) -> bool {
         let (level, _) = self.level_at(now);
         let waits = wait > 0 && cost > 0 && self.queue.is_none();

@@ -137,3 +137,21 @@ async fn limit_of_the_api_names_an_absolute_good_file() {
         assert_eq!(world.source_of("a:1"), "block file");
     }
 }
+
+#[tokio::test]
+async fn version_that_was_not_looked_at_twice_is_not_read() {
+    let folder = tempfile::tempdir().expect("a directory for a few files");
+    let mut world = World::at(folder.path());
+    world.write_list("a:1 block\n");
+    world.restart(Some(&with_file("list.txt"))).await;
+    world.write_list("a:2 block\n");
+    // Two looks find the same version, and the file changes before the second task reads.
+    world.store.follow_override_files(true);
+    world.store.follow_override_files(true);
+    world.write_list("a:3 bl");
+    world.look().await;
+    assert_eq!(world.store.handle.refused(), 1, "only the version of the last look");
+    let fault = world.fault();
+    assert!(fault.starts_with("list.txt:1: bad policy"), "{fault}");
+    assert_eq!(world.source_of("a:1"), "block file");
+}
