@@ -69,7 +69,7 @@ fn each_role_may_what_it_says() {
     }
     assert_eq!(metrics.send("GET", "/metrics", &[], "").status, 200);
     assert_eq!(operated.api.send("GET", "/metrics", &[], "").status, 401);
-    // The log tells who did what, at its lowest level too.
+    // Audit lines are written at the lowest log level too.
     let log = operated.server.log();
     for part in ["tollgate::audit", "by=\"s\"", "by=\"a\"", "log level 1", "reset login:a"] {
         assert!(log.replace("by=s ", "by=\"s\" ").replace("by=a ", "by=\"a\" ").contains(part));

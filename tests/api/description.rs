@@ -94,7 +94,7 @@ fn replies_are_as_described_for_every_role() {
             .iter()
             .map(|(role, api)| scope.spawn(|| fuzz(api, &description, role)))
             .collect();
-        // The first failure is told by itself.
+        // A run that fails ends the test with its own report.
         runs.into_iter().map(|run| run.join().expect("see above")).collect()
     });
     for report in &reports {

@@ -10,7 +10,7 @@ use super::{Operated, TestedApi, limit_text, write_limits};
 use crate::live::Client;
 
 const STORE: [&str; 2] = ["--limits-store", "{folder}/store"];
-/// The time in which a change that the server makes by itself is there.
+/// Longest time until the server has removed what has expired.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A limit of `count` a day.
@@ -144,7 +144,7 @@ fn override_holds_until_its_end() {
     let explained = api.get("explain?key=login:a");
     assert_eq!(explained["matched"]["override_source"], json!("api"), "{explained}");
     assert_eq!(explained["allowed"], json!(false));
-    // The end comes by itself, and history tells.
+    // The server removes the override when it expires, and history records that.
     api.until("overrides", SOON, |list| list["total"] == json!(0));
     assert!(passes(&mut client, "login:a"));
     let changes = api.get("audit");

@@ -32,6 +32,19 @@ async function withPage(browser, options, body) {
 const flash = (page) => page.locator(".flash").innerText();
 const button = (page, name) => page.getByRole("button", { name, exact: true });
 
+// Saves the limit's form on `page` with another policy, as a second browser would. A second page
+// would do too, but Chromium sometimes stands still with two.
+async function saveElsewhere(page, policy) {
+  const token = await page.getByLabel("Policy token").getAttribute("name");
+  const [action, pairs] = await button(page, "Save").evaluate((save) => [
+    save.formAction || save.form.action,
+    [...new FormData(save.form, save)],
+  ]);
+  const form = { ...Object.fromEntries(pairs), [token]: policy };
+  const sent = await page.context().request.post(action, { form });
+  assert.ok(sent.ok(), `${action}: ${sent.status()}`);
+}
+
 async function says(page, text) {
   const shown = await page.locator("main").innerText();
   assert.ok(shown.includes(text), `${page.url()} does not say ${text}:\n${shown}`);
@@ -59,4 +72,4 @@ async function run(seconds, body) {
   }
 }
 
-module.exports = { button, faults, flash, run, says, withPage };
+module.exports = { button, faults, flash, run, saveElsewhere, says, withPage };

@@ -5,7 +5,7 @@
 // `llm-tokens` and sends traffic. Not here: a host that answers as the test wants (flows.js).
 "use strict";
 const assert = require("node:assert/strict");
-const { button, flash, run, says, withPage } = require("./browser.js");
+const { button, flash, run, saveElsewhere, says, withPage } = require("./browser.js");
 
 const [site, ...tokens] = process.argv.slice(2);
 const [admin, editor, support, viewer] = tokens;
@@ -74,15 +74,7 @@ const flows = {
   async conflict(page) {
     await login(page, editor);
     await goto(page, "/ui/limit?name=checkout");
-    // Another browser sends the same form first.
-    const token = await page.getByLabel("Policy token").getAttribute("name");
-    const [action, pairs] = await button(page, "Save").evaluate((save) => [
-      save.formAction || save.form.action,
-      [...new FormData(save.form, save)],
-    ]);
-    const form = { ...Object.fromEntries(pairs), [token]: "sliding:50/m" };
-    const sent = await page.context().request.post(action, { form });
-    assert.ok(sent.ok(), `${action}: ${sent.status()}`);
+    await saveElsewhere(page, "sliding:50/m");
     await page.getByLabel("Policy token").fill("sliding:60/m");
     await button(page, "Save").click();
     await says(page, "412");

@@ -71,7 +71,7 @@ impl Disk {
     ///
     /// # Errors
     ///
-    /// As [`store`](Self::store).
+    /// [`StoreError`], if the disk fails or has invalid contents.
     pub fn store_by(&self, rules: Rules) -> Result<ControlStore, StoreError> {
         let disk = self.clone();
         let delay = move || match disk.platter.lock().trouble {

@@ -40,7 +40,7 @@ impl Map {
     ///
     /// # Errors
     ///
-    /// As [`apply`](Self::apply).
+    /// [`MapRefusal`]: why the command changes nothing.
     pub fn apply_by(
         &mut self,
         command: &MapCommand,

@@ -13,7 +13,7 @@ const VERDICT_FRONT_BYTES_MAX: usize = 6 + 4 * (1 + 20) + 2;
 pub fn encode_verdict(out: &mut Vec<u8>, line: &VerdictLine) {
     let VerdictLine { word, limit, remaining, retry_ms, reset_ms, .. } = *line;
     let has_pairs = line.has_pairs();
-    encode_verdict_front(out, word, (limit, remaining), retry_ms, reset_ms, !has_pairs);
+    encode_front(out, word, (limit, remaining), retry_ms, reset_ms, !has_pairs);
     if has_pairs {
         encode_pairs(out, line);
     }
@@ -27,13 +27,13 @@ pub fn encode_deny(
     retry_ms: Option<u64>,
     reset_ms: u64,
 ) {
-    front_of(out, VerdictWord::Deny, (limit, remaining), retry_ms, reset_ms, true);
+    encode_front(out, VerdictWord::Deny, (limit, remaining), retry_ms, reset_ms, true);
 }
 
 /// [`encode_verdict`] for the commonest case: `ALLOW` without `key=value` pairs.
 #[inline(never)]
 pub fn encode_allow(out: &mut Vec<u8>, (limit, remaining): (u64, i64), reset_ms: u64) {
-    front_of(out, VerdictWord::Allow, (limit, remaining), Some(0), reset_ms, true);
+    encode_front(out, VerdictWord::Allow, (limit, remaining), Some(0), reset_ms, true);
 }
 
 /// Adds the limit that refused to the verdict line that `out` contains from `start` on. Changes
@@ -48,23 +48,11 @@ pub fn name_refusal(out: &mut Vec<u8>, start: usize, limit: &str) {
     }
 }
 
-/// Appends the verdict word and its four numbers, and the line end if `ends` is set.
-#[inline(never)]
-fn encode_verdict_front(
-    out: &mut Vec<u8>,
-    word: VerdictWord,
-    (limit, remaining): (u64, i64),
-    retry_ms: Option<u64>,
-    reset_ms: u64,
-    ends: bool,
-) {
-    front_of(out, word, (limit, remaining), retry_ms, reset_ms, ends);
-}
-
-/// [`encode_verdict_front`], inlined where the compiler knows the word.
+/// Appends the verdict word and its four numbers, and the line end if `ends` is set. Inlined,
+/// because most callers know the word.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "`encode_allow` is a tenth shorter for it")]
-fn front_of(
+fn encode_front(
     out: &mut Vec<u8>,
     word: VerdictWord,
     (limit, remaining): (u64, i64),

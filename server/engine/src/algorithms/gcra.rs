@@ -5,8 +5,8 @@
 //! here: ticks and the encoding of a TAT (`tat`). Source: ITU-T I.371, virtual scheduling form;
 //! redis-cell's `CL.THROTTLE` for the numbers of a decision.
 //!
-//! A caller that accepts a wait takes units that are not there yet, and is told how long to wait
-//! for them.
+//! An attempt with a wait may take units before they are available. The decision says how long the
+//! caller must wait for them.
 //!
 //! With `over` a refused attempt costs its units, up to 2^53 − 1 units of usage.
 //!

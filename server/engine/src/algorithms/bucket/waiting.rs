@@ -1,4 +1,4 @@
-//! Units that a bucket lends to a caller who waits for them.
+//! Attempts that take units before they are available, and wait for them.
 //!
 //! Not here: attempts that pass at once (`bucket`).
 
