@@ -48,7 +48,8 @@ pub struct NewOp {
     pub token: u64,
     /// The index of the operation within the token's operations.
     pub index: u32,
-    /// The least time to keep trying, in nanoseconds, if it exceeds the times of `OpOptions`.
+    /// The least time to keep trying, in nanoseconds, if it exceeds the times of `OpOptions`. While
+    /// it lasts, the operation is sent again every `removal_ns`.
     pub for_ns: u64,
 }
 
@@ -74,6 +75,8 @@ pub struct OpStreams {
     writer: ForwardWriter,
     /// Operations to be sent again: due time, op stream, number.
     again: Vec<(u64, u16, u64)>,
+    /// When operations with a longer time to keep trying were last sent again.
+    kept_ns: u64,
     waiting: WaitingCounts,
     options: OpOptions,
 }
@@ -91,6 +94,7 @@ impl OpStreams {
             first_sending: 1,
             writer: ForwardWriter::default(),
             again: Vec::new(),
+            kept_ns: 0,
             waiting: WaitingCounts::default(),
             options,
         }

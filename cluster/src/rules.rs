@@ -40,6 +40,8 @@ pub enum Bug {
     DeposalReleases,
     /// Answers to older sendings count.
     AnswerOfAnySending,
+    /// An operation with a longer time to keep trying is not sent again until its link is new.
+    KeptOpNotResent,
     /// Results of operations that changed nothing count in later terms.
     UnchangedSurvivesDeposal,
     /// A refusal ends with an `Adopt` in any stream.

@@ -135,8 +135,9 @@ impl OpStreams {
         }
     }
 
-    /// Ends operations that take too long. `contact` describes the worker's link to a node. Called
-    /// every few tens of milliseconds.
+    /// Ends operations that take too long, and schedules those with more time to be sent again: the
+    /// owner gave up an answer that waited for a silent copy. `contact` describes the worker's link
+    /// to a node. Called every few tens of milliseconds.
     pub fn tick(
         &mut self,
         now: NodeTime,
@@ -144,6 +145,11 @@ impl OpStreams {
         mut each: impl FnMut(OpEnd<'_>),
     ) {
         let OpOptions { deadline_ns, removal_ns, patience_ns, .. } = self.options;
+        let is_again_due = now.mono_ns.saturating_sub(self.kept_ns) >= removal_ns
+            && !self.options.rules.lack(Bug::KeptOpNotResent);
+        if is_again_due {
+            self.kept_ns = now.mono_ns;
+        }
         for stream in 0..self.streams.len() {
             let (first, next) = (self.streams[stream].first, self.streams[stream].next());
             for number in first..next {
@@ -169,6 +175,10 @@ impl OpStreams {
                 let stands_ns_max = if is_replaced_soon { removal_ns } else { deadline_ns };
                 let age_ns = now.mono_ns.saturating_sub(pending.since_ns);
                 if age_ns < pending.for_ns {
+                    if is_again_due && age_ns >= removal_ns && pending.state == OpState::Sent {
+                        ops.pending[place].state = OpState::Waits;
+                        self.again.push((now.mono_ns, stream as u16, number));
+                    }
                     continue;
                 }
                 if is_refused || stands_ns >= stands_ns_max || age_ns >= patience_ns {

@@ -23,10 +23,12 @@ fn streams() -> (OpStreams, u16) {
     (streams, stream)
 }
 
+fn new_op(token: u64, index: u32) -> NewOp {
+    NewOp { partition: Partition(index as u16), op_flags: 0, token, index, for_ns: 0 }
+}
+
 fn submit(streams: &mut OpStreams, stream: u16, token: u64, index: u32) {
-    let submitted =
-        NewOp { partition: Partition(index as u16), op_flags: 0, token, index, for_ns: 0 };
-    assert!(streams.submit(stream, &submitted, b"line", now(0)));
+    assert!(streams.submit(stream, &new_op(token, index), b"line", now(0)));
 }
 
 /// Sends new operations to owner 2 in term 1.
@@ -194,6 +196,27 @@ fn nothing_is_given_up_while_its_link_makes_progress() {
     streams.tick(now(5600), contact(false), note(&mut seen));
     assert_eq!(seen, [Seen::Unknown(1, 0)]);
     assert_eq!(streams.done(stream), 2);
+}
+
+#[test]
+fn operation_with_more_time_is_sent_again_and_again() {
+    let (mut streams, stream) = streams();
+    let debt = NewOp { for_ns: 10_000 * MS, ..new_op(1, 0) };
+    assert!(streams.submit(stream, &debt, b"line", now(0)));
+    send_new(&mut streams, stream);
+    let mut seen = Vec::new();
+    let mut sent = Vec::new();
+    for ms in (0..10_000).step_by(20) {
+        streams.tick(now(ms), |_| OwnerContact::default(), note(&mut seen));
+        for (_, frame) in send_again(&mut streams, ms, route(2, 1)) {
+            assert_eq!(forward(&frame).first, 1, "it keeps its number");
+            sent.push(ms);
+        }
+    }
+    assert_eq!(sent, [3000, 6000, 9000]);
+    assert_eq!(seen, []);
+    streams.tick(now(10_000), |_| OwnerContact::default(), note(&mut seen));
+    assert_eq!(seen, [Seen::Unknown(1, 0)]);
 }
 
 #[test]

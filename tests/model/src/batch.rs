@@ -19,6 +19,13 @@ use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
 use super::payload::{KeyKind, LINE_BYTES, Verb, encode, flags_of, with_state};
 use super::world::Ended;
 
+/// One call of this many is kept as long as a debt.
+const KEPT_OF: u32 = 16;
+/// A reply waits this long for a silent copy.
+const GIVES_UP_NS: u64 = 3_000_000_000;
+/// The time for which it is tried: longer than a run.
+const KEPT_NS: u64 = 600_000_000_000;
+
 /// The destination of a forwarded operation's result.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reply {
@@ -126,6 +133,32 @@ enum Origin {
     Forward { reply: Reply },
 }
 
+impl Worker {
+    /// Gives up replies that wait for copies whose links make no progress: a caller here learns
+    /// that the outcome is unknown, another node gets no answer. Returns their number.
+    pub(super) fn give_up_replies(
+        &mut self,
+        now: NodeTime,
+        progress_ns: impl Fn(LinkIndex) -> u64,
+        ended: &mut Vec<(u32, Ended)>,
+    ) -> u64 {
+        let Self { parked, streams, origins, .. } = self;
+        let is_late = |since_ns: u64, link| {
+            now.mono_ns.saturating_sub(since_ns.max(progress_ns(link))) >= GIVES_UP_NS
+        };
+        let mut count = 0;
+        parked.expire(is_late, |batch, place| {
+            count += 1;
+            if let Origin::Direct { call } = origins[&batch.token][place] {
+                let op = &batch.ops()[place];
+                streams.answered(op.stream, op.number);
+                ended.push((call, Ended::Unknown));
+            }
+        });
+        count
+    }
+}
+
 impl Node {
     /// One step of a worker's round.
     pub(super) fn step(&mut self, at: usize, env: &mut Env<'_>) {
@@ -221,8 +254,10 @@ impl Node {
         let owner = self.route(partition).map_or(self.id, |route| route.primary.node);
         let worker = &mut self.workers[at];
         let stream = worker.streams.stream_for(owner);
+        // Debts are kept for longer than a run lasts.
+        let for_ns = if call.is_multiple_of(KEPT_OF) { KEPT_NS } else { 0 };
         let submitted =
-            NewOp { partition, op_flags: flags, token: u64::from(call), index: 0, for_ns: 0 };
+            NewOp { partition, op_flags: flags, token: u64::from(call), index: 0, for_ns };
         if !worker.streams.submit(stream, &submitted, raw, now) {
             env.out.push(Output::Ended(call, Ended::NotApplied, false));
         }

@@ -49,6 +49,7 @@ const LEAST: &[(&str, u64)] = &[
     ("blocked", 500),
     ("openings", 800),
     ("reopened", 3_000),
+    ("given_up", 3_000),
     ("found", 10_000),
     ("held", 5_000),
     ("not_owner", 50_000),

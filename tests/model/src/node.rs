@@ -747,6 +747,8 @@ impl Node {
             worker.streams.tick(now, contact, |one| {
                 ended.push((one.token as u32, Ended::of(&one.outcome)));
             });
+            let progress_ns = |link| shared.link(link).receiver.progress_ns;
+            env.counters.given_up += worker.give_up_replies(now, progress_ns, &mut ended);
             for (call, ending) in ended {
                 env.out.push(Output::Ended(call, ending, false));
             }

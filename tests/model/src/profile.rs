@@ -296,6 +296,7 @@ pub const FAULTS: &[Planted] = &[
     planted("log-survives-wipe", Bug::LogSurvivesWipe, Aim::Fenced),
     planted("deposal-releases", Bug::DeposalReleases, Aim::Usual),
     planted("answer-of-any-sending", Bug::AnswerOfAnySending, Aim::Usual),
+    planted("kept-op-not-resent", Bug::KeptOpNotResent, Aim::Usual),
     planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Fenced),
     planted("adopt-in-any-stream-clears", Bug::AdoptInAnyStreamClears, Aim::Fenced),
     planted("found-answered-at-once", Bug::FoundAnsweredAtOnce, Aim::Usual),

@@ -124,6 +124,8 @@ counters! {
         openings,
         /// Operations of parked batches that were sent again.
         reopened,
+        /// Operations of parked batches that were given up.
+        given_up,
         /// Results found in a dedup log.
         found,
         /// Operations that waited at their owner.
