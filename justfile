@@ -142,10 +142,11 @@ profile CELL PIPELINE:
     cargo build --profile profiling -p tollgate -p load
     benches/profile.sh {{CELL}} {{PIPELINE}}
 
-# Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached
+# Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached; memory of each kind of state
 bench-memory:
     cargo build --release -p tollgate -p load
     target/release/load --memory
+    python3 benches/state_sizes.py target/release/tollgate
 
 # What each algorithm lets through, beside the perfect count: writes docs/accuracy; `--check` compares
 accuracy *FLAGS:

@@ -18,7 +18,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The streams that an open overview page and an open tail read.
 const STREAMS: [&str; 2] = [
     "/api/v1/live?topics=status,rates,latency,denied,tail",
-    "/api/v1/tail?what=denied,shadow,limit-changed,node",
+    "/api/v1/tail",
 ];
 
 /// Watchers of one server, which end when this value is dropped.
