@@ -16,10 +16,7 @@ const SCRAPE_EVERY: Duration = Duration::from_secs(1);
 /// The time between two looks at whether the run is over.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// The streams that an open overview page and an open tail read.
-const STREAMS: [&str; 2] = [
-    "/api/v1/live?topics=status,rates,latency,denied,tail",
-    "/api/v1/tail",
-];
+const STREAMS: [&str; 2] = ["/api/v1/live?topics=status,rates,latency,denied,tail", "/api/v1/tail"];
 
 /// Watchers of one server, which end when this value is dropped.
 #[derive(Debug)]

@@ -29,7 +29,7 @@ mod size;
 use protocol::{Algorithm, COUNT_MAX, LeaseLine, Policy};
 
 pub(crate) use self::records::{LeaseRecord, Leases};
-use self::size::{GrantInputs, rate};
+use self::size::{GrantInputs, SPAN_MIN, rate};
 use crate::algorithms::{self, Attempt, Decision};
 use crate::commands::take::{LoadedState, TakeResult};
 use crate::engine::Engine;
@@ -83,10 +83,11 @@ pub enum LeaseResult {
     ///   granted by a lost reply.
     /// - `ttl_ms`: milliseconds in which the client may spend them, counted from its request;
     ///   rounded down, 0 if there are no units to spend.
-    /// - `refresh_ms`: milliseconds after which to call again: half the requested ttl, so that one
-    ///   call may fail, or the end of the lease if that is sooner. If there are no units to spend,
-    ///   the time until a unit is available if there is no other attempt, rounded up, at most
-    ///   [`LEASE_TTL_MAX`]; that maximum for `block`.
+    /// - `refresh_ms`: milliseconds after which to call again: half the time to the end of the
+    ///   lease, so that one call may fail. If there are no units to spend, the time until a unit is
+    ///   available if there is no other attempt, or until another client with units is due to call
+    ///   and may give some back, whichever is sooner; rounded up, at most [`LEASE_TTL_MAX`]; that
+    ///   maximum for `block`.
     /// - `remaining`: units left for other clients.
     /// - `lease`: the number of the lease, the same from call to call while it lasts; 0 without
     ///   lease.
@@ -237,8 +238,8 @@ fn report<'a>(
     let ttl = ttl_of(params);
     let kept_end = if units > 0 { had.end } else { 0 };
     let end = since.saturating_add(ttl).min(until).max(kept_end);
-    let refresh = (ttl / 2).min(end.saturating_sub(since)).max(NANOS_PER_MS);
-    let rate = rate(spent, since.saturating_sub(had.since));
+    let refresh = (end.saturating_sub(since) / 2).max(NANOS_PER_MS);
+    let rate = rate(spent, since.saturating_sub(had.since), had.rate);
     let record = LeaseRecord { lease: had.lease, units, end, until, since, rate, weight };
     LeaseCall { params: *params, record, is_new: before.is_none(), refresh }
 }
@@ -277,12 +278,13 @@ fn grant(
     call.record.units = call.record.units.saturating_add(granted);
     if call.is_new {
         // Until it reports more, the client's rate is its grant over the time to its next call.
-        call.record.rate = rate(granted, call.refresh);
+        call.record.rate = rate(granted, call.refresh.max(SPAN_MIN), 0);
     }
     (granted, changed)
 }
 
-/// Nanoseconds until a client without a lease can be granted a unit if there is no other attempt.
+/// Nanoseconds until a client without a lease can be granted a unit if there is no other attempt
+/// but the calls of clients with leases.
 fn wait_for_a_unit(loaded: &mut LoadedState, at: Located<'_>, kind: LeaseKind) -> u64 {
     // Debt is never lent: a unit must be available beyond it.
     let debt = match loaded.policy.algorithm {
@@ -296,9 +298,13 @@ fn wait_for_a_unit(loaded: &mut LoadedState, at: Located<'_>, kind: LeaseKind) -
     if leases.len() >= LEASE_CLIENTS_MAX {
         return retry.max(first_end);
     }
+    // A client with units may give some back when it calls.
+    let lent = leases.iter().filter(|(record, _)| record.units > 0);
+    let first_call = lent.map(|(record, _)| record.next_call(at.now)).min();
     // Outstanding units are not refilled before a lease ends, and the state is then as it is now.
     let waits = kind == LeaseKind::Rate && leases.outstanding() >= seen.limit;
-    if waits { first_end.saturating_add(retry) } else { retry }
+    let retry = if waits { first_end.saturating_add(retry) } else { retry };
+    retry.min(first_call.unwrap_or(u64::MAX))
 }
 
 fn lease_line(

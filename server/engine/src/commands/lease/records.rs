@@ -35,6 +35,15 @@ pub(crate) struct LeaseRecord {
     pub(crate) weight: u32,
 }
 
+impl LeaseRecord {
+    /// Nanoseconds until the client's next call is due: half of its lease after the last call. Until
+    /// the end of the lease if that call is late.
+    pub(crate) fn next_call(&self, now: Now) -> u64 {
+        let due = self.since.saturating_add(self.end.saturating_sub(self.since) / 2);
+        if due > now.mono.0 { due - now.mono.0 } else { self.end.saturating_sub(now.mono.0) }
+    }
+}
+
 /// The leases of a key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leases {

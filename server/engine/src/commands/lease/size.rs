@@ -23,8 +23,8 @@ use crate::fair_share::{ShareRequest, fair};
 /// Rates are in millionths of a unit per second.
 const RATE_UNIT: u128 = 1_000_000 * 1_000_000_000;
 
-/// Shortest time in nanoseconds over which a rate is measured: a millisecond.
-const SPAN_MIN: u64 = 1_000_000;
+/// Shortest time in nanoseconds over which a rate is measured: 100 ms.
+pub(super) const SPAN_MIN: u64 = 100_000_000;
 
 /// The inputs of a client's grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,9 +105,12 @@ pub(super) fn needed(rate: u64, refresh: u64) -> u64 {
 }
 
 /// The rate of `units` in `span` nanoseconds, rounded up: a client that spends any unit has a rate
-/// above 0.
-pub(super) fn rate(units: u64, span: u64) -> u64 {
-    let rate = (u128::from(units) * RATE_UNIT).div_ceil(span.max(SPAN_MIN).into());
+/// above 0. A shorter span than [`SPAN_MIN`] is filled up with the rate before, so that calls in
+/// quick succession keep their mean.
+pub(super) fn rate(units: u64, span: u64, before: u64) -> u64 {
+    let filled = u128::from(before) * u128::from(SPAN_MIN.saturating_sub(span));
+    let spent = u128::from(units) * RATE_UNIT;
+    let rate = spent.saturating_add(filled).div_ceil(span.max(SPAN_MIN).into());
     u64::try_from(rate).unwrap_or(u64::MAX)
 }
 
@@ -146,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_top_up_covers_spending_until_the_next_call() {
-        let rate = rate(10, 4 * SECOND);
+        let rate = rate(10, 4 * SECOND, 0);
         assert_eq!(grant(size(100, 80, Some((0, rate))), &[]), 13);
         // The units in hand count.
         assert_eq!(grant(size(100, 80, Some((5, rate))), &[]), 8);
@@ -160,7 +163,7 @@ mod tests {
 
     #[test]
     fn needs_that_do_not_fit_are_divided_fairly() {
-        let rate = |units| rate(units, 5 * SECOND);
+        let rate = |units| rate(units, 5 * SECOND, 0);
         // 120 for needs of 1000, 50 and 10, with nothing outstanding.
         let ask = |own: u64| size(120, 120, Some((0, rate(own))));
         let others = |a: u64, b: u64| [other(1, 0, rate(a)), other(1, 0, rate(b))];
@@ -174,7 +177,7 @@ mod tests {
 
     #[test]
     fn scarce_units_go_by_rate_and_at_most_half() {
-        let (slow, fast) = (rate(1, SECOND), rate(3, SECOND));
+        let (slow, fast) = (rate(1, SECOND, 0), rate(3, SECOND, 0));
         let others = [other(1, 0, slow)];
         // R = 99 of 1000, f/t = 1/12, d/Σd = 3/4: floor(6.18).
         assert_eq!(grant(size(1000, 99, Some((0, fast))), &others), 6);
@@ -204,7 +207,7 @@ mod tests {
                 assert!(grant(size, &others) <= remaining);
             }
         }
-        assert_eq!(rate(u64::MAX, 0), u64::MAX);
+        assert_eq!(rate(u64::MAX, 0, 0), u64::MAX);
         assert_eq!(needed(u64::MAX, u64::MAX), u64::MAX);
     }
 }
