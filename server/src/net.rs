@@ -21,5 +21,5 @@ pub use self::conversation::Conversation;
 pub(crate) use self::conversation::{is_local, try_connect};
 pub(crate) use self::listener::ListenerInfo;
 pub use self::listener::{BoundListener, Listener};
-pub(crate) use self::stream::UNIX_PEER;
 pub use self::stream::{DetachedStream, Stream};
+pub(crate) use self::stream::{UNIX_PEER, UNIX_UNNAMED};

@@ -2,6 +2,7 @@
 //!
 //! Not here: items (`shards`), settings (`config`).
 
+mod audit;
 pub mod auth;
 pub(crate) mod buffers;
 pub(crate) mod cluster_node;
@@ -14,3 +15,5 @@ pub(crate) mod ready;
 pub mod service;
 pub mod snapshot;
 pub(crate) mod watched_file;
+
+pub(crate) use self::audit::audit;

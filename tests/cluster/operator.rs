@@ -69,6 +69,12 @@ fn settings_that_do_not_exist_are_refused() {
     let output = tool(&cluster, 0, "set replicas 3");
     assert!(output.status.success(), "{output:?}");
     assert_eq!(cluster.stat(0, "replicas").as_deref(), Some("3"));
+    let log = cluster.log(0);
+    let line =
+        log.lines().find(|line| line.contains("cluster set replicas 3")).expect("it is logged");
+    for part in ["tollgate::audit", "by=\"127.", "via=\"client-port\"", "result=\"OK\""] {
+        assert!(line.contains(part), "{part} in {line}");
+    }
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! Single keys, nodes and settings, as the admin listener reads and changes them.
 
-use std::fmt::Display;
 use std::sync::atomic::Ordering;
 
 use cluster::map::NodeState;
@@ -12,10 +11,10 @@ use tollgate_http::{
 
 use super::explain::{check_key, text};
 use super::host::ServerHost;
-use crate::AUDIT;
 use crate::cluster_stats::{ClusterView, NodeRow, membership_word, not_safe_to_proceed};
 use crate::config::KeyDisplay;
 use crate::observe::shown_key;
+use crate::runtime::audit;
 
 /// Highest level of `verbosity`.
 const LOG_LEVEL_MAX: u32 = 4;
@@ -127,21 +126,6 @@ fn cluster_faults(view: &ClusterView<'_>) -> Vec<String> {
         }
     }
     faults
-}
-
-/// Logs a change, at every level.
-fn audit(actor: &Actor, what: &str, result: &dyn Display) {
-    let what: String = what.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
-    let address = actor.address.map(|address| address.to_string());
-    let result = result.to_string();
-    tracing::info!(
-        target: AUDIT,
-        by = actor.name,
-        via = actor.via.word(),
-        address,
-        result,
-        "{what}"
-    );
 }
 
 fn nodes_view(view: &ClusterView<'_>) -> NodesView {

@@ -20,6 +20,8 @@ use super::simulated;
 
 /// The address of a client of a unix socket, which has none, in memcached's words.
 pub(crate) const UNIX_PEER: &str = "?:<AF 0>";
+/// The local address of a Unix socket without a path, in `stats conns`.
+pub(crate) const UNIX_UNNAMED: &str = "unix:unknown";
 
 /// Time without an acknowledgement of sent bytes after which the system ends a peer's stream.
 const PEER_SILENCE: Duration = Duration::from_secs(10);
@@ -135,7 +137,7 @@ pub(super) fn tcp(address: Option<SocketAddr>) -> String {
 /// Formats the path of a Unix socket for `stats conns`.
 pub(super) fn unix(address: Option<&std::os::unix::net::SocketAddr>) -> String {
     let path = address.and_then(std::os::unix::net::SocketAddr::as_pathname);
-    path.map_or_else(|| "unix:unknown".to_owned(), |path| format!("unix:{}", path.display()))
+    path.map_or_else(|| UNIX_UNNAMED.to_owned(), |path| format!("unix:{}", path.display()))
 }
 
 impl Stream {

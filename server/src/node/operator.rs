@@ -27,6 +27,7 @@ use crate::cluster_stats::{
 use crate::limits::LimitsError;
 use crate::limits::map_text::{self, LimitText, OrderedLimit};
 use crate::limits::service::{LimitsRequest, LimitsStore};
+use crate::runtime::audit;
 use crate::runtime::cluster_node::ClusterNode;
 use crate::runtime::connections;
 use crate::transport::PeerAddr;
@@ -108,18 +109,22 @@ impl ClusterNode for Node {
 }
 
 impl Dispatch<'_, '_> {
-    /// Returns the client as the author of a change, for the history of limits.
-    fn client_actor(&self) -> Actor {
+    /// Returns the client as the author of a change. `None` is the server itself, which acts for a
+    /// caller of its API.
+    fn client_actor(&self) -> Option<Actor> {
         let list = self.ctx.service.connections().list();
-        let own = list.iter().find(|info| Some(info.fd) == self.router.operator_fd);
-        actor_of(own.map_or("-", |info| &info.peer))
+        let client = list.iter().find(|info| Some(info.fd) == self.router.operator_fd);
+        match client {
+            Some(info) if info.is_server() => None,
+            client => Some(actor_of(client.map_or("-", |info| &info.peer))),
+        }
     }
 
     /// Starts an operator's command: it is proposed to the leader while the client waits.
     pub(crate) fn cluster_verb(&mut self, verb: ClusterVerb<'_>, out: &mut Vec<u8>) {
-        let actor = match verb {
-            ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => self.client_actor(),
-            _ => actor_of("-"),
+        let client = match verb {
+            ClusterVerb::Limits => None,
+            _ => self.client_actor(),
         };
         let router = &mut *self.router;
         if verb == ClusterVerb::Limits {
@@ -144,6 +149,9 @@ impl Dispatch<'_, '_> {
             verb => verb,
         };
         let service = self.ctx.service;
+        // The store of limits logs their changes itself.
+        let audited = client.clone().and_then(|client| Some((client, audit_text(verb)?)));
+        let actor = client.unwrap_or_else(|| actor_of("-"));
         let store = (control.map().settings().version >= RECORDS_VERSION)
             .then(|| (Arc::clone(service.limits_store()), service.clock().now().unix_ms, actor));
         let wanted = match OperatorRequest::of(&control, verb) {
@@ -158,6 +166,9 @@ impl Dispatch<'_, '_> {
                 Some(store) => wanted.carry_out_by_store(&control, store).await,
                 None => wanted.carry_out(&control).await,
             };
+            if let Some((client, what)) = audited {
+                audit(&client, &what, &reply.trim_end());
+            }
             if let Some(inbox) = node.inbox(core) {
                 inbox.push(WorkerEvent::Reply(token, Bytes::from(reply)));
             }
@@ -170,6 +181,17 @@ fn actor_of(peer: &str) -> Actor {
     let address = connections::address(peer);
     let name = address.map_or_else(|| peer.to_owned(), |address| address.to_string());
     Actor { name, via: Via::ClientPort, address, is_admin: true }
+}
+
+/// The text of a change for the audit log; `None` for a change of limits.
+fn audit_text(verb: ClusterVerb<'_>) -> Option<String> {
+    let line = match verb {
+        ClusterVerb::Drain(node) => [b"cluster drain ", node].concat(),
+        ClusterVerb::Forget(node) => [b"cluster forget ", node].concat(),
+        ClusterVerb::Set { name, value } => [b"cluster set ", name, b" ", value].concat(),
+        ClusterVerb::Limits | ClusterVerb::Limit { .. } | ClusterVerb::Unlimit(_) => return None,
+    };
+    Some(String::from_utf8_lossy(&line).into_owned())
 }
 
 fn client_error(error: &impl Display) -> String {

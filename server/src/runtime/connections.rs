@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::net::DetachedStream;
-use crate::net::{ListenerInfo, UNIX_PEER};
+use crate::net::{ListenerInfo, UNIX_PEER, UNIX_UNNAMED};
 use crate::runtime::buffers::{Buffer, Holding};
 use crate::runtime::service::Service;
 
@@ -138,6 +138,11 @@ impl ConnectionInfo {
     pub(crate) fn activity(&self) -> Activity {
         let number = self.activity.load(Ordering::Relaxed);
         Activity::ALL.get(usize::from(number)).copied().unwrap_or(Activity::Waiting)
+    }
+
+    /// Whether this is a request of the server to itself: over a pair of sockets without a path.
+    pub(crate) fn is_server(&self) -> bool {
+        self.is_admin && &*self.local == UNIX_UNNAMED
     }
 
     /// Returns the client's IP address, or `None` on a unix socket.
