@@ -36,8 +36,8 @@ pub(crate) struct LeaseRecord {
 }
 
 impl LeaseRecord {
-    /// Nanoseconds until the client's next call is due: half of its lease after the last call. Until
-    /// the end of the lease if that call is late.
+    /// Nanoseconds until the client's next call is due: half of its lease after the last call. If
+    /// that call is late, until the end of the lease.
     pub(crate) fn next_call(&self, now: Now) -> u64 {
         let due = self.since.saturating_add(self.end.saturating_sub(self.since) / 2);
         if due > now.mono.0 { due - now.mono.0 } else { self.end.saturating_sub(now.mono.0) }

@@ -11,11 +11,11 @@ struct Spender {
     name: String,
     /// Units a second.
     speed: u64,
-    /// The units that it asks for.
+    /// Units of a call.
     want: u64,
-    /// It gives its units back when its next call is due.
+    /// Whether the client gives its units back when its next call is due.
     gives_back: bool,
-    /// Thousandths of a unit that it is about to spend.
+    /// Thousandths of a unit to spend now.
     due: u64,
     safe: u64,
     /// Units spent since its last call.
