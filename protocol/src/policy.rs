@@ -4,6 +4,7 @@
 //! (`parse` reads it, `print` writes it). Not here: the arithmetic (`engine`), which key has which
 //! policy (`server`). Source: `docs/reference/policies.md`.
 
+mod list;
 mod parse;
 mod print;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tests;
 mod token;
 mod zone;
 
+pub use list::{LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX, PolicyList, PolicyListError};
 pub use parse::PolicyError;
 pub(crate) use parse::duration_nanos;
 pub use zone::{NamedZone, OffsetChange, Zone};
@@ -126,6 +128,8 @@ pub enum Algorithm {
         /// Nanoseconds after which a hold ends by itself; by default a minute.
         hold: u64,
     },
+    /// Several policies that each count every attempt. Only limits have them.
+    Several(PolicyList),
 }
 
 impl Policy {
@@ -134,14 +138,15 @@ impl Policy {
     /// too, though they need no wait.
     #[must_use]
     pub fn accepts_wait(&self) -> bool {
-        matches!(
-            self.algorithm,
+        match &self.algorithm {
             Algorithm::Bucket { .. }
-                | Algorithm::Gcra { .. }
-                | Algorithm::Leaky { wait: Some(_), .. }
-                | Algorithm::Unlimited
-                | Algorithm::Block
-        )
+            | Algorithm::Gcra { .. }
+            | Algorithm::Leaky { wait: Some(_), .. }
+            | Algorithm::Unlimited
+            | Algorithm::Block => true,
+            Algorithm::Several(list) => list.policies().iter().any(Self::accepts_wait),
+            _ => false,
+        }
     }
 }
 

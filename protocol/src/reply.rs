@@ -97,7 +97,8 @@ pub struct VerdictLine {
     pub lease: Option<u64>,
     /// Units taken, if that is only a part.
     pub granted: Option<u64>,
-    /// The index of the `takem` key that refused, from 0.
+    /// From 0: the index of the `takem` key that refused, or the position of the policy of a limit
+    /// with several whose figures these are.
     pub at: Option<usize>,
     /// Whether the policy only reports.
     pub shadow: bool,

@@ -8,10 +8,11 @@ use std::fmt::{self, Display, Formatter};
 
 use super::{
     Algorithm, CalendarUnit, HOLD_NANOS, Oldest, Phase, Policy, Rate, WARM_FACTOR, Warm, Window,
-    Zone,
+    Zone, list,
 };
 
-/// Prints the canonical spelling, which [`Policy::parse`] reads back. The grammar has no unit below
+/// Prints the canonical spelling, which [`Policy::parse`] reads back, or for several
+/// policies [`Policy::parse_list`]. The grammar has no unit below
 /// a microsecond, so no parsed policy contains a part of one, and none is printed.
 impl Display for Policy {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -59,6 +60,7 @@ impl Display for Policy {
                     write!(f, ",hold={}", Duration(hold))?;
                 }
             }
+            Algorithm::Several(_) => return list::print(self, f),
         }
         flag(f, "over", self.over)?;
         flag(f, "shadow", self.shadow)

@@ -23,6 +23,8 @@ mod log;
 mod concurrency;
 mod count;
 
+mod several;
+
 mod fast;
 
 use protocol::{Algorithm, COUNT_MAX, Policy};
@@ -36,6 +38,10 @@ use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
 use self::log::Log;
+use self::several::Several;
+pub(crate) use self::several::{
+    SeveralDecision, SeveralScratch, is_state_of_several, take_several,
+};
 use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;
 use crate::store::state_bytes::StateBytes;
@@ -146,6 +152,7 @@ enum Limiter {
     Sliding(Sliding),
     Log(Log),
     Concurrency(Concurrency),
+    Several(Several),
 }
 
 /// Evaluates the same expression for any limiter.
@@ -159,6 +166,7 @@ macro_rules! with {
             Limiter::Sliding($each) => $do,
             Limiter::Log($each) => $do,
             Limiter::Concurrency($each) => $do,
+            Limiter::Several($each) => $do,
         }
     };
 }
@@ -182,6 +190,7 @@ impl Limiter {
             }
             Algorithm::Log { rate, entries } => Self::Log(Log { rate, entries }),
             Algorithm::Concurrency { max, hold } => Self::Concurrency(Concurrency { max, hold }),
+            Algorithm::Several(list) => Self::Several(Several(list.policies())),
         })
     }
 
@@ -191,7 +200,11 @@ impl Limiter {
             Self::Fixed(fixed) => Some(fixed.used(state, now)),
             Self::Sliding(sliding) => Some(sliding.used(state, now)),
             Self::Log(log) => Some(log.used(state, now)),
-            Self::Bucket(_) | Self::Gcra(_) | Self::Leaky(_) | Self::Concurrency(_) => None,
+            Self::Bucket(_)
+            | Self::Gcra(_)
+            | Self::Leaky(_)
+            | Self::Concurrency(_)
+            | Self::Several(_) => None,
         }
     }
 }
@@ -261,7 +274,7 @@ pub(crate) fn cover(policy: &Policy, state: &mut Vec<u8>, now: Now, hash: u64, u
         Some(Limiter::Bucket(bucket)) => bucket.cover(state, now, units),
         Some(Limiter::Gcra(gcra)) => gcra.cover(state, now, units),
         Some(Limiter::Leaky(leaky)) => leaky.cover(state, now, units),
-        Some(Limiter::Concurrency(_)) | None => {}
+        Some(Limiter::Concurrency(_) | Limiter::Several(_)) | None => {}
         Some(window) => with!(window, window => {
             let attempt = Attempt { peek: true, hash, ..Attempt::default() };
             let lacks = |state: &mut Vec<u8>| {
@@ -295,10 +308,14 @@ pub(crate) fn recount(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64
 /// Converts a state written under `old` for use under `new`.
 ///
 /// If the algorithm is the same, the new parameters hold at once, as each algorithm defines. Among
-/// windows (fixed, sliding, log) the usage stays. Otherwise the key starts with an empty state.
+/// windows (fixed, sliding, log) the usage stays. Otherwise the key starts with an empty state. Of
+/// several policies each takes over the state of the same one before, else of the one at its place.
 pub fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
     if old.algorithm == new.algorithm {
         return;
+    }
+    if old.is_list() || new.is_list() {
+        return several::adopt(old, new, state, now);
     }
     let (Some(old), Some(new)) = (Limiter::of(old), Limiter::of(new)) else {
         return state.clear();
@@ -328,7 +345,11 @@ pub(crate) fn counted_for(policy: &Policy, state: &[u8], now: Now, hash: u64) ->
         Limiter::Fixed(fixed) => Some(fixed.counted_for(state, now, hash)),
         Limiter::Sliding(sliding) => Some(sliding.counted_for(state, now)),
         Limiter::Log(log) => Some(log.rate.period),
-        Limiter::Bucket(_) | Limiter::Gcra(_) | Limiter::Leaky(_) | Limiter::Concurrency(_) => None,
+        Limiter::Bucket(_)
+        | Limiter::Gcra(_)
+        | Limiter::Leaky(_)
+        | Limiter::Concurrency(_)
+        | Limiter::Several(_) => None,
     }
 }
 
@@ -344,6 +365,7 @@ pub fn shift(policy: &Policy, state: &mut Vec<u8>, by: i128) {
         Some(Limiter::Sliding(_)) => Sliding::shift(state, by),
         Some(Limiter::Log(_)) => Log::shift(state, by),
         Some(Limiter::Concurrency(_)) => Concurrency::shift(state, by),
+        Some(Limiter::Several(several)) => several.shift(state, by),
     }
 }
 

@@ -22,13 +22,14 @@ mod tests;
 
 use std::num::NonZeroU64;
 
-use protocol::{KEY_BYTES_MAX, Value};
+use protocol::{Algorithm, KEY_BYTES_MAX, Policy, Value};
 
+use crate::algorithms::is_state_of_several;
 use crate::commands::lease::Leases;
 use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
 use crate::engine::Engine;
 use crate::hasher::{HashRange, spread_of};
-use crate::policy_table::{INLINE, LimitState, inline};
+use crate::policy_table::{INLINE, LimitState, inline, put_token};
 use crate::snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
 use crate::store::holders::Holders;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout};
@@ -176,9 +177,7 @@ impl Engine {
         out.extend_from_slice(&header.deadline.to_bytes());
         match (policy, item.value()) {
             (Some((token, body)), _) => {
-                // A token has at most 250 bytes.
-                out.push(token.len() as u8);
-                out.extend_from_slice(token);
+                put_token(token, out);
                 out.extend_from_slice(body);
             }
             (None, Value::Number(number)) => out.extend_from_slice(&number.to_le_bytes()),
@@ -195,8 +194,7 @@ impl Engine {
         out.extend_from_slice(&cas.to_le_bytes());
         out.extend_from_slice(&client_flags.to_le_bytes());
         out.extend_from_slice(&deadline.to_bytes());
-        out.push(token.len() as u8);
-        out.extend_from_slice(token);
+        put_token(token, out);
         Some(())
     }
 
@@ -259,6 +257,13 @@ impl Engine {
             return None;
         }
         let policy_id = self.policy_id_of_copy(token)?;
+        let policy = match policy_id {
+            INLINE => Policy::parse_list(token).ok(),
+            number => self.limits.policies.get(number).map(|owned| owned.policy),
+        };
+        if policy.is_none_or(|policy| !has_own_state(&policy, body)) {
+            return None;
+        }
         // A state with an inline policy begins as its copy does.
         Some(LimitState { policy_id, body: if policy_id == INLINE { value } else { body } })
     }
@@ -430,4 +435,16 @@ fn is_body(body: &[u8]) -> bool {
     let has_leases = marked & HAS_LEASES != 0;
     holds <= HOLDS_MAX
         && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
+}
+
+/// Whether the algorithm's own state in a sound body is one of this policy. Only the states of
+/// several policies have a form that can be wrong.
+pub(crate) fn has_own_state(policy: &Policy, body: &[u8]) -> bool {
+    let Algorithm::Several(list) = policy.algorithm else { return true };
+    let Some((marked, rest)) = body.split_first_chunk() else { return false };
+    let marked = u16::from_le_bytes(*marked);
+    let holds = usize::from(marked & !(HAS_LEASES | HAS_SET));
+    // Neither leases nor a set of holders go with several policies.
+    marked & (HAS_LEASES | HAS_SET) == 0
+        && rest.get(holds * HOLD_BYTES..).is_some_and(|own| is_state_of_several(list, own))
 }

@@ -41,7 +41,8 @@ pub use commands::limited_keys::{
     added, adding, counted, refused_count, taking, undecided, units, usage,
 };
 pub use commands::take::{
-    ForeignHold, HOLDS_MAX, Judged, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
+    ForeignHold, HOLDS_MAX, Judged, Judgement, PolicyPosition, SetUsage, TakeInfo, TakeParams,
+    TakeResult,
 };
 pub use engine::{Engine, EngineOptions};
 pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};
@@ -49,7 +50,7 @@ pub use idempotency::{
     CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
 };
 pub use item_codec::{ItemMark, PartitionCursor, PutError};
-pub use policy_table::PolicyRef;
+pub use policy_table::{PolicyRef, inline as split_policy, put_inline as put_policy};
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use rollback::SavedState;
 pub use snapshot::{ItemRecord, LimitRecord, SnapshotRecord};

@@ -10,6 +10,8 @@
 //! policy id INLINE | n u8 | policy token n bytes | the state as under an id
 //! ```
 //!
+//! For a token of more than 255 bytes, which only several policies have, `n` is a 0 and a `u16`.
+//!
 //! Not here: the meaning of a policy (`algorithms`).
 
 use std::cell::OnceCell;
@@ -17,7 +19,7 @@ use std::hint::cold_path;
 use std::io::Write as _;
 
 use hashbrown::HashMap;
-use protocol::Policy;
+use protocol::{LIST_BYTES_MAX, Policy};
 
 /// Policies that a shard may store whatever its share of memory.
 const POLICIES_MIN: usize = 64;
@@ -162,7 +164,7 @@ impl PolicyTable {
             return Some((*self.get(state.policy_id)?, state.body));
         }
         let (token, body) = inline(state.body)?;
-        Some((OwnedPolicy { policy: Policy::parse(token).ok()?, limit: 0 }, body))
+        Some((OwnedPolicy { policy: Policy::parse_list(token).ok()?, limit: 0 }, body))
     }
 
     /// The id of the policy under which another node made a copy, whatever its limit there;
@@ -177,7 +179,7 @@ impl PolicyTable {
         if let Some(number) = self.copied.get(token) {
             return Some(*number);
         }
-        let owned = OwnedPolicy { policy: Policy::parse(token).ok()?, limit: 0 };
+        let owned = OwnedPolicy { policy: Policy::parse_list(token).ok()?, limit: 0 };
         let number = self.number(&owned, rules_max, states, unused);
         if number == INLINE {
             return Some(INLINE);
@@ -267,19 +269,41 @@ impl PolicyTable {
     }
 }
 
-/// The policy token and the own bytes of a state with an inline policy.
-pub(crate) fn inline(body: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (token_bytes, rest) = body.split_first()?;
-    rest.split_at_checked((*token_bytes).into())
+/// The policy token at the front of `bytes`, and the bytes behind it; `None` if there is none.
+#[must_use]
+pub fn inline(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_first()?;
+    if *length > 0 {
+        return rest.split_at_checked((*length).into());
+    }
+    let (length, rest) = rest.split_first_chunk()?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    let is_long = (usize::from(u8::MAX) + 1..=LIST_BYTES_MAX).contains(&length);
+    is_long.then(|| rest.split_at_checked(length)).flatten()
 }
 
-/// Appends the inline policy that precedes a state's own bytes.
-pub(crate) fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
+/// Appends the token of a policy, as [`inline`] reads it.
+pub fn put_inline(policy: &Policy, out: &mut Vec<u8>) {
     let place = out.len();
     out.push(0);
-    // Writing to a vector cannot fail. A token has at most 250 bytes.
+    // Writing to a vector cannot fail.
     let _ = write!(out, "{policy}");
-    out[place] = (out.len() - place - 1) as u8;
+    let length = out.len() - place - 1;
+    out[place] = u8::try_from(length).unwrap_or(0);
+    if length > usize::from(u8::MAX) {
+        // A token has at most `LIST_BYTES_MAX` bytes.
+        out.splice(place + 1..=place, (length as u16).to_le_bytes());
+    }
+}
+
+/// Appends a token, as [`inline`] reads it.
+pub(crate) fn put_token(token: &[u8], out: &mut Vec<u8>) {
+    let length = u8::try_from(token.len()).unwrap_or(0);
+    out.push(length);
+    if length == 0 {
+        out.extend_from_slice(&(token.len() as u16).to_le_bytes());
+    }
+    out.extend_from_slice(token);
 }
 
 #[cfg(test)]
@@ -388,6 +412,26 @@ mod tests {
             assert_eq!(policies.policy_of(LimitState { body: &body[..cut], ..state }), None);
         }
         assert_eq!(policies.policy_of(LimitState { policy_id: 7, body: &body }), None);
+    }
+
+    #[test]
+    fn long_token_survives_encoding() {
+        for count in [1, 2, 7, 8] {
+            let one = |number: usize| format!("fixed:{}/d,align=calendar,tz=+09:00", 1 + number);
+            let token = (0..count).map(one).collect::<Vec<_>>().join(";");
+            let policy = Policy::parse_list(token.as_bytes()).expect("policies");
+            let (mut printed, mut put) = (Vec::new(), Vec::new());
+            put_inline(&policy, &mut printed);
+            put_token(token.as_bytes(), &mut put);
+            assert_eq!(printed, put);
+            put.extend_from_slice(b"rest");
+            assert_eq!(inline(&put), Some((token.as_bytes(), &b"rest"[..])));
+            for cut in 0..put.len() - 4 {
+                assert_eq!(inline(&put[..cut]), None, "{cut}");
+            }
+        }
+        assert_eq!(inline(&[0, 255, 0].repeat(200)), None, "a short token in the long form");
+        assert_eq!(inline(&[0, 255, 255].repeat(40_000)), None, "a token above the bound");
     }
 
     #[test]

@@ -104,8 +104,9 @@ mod tests {
         let hasher = KeyHasher::new([1, 2, 3, 4]);
         let memory_cap = Arc::new(MemoryCap::new(1 << 20));
         let mut engine = Engine::new(hasher.clone(), memory_cap, EngineOptions::default());
-        for policy in ["bucket:5/60s", "sliding:5/60s,slices=3", "log:5/60s", "concurrency:5"] {
-            let policy = Policy::parse(policy.as_bytes()).expect("a good policy");
+        let lists = ["log:5/60s", "concurrency:5", "fixed:5/60s;gcra:9/60s"];
+        for policy in ["bucket:5/60s", "sliding:5/60s,slices=3"].into_iter().chain(lists) {
+            let policy = Policy::parse_list(policy.as_bytes()).expect("a good policy");
             let (now, key) = (Now::at_ms(1000), policy.to_string().into_bytes());
             let hash = hasher.hash(&key);
             let take = TakeParams { cost: 1, ..TakeParams::default() };

@@ -9,6 +9,7 @@ use crate::algorithms;
 use crate::commands::lease::Leases;
 use crate::commands::take::{HAS_LEASES, HOLD_BYTES, read_u64};
 use crate::engine::Engine;
+use crate::item_codec::has_own_state;
 use crate::policy_table::{LimitState, OwnedPolicy};
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
 use crate::store::{HAS_SET, Located};
@@ -153,6 +154,9 @@ impl Engine {
                 return false;
             }
             state = rest;
+        }
+        if !has_own_state(&record.policy, record.body) {
+            return false;
         }
         self.uniques.raise(record.cas);
         let at = self.at(now, hash, record.key);

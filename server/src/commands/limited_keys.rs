@@ -111,7 +111,8 @@ impl ExecContext<'_> {
             return count;
         }
         let attempt = Attempt { cost: 0, peek: true, ..Attempt::default() };
-        let limit = take(found.limit().policy(), &mut Vec::new(), self.now, &attempt).limit;
+        let first = found.limit().policy().first();
+        let limit = take(&first, &mut Vec::new(), self.now, &attempt).limit;
         count.max(limit.saturating_add(1)).min(protocol::COUNT_MAX)
     }
 
@@ -265,7 +266,11 @@ impl ExecContext<'_> {
             _ => return Outcome::NotAllowed,
         }
         // One unit, so that the retry time is that of the next unit.
-        let look = TakeParams { cost: 1, peek: true, wait: Some(0), ..TakeParams::default() };
+        // A limiter library compares with the first policy, as a plain `incr` reports it.
+        let of_first =
+            matches!(companion, Companion::Limit | Companion::Expires | Companion::Expire);
+        let look =
+            TakeParams { cost: 1, peek: true, wait: Some(0), of_first, ..TakeParams::default() };
         let looked = self.service.shards().with_room(self.now, hash, |engine| {
             Some(engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &look))
         });

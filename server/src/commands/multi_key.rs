@@ -356,6 +356,11 @@ impl ChargeSet {
         ChargeResult::refused(&charge_scratch.facts, index, self.rows[index].member)
     }
 
+    /// Whether a listed key has several policies.
+    pub(crate) fn has_list(&self) -> bool {
+        self.rows.iter().any(|row| row.policy.is_list())
+    }
+
     /// Returns the listed keys in order.
     pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = ChargeRow<'_>> {
         self.rows.iter().map(|row| ChargeRow {

@@ -24,6 +24,8 @@ use crate::shards::{KeyId, NoRoom, Shards};
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
+const LIST_NOT_LEASABLE: &str = "CLIENT_ERROR a limit with several policies cannot be leased";
+
 /// The reply where `wait=` would have no effect.
 const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
                                         gcra, or leaky with wait=; wait=0 goes with any";
@@ -151,7 +153,9 @@ impl<'a> ExecContext<'a> {
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(LeaseResult::Decided(line)) => Ok(Outcome::Leased(line)),
                     Ok(LeaseResult::Full) => Ok(Outcome::OutOfMemory),
-                    Ok(LeaseResult::NotLeasable) => return write_error(NOT_LEASABLE, form, out),
+                    Ok(LeaseResult::NotLeasable) => {
+                        return write_error(self.why_not_leasable(&meant), form, out);
+                    }
                     Err(error) => Err(error),
                 },
                 Err(refused) => return refuse(refused, command, form, out),
@@ -198,6 +202,19 @@ impl<'a> ExecContext<'a> {
             }
             RequestPolicy::Named { policy, .. } => refusal(&take, std::iter::once(*policy)),
         }
+    }
+
+    /// The reply to a lease of policies that cannot be leased; those of parents are listed.
+    fn why_not_leasable(&self, meant: &RequestPolicy<'_>) -> &'static str {
+        let has_list = match meant {
+            RequestPolicy::Bound(found) => {
+                found.policy().is_list()
+                    || (self.charges_parents(found) && self.scratch.charges.has_list())
+            }
+            RequestPolicy::Named { policy, .. } => policy.is_list(),
+            RequestPolicy::Written(_) => false,
+        };
+        if has_list { LIST_NOT_LEASABLE } else { NOT_LEASABLE }
     }
 
     /// Leases quota of a key and its parents.

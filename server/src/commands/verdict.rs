@@ -5,7 +5,7 @@
 use std::hint::cold_path;
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{TakeInfo, TakeParams, TakeResult, undecided};
+use engine::{PolicyPosition, TakeInfo, TakeParams, TakeResult, undecided};
 use protocol::{
     CasCondition, Outcome, Take, VerdictLine, VerdictWord, encode_allow, encode_deny,
     encode_verdict,
@@ -27,7 +27,7 @@ pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
         cas: show_cas.then_some(facts.cas),
         lease,
         granted: (verdict == Verdict::Part).then_some(granted),
-        at: None,
+        at: facts.at.map(PolicyPosition::index),
         shadow: facts.shadow,
         degraded: false,
     }
@@ -98,8 +98,9 @@ pub(crate) fn verdict(limited: TakeResult, show_cas: bool) -> Outcome<'static> {
 /// Returns the outcome of a `takem`.
 pub(crate) fn outcome_of_many(charged: ChargeResult) -> Outcome<'static> {
     match verdict(charged.all, false) {
-        Outcome::Verdict(line) if line.word == VerdictWord::Deny => {
-            Outcome::Verdict(VerdictLine { at: Some(charged.at), ..line })
+        Outcome::Verdict(line) => {
+            let at = (line.word == VerdictWord::Deny).then_some(charged.at);
+            Outcome::Verdict(VerdictLine { at, ..line })
         }
         outcome => outcome,
     }
@@ -131,6 +132,7 @@ pub(crate) fn units_of(take: &Take<'_>) -> (TakeParams, bool) {
         client_flags: None,
         lease: None,
         debit: take.debit,
+        of_first: false,
     };
     (units, show_cas)
 }

@@ -173,7 +173,7 @@ fn fresh(policy: &Policy, now: Now) -> Decision {
 }
 
 fn whole_limit(policy: &Policy, now: Now) -> u64 {
-    fresh(policy, now).limit
+    fresh(&policy.first(), now).limit
 }
 
 fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
@@ -201,8 +201,14 @@ fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool
         lease: None,
         ..fresh
     };
-    let facts =
-        TakeInfo { decision, cas: 0, client_flags: 0, has_state: false, shadow: policy.shadow };
+    let facts = TakeInfo {
+        decision,
+        cas: 0,
+        client_flags: 0,
+        has_state: false,
+        shadow: policy.shadow,
+        at: None,
+    };
     if facts.refuses() {
         ChargeResult::refused(&[facts], 0, 0)
     } else {

@@ -32,6 +32,11 @@ pub(super) fn share(policy: &Policy, nodes: u64) -> Policy {
             Algorithm::Log { rate: fewer(rate), entries: part(entries) }
         }
         Algorithm::Concurrency { max, hold } => Algorithm::Concurrency { max: part(max), hold },
+        // Without room for the list of parts nothing passes: never more than the whole.
+        Algorithm::Several(_) => {
+            let parts = policy.map_each(|policy| share(policy, nodes));
+            return parts.unwrap_or(Policy { algorithm: Algorithm::Block, ..*policy });
+        }
         other @ (Algorithm::Unlimited | Algorithm::Block) => other,
     };
     Policy { algorithm, ..*policy }
@@ -59,8 +64,9 @@ mod tests {
             "sliding:100/60s",
             "log:100/60s",
             "concurrency:10",
+            "fixed:100/60s;bucket:500/h",
         ] {
-            let policy = Policy::parse(token.as_bytes()).expect("a good policy");
+            let policy = Policy::parse_list(token.as_bytes()).expect("a good policy");
             for nodes in 1..=10 {
                 let part = share(&policy, nodes);
                 assert!(limit(&part) * nodes <= limit(&policy), "{token} {nodes}");

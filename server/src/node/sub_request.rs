@@ -8,7 +8,9 @@
 //! like any other, and is resent and logged as a client's request is.
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
+use engine::{
+    Engine, ForeignHold, Now, PolicyPosition, PolicyRef, TakeInfo, TakeParams, TakeResult,
+};
 use protocol::Policy;
 
 use crate::commands::context::ExecContext;
@@ -116,7 +118,7 @@ impl<'a> SubRequest<'a> {
             SubOp::Take(take) => {
                 out.push(TAKE);
                 put(out, take.cost);
-                let flags = [take.part, take.peek, take.debit];
+                let flags = [take.part, take.peek, take.debit, take.of_first];
                 out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
                 for option in [
                     take.wait,
@@ -178,6 +180,7 @@ impl<'a> SubRequest<'a> {
                     client_flags: reader.option()?.and_then(|flags| u32::try_from(flags).ok()),
                     lease: reader.option()?,
                     debit: flags & 4 != 0,
+                    of_first: flags & 8 != 0,
                 })
             }
             DEBT => SubOp::Debt(reader.number()?),
@@ -216,7 +219,7 @@ impl SubResponse {
             Self::Result(TakeResult::Full) => return out.push(5),
             Self::NoLimit => return out.push(6),
         };
-        let TakeInfo { decision, cas, client_flags, has_state, shadow } = *facts;
+        let TakeInfo { decision, cas, client_flags, has_state, shadow, at } = *facts;
         out.push(match decision.verdict {
             Verdict::Allow => 0,
             Verdict::Deny => 1,
@@ -225,7 +228,9 @@ impl SubResponse {
         });
         let Decision { changed, counted, .. } = decision;
         let bits = [has_state, shadow, changed, counted].into_iter().enumerate();
-        out.push(bits.fold(0, |bits, (place, on)| bits | u8::from(on) << place));
+        // The upper bits have the position of the policy plus one; 0 for none.
+        let position = at.map_or(0, |at| at.index() as u8 + 1) << 4;
+        out.push(bits.fold(position, |bits, (place, on)| bits | u8::from(on) << place));
         let Decision { limit, remaining, used, granted, reset, .. } = decision;
         let remaining = remaining.cast_unsigned();
         for number in [cas, u64::from(client_flags), limit, remaining, used, granted, reset] {
@@ -257,6 +262,10 @@ fn facts(reader: &mut SubRequestReader<'_>) -> Option<TakeInfo> {
         _ => return None,
     };
     let flags = reader.byte()?;
+    let at = match flags >> 4 {
+        0 => None,
+        position => Some(PolicyPosition::new(usize::from(position) - 1)?),
+    };
     let cas = reader.number()?;
     let client_flags = u32::try_from(reader.number()?).ok()?;
     let decision = Decision {
@@ -277,6 +286,7 @@ fn facts(reader: &mut SubRequestReader<'_>) -> Option<TakeInfo> {
         client_flags,
         has_state: flags & 1 != 0,
         shadow: flags & 2 != 0,
+        at,
     })
 }
 
@@ -341,11 +351,14 @@ mod tests {
     fn take() -> impl Strategy<Value = TakeParams> {
         let option = || proptest::option::of(any::<u64>());
         (
-            (any::<u64>(), any::<bool>(), any::<bool>(), any::<bool>()),
+            (any::<u64>(), any::<[bool; 4]>()),
             (option(), option(), option(), proptest::option::of(any::<u32>()), option()),
         )
             .prop_map(
-                |((cost, part, peek, debit), (wait, hold, compare_cas, client_flags, lease))| {
+                |(
+                    (cost, [part, peek, debit, of_first]),
+                    (wait, hold, compare_cas, client_flags, lease),
+                )| {
                     TakeParams {
                         cost,
                         part,
@@ -356,6 +369,7 @@ mod tests {
                         client_flags,
                         lease,
                         debit,
+                        of_first,
                     }
                 },
             )
@@ -386,7 +400,9 @@ mod tests {
         let option = || proptest::option::of(any::<u64>());
         let facts =
             (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 4]>(), option(), option());
-        (facts, 0..8).prop_map(|((verdict, numbers, client_flags, bits, retry, lease), kind)| {
+        (facts, 0..8, 0..9_usize).prop_map(|(facts, kind, position)| {
+            let (verdict, numbers, client_flags, bits, retry, lease) = facts;
+            let at = PolicyPosition::new(position);
             let [cas, limit, remaining, used, granted, reset] = numbers;
             let [has_state, shadow, changed, counted] = bits;
             let remaining = remaining.cast_signed();
@@ -402,7 +418,7 @@ mod tests {
                 counted,
                 lease,
             };
-            let facts = TakeInfo { decision, cas, client_flags, has_state, shadow };
+            let facts = TakeInfo { decision, cas, client_flags, has_state, shadow, at };
             SubResponse::Result(match kind {
                 0 | 1 => TakeResult::Decided(facts),
                 2 => TakeResult::Exists(facts),

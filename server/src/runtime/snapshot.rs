@@ -18,7 +18,7 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
-use engine::{ItemRecord, LimitRecord, Now, SnapshotRecord};
+use engine::{ItemRecord, LimitRecord, Now, SnapshotRecord, put_policy, split_policy};
 use protocol::{KEY_BYTES_MAX, Policy, Value};
 
 pub use self::keeper::SnapshotMetrics;
@@ -214,11 +214,8 @@ fn write_limit(
     record: &LimitRecord<'_>,
     value: &mut Vec<u8>,
 ) -> io::Result<()> {
-    let policy = record.policy.to_string();
     value.clear();
-    // A policy token has at most 250 bytes.
-    value.push(policy.len() as u8);
-    value.extend_from_slice(policy.as_bytes());
+    put_policy(&record.policy, value);
     value.extend_from_slice(record.body);
     let record = ItemRecord {
         key: record.key,
@@ -396,14 +393,13 @@ fn restore(
 /// The limit state in a record; `None` if this version does not support its policy.
 fn limit_of<'a>(record: &ItemRecord<'a>) -> Option<LimitRecord<'a>> {
     let Value::Bytes(value) = record.value else { return None };
-    let (length, rest) = value.split_first()?;
-    let (policy, body) = rest.split_at_checked(usize::from(*length))?;
+    let (policy, body) = split_policy(value)?;
     Some(LimitRecord {
         key: record.key,
         client_flags: record.client_flags,
         cas: record.cas,
         left_ms: record.left_ms.unwrap_or(0),
-        policy: Policy::parse(policy).ok()?,
+        policy: Policy::parse_list(policy).ok()?,
         body,
     })
 }

@@ -92,8 +92,8 @@ pub enum LeaseResult {
     /// - `lease`: the number of the lease, the same from call to call while it lasts; 0 without
     ///   lease.
     Decided(LeaseLine),
-    /// The units of the policy cannot be spent elsewhere: holders (`concurrency`) and places in a
-    /// queue (`leaky` with `wait`).
+    /// The units of the policy cannot be spent elsewhere: holders (`concurrency`), places in a queue
+    /// (`leaky` with `wait`), and units of several policies, which return at different times.
     NotLeasable,
     /// There is no room for the state; nothing was changed.
     Full,
@@ -121,9 +121,9 @@ impl LeaseKind {
         match policy.algorithm {
             Algorithm::Unlimited => Self::Free,
             Algorithm::Block => Self::Closed,
-            Algorithm::Concurrency { .. } | Algorithm::Leaky { wait: Some(_), .. } => {
-                Self::NotLeasable
-            }
+            Algorithm::Concurrency { .. }
+            | Algorithm::Leaky { wait: Some(_), .. }
+            | Algorithm::Several(_) => Self::NotLeasable,
             Algorithm::Bucket { .. } | Algorithm::Gcra { .. } | Algorithm::Leaky { .. } => {
                 Self::Rate
             }

@@ -112,6 +112,7 @@ pub fn taking(arithmetic: &Arithmetic) -> TakeParams {
         cost: units(arithmetic.delta),
         wait: Some(0),
         compare_cas: arithmetic.compare_cas,
+        of_first: true,
         ..TakeParams::default()
     }
 }
@@ -146,6 +147,7 @@ pub fn adding(set: &Set<'_>) -> Option<TakeParams> {
         wait: Some(0),
         compare_cas: Some(0),
         client_flags: Some(set.client_flags),
+        of_first: true,
         ..TakeParams::default()
     })
 }

@@ -10,7 +10,9 @@ mod loaded_state;
 mod many;
 mod usage;
 
-use protocol::Policy;
+use std::num::NonZeroU8;
+
+use protocol::{LIST_POLICIES_MAX, Policy};
 
 pub use self::holds::ForeignHold;
 pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, read_u64};
@@ -48,6 +50,9 @@ pub struct TakeParams {
     pub lease: Option<u64>,
     /// Whether the cost was spent already: a refusal charges it too.
     pub debit: bool,
+    /// Whether a key with several policies reports the figures of the first, and not of the one that
+    /// decides.
+    pub of_first: bool,
 }
 
 /// The result of a command on a limited key.
@@ -77,6 +82,28 @@ pub struct TakeInfo {
     /// Whether the attempt was refused, delayed or granted in part by a policy that only reports:
     /// the caller continues.
     pub shadow: bool,
+    /// The policy whose figures these are, if there are several and the caller did not want those of
+    /// the first.
+    pub at: Option<PolicyPosition>,
+}
+
+/// The position of a policy among several, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PolicyPosition(NonZeroU8);
+
+impl PolicyPosition {
+    /// The position `index`; `None` beyond the most policies of a limit.
+    #[must_use]
+    pub fn new(index: usize) -> Option<Self> {
+        let index = u8::try_from(index).ok().filter(|at| usize::from(*at) < LIST_POLICIES_MAX)?;
+        NonZeroU8::new(index + 1).map(Self)
+    }
+
+    /// The position, from 0.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0.get()) - 1
+    }
 }
 
 /// The judgement of a limit on an attempt, for its metrics.
@@ -210,6 +237,7 @@ impl Engine {
             }
         };
         let mut loaded = self.load(at, policy_ref);
+        loaded.of_first = take.of_first;
         let holds_by_itself = holds_by_itself(&loaded.policy);
         let may_hold = !take.peek && (take.hold.is_some() || holds_by_itself);
         let lease = may_hold.then(|| take.lease.unwrap_or_else(|| self.next_lease(now)));
@@ -307,4 +335,10 @@ fn only_watches(policy: &Policy, decision: &mut Decision) -> bool {
 /// Whether every take of the policy is a hold, as in `concurrency`.
 fn holds_by_itself(policy: &Policy) -> bool {
     matches!(policy.algorithm, protocol::Algorithm::Concurrency { .. })
+}
+
+/// Whether takes of the policy are decided on the general path alone.
+fn is_general(policy: &Policy) -> bool {
+    use protocol::Algorithm::{Concurrency, Several};
+    matches!(policy.algorithm, Concurrency { .. } | Several(_))
 }

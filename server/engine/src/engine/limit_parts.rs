@@ -6,6 +6,7 @@
 use std::hint::cold_path;
 
 use super::Engine;
+use crate::algorithms::SeveralScratch;
 use crate::policy_table::{INLINE, OwnedPolicy, POLICY_BYTES, PolicyTable, put_inline};
 use crate::time::Now;
 
@@ -19,6 +20,8 @@ pub(crate) struct LimitParts {
     /// The buffers of the holds and of the state of a command.
     pub(crate) spare: (Vec<Hold>, Vec<u8>),
     pub(crate) encoded: Vec<u8>,
+    /// The buffers of a decision over several policies.
+    pub(crate) several: SeveralScratch,
 }
 
 impl LimitParts {
@@ -33,6 +36,7 @@ impl Default for LimitParts {
             last_lease: 0,
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
+            several: SeveralScratch::default(),
         }
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     SetUsage, TakeParams, TakeResult,
 };
 
-const POLICIES: [&str; 12] = [
+const POLICIES: [&str; 13] = [
     "bucket:5/1s",
     "bucket:5/1s,debt=3,over",
     "bucket:9/2s,init=2,warm=3s",
@@ -25,14 +25,15 @@ const POLICIES: [&str; 12] = [
     "fixed:5/1s",
     "fixed:5/1m,align=calendar,phase=auto",
     "sliding:200/2s",
+    "fixed:3/1s;bucket:5/2s;log:4/1s",
     "sliding:6/1s,slices=4",
     "log:4/1s",
     "concurrency:3,hold=1s",
 ];
 const KEYS: usize = 4;
 
-fn policies() -> [Policy; 12] {
-    POLICIES.map(|token| Policy::parse(token.as_bytes()).expect(token))
+fn policies() -> [Policy; 13] {
+    POLICIES.map(|token| Policy::parse_list(token.as_bytes()).expect(token))
 }
 
 fn hasher() -> KeyHasher {
@@ -210,6 +211,7 @@ fn perform_limited(engine: &mut Engine, now: Now, step: &Step, names: &mut Names
                 client_flags: d.then_some(9),
                 lease: None,
                 debit: a && c && d,
+                of_first: b,
             };
             names.note(engine.take(now, hash, key, policy_ref, &take));
         }

@@ -26,6 +26,8 @@ impl ChargeResult {
         let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| &facts.decision);
         let tightest =
             decisions().min_by_key(|decision| decision.remaining).unwrap_or(&first.decision);
+        // A position says nothing about the policies of a parent.
+        let at = first.at.filter(|_| std::ptr::eq(tightest, &raw const first.decision));
         let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
         let verdict = match () {
             () if granted < cost => Verdict::Part,
@@ -38,7 +40,7 @@ impl ChargeResult {
         let shadow = facts.iter().any(|facts| facts.shadow);
         let of = |decision: &Decision| {
             let decision = Decision { verdict, granted, retry, lease, ..*decision };
-            TakeResult::Decided(TakeInfo { decision, shadow, ..*first })
+            TakeResult::Decided(TakeInfo { decision, shadow, at, ..*first })
         };
         Self { all: of(tightest), first: of(&first.decision), at: 0, refused: None }
     }

@@ -10,7 +10,7 @@ use std::hint::cold_path;
 use protocol::Policy;
 
 use super::loaded_state::release_large;
-use super::{LimitedKey, TakeInfo, TakeParams, TakeResult, holds_by_itself, only_watches};
+use super::{LimitedKey, TakeInfo, TakeParams, TakeResult, is_general, only_watches};
 use crate::algorithms::{self, Attempt, Decision, FastPath, PlainBucket, TwoWindows, Verdict};
 use crate::engine::{Engine, Uniques};
 use crate::policy_table::{LimitState, PolicyRef, PolicyTable};
@@ -178,7 +178,7 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
             Some(policy_ref) => policy_ref.limit == owned.limit && policy_ref.policy == policy,
             None => !is_past,
         };
-        if !is_asked_for || holds_by_itself(policy) {
+        if !is_asked_for || is_general(policy) {
             cold_path();
             return None;
         }
@@ -299,7 +299,7 @@ impl StateBefore<'_> {
         }
         let shadow = only_watches(self.policy, &mut decision);
         let Self { cas, client_flags, .. } = *self;
-        TakeInfo { decision, cas, client_flags, has_state: true, shadow }
+        TakeInfo { decision, cas, client_flags, has_state: true, shadow, at: None }
     }
 }
 
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
     use crate::{EngineOptions, KeyHasher, MemoryCap, Now};
 
-    const POLICIES: [&str; 12] = [
+    const POLICIES: [&str; 13] = [
         "bucket:5/1s",
         "bucket:5/1s,debt=3,over",
         "bucket:9/2s,init=2",
@@ -331,6 +331,7 @@ mod tests {
         "log:4/1s",
         "concurrency:3,hold=1s",
         "unlimited",
+        "fixed:3/1s;bucket:5/1s",
     ];
 
     fn engine() -> Engine {
@@ -351,7 +352,7 @@ mod tests {
                 (0..POLICIES.len(), 0..POLICIES.len(), 0_u64..7, any_gap(), any::<[bool; 4]>()), 1..200,
             ),
         ) {
-            let policies = POLICIES.map(|word| Policy::parse(word.as_bytes()).expect(word));
+            let policies = POLICIES.map(|word| Policy::parse_list(word.as_bytes()).expect(word));
             let (mut fast, mut general) = (engine(), engine());
             let mut state = b"of another key".to_vec();
             let mut ms = 1000;

@@ -14,8 +14,8 @@ use std::hint::cold_path;
 
 use protocol::Policy;
 
-use super::{TakeInfo, TakeResult, holds_by_itself};
-use crate::algorithms::{self, Attempt, Decision};
+use super::{PolicyPosition, TakeInfo, TakeResult, holds_by_itself};
+use crate::algorithms::{self, Attempt, Decision, SeveralDecision};
 use crate::commands::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::engine::{Engine, Hold};
 use crate::policy_table::{INLINE, LimitState, OwnedPolicy, PolicyRef};
@@ -53,6 +53,10 @@ pub(crate) struct LoadedState {
     pub(super) set: Option<HoldSetId>,
     pub(super) header: ItemHeader,
     pub(super) slot: Option<Slot>,
+    /// The last decision over several policies.
+    pub(super) several: Option<SeveralDecision>,
+    /// Whether the figures of the first of several policies are reported.
+    pub(super) of_first: bool,
 }
 
 impl LoadedState {
@@ -88,8 +92,20 @@ impl Engine {
             let policy = policy_ref.map_or(UNLIMITED, |policy_ref| *policy_ref.policy);
             let limit = policy_ref.map_or(0, |policy_ref| policy_ref.limit);
             let (number, leases, set, slot) = (None, None, None, None);
-            let header = fresh;
-            return LoadedState { policy, limit, number, holds, leases, state, set, header, slot };
+            let (header, several, of_first) = (fresh, None, true);
+            return LoadedState {
+                policy,
+                limit,
+                number,
+                holds,
+                leases,
+                state,
+                set,
+                header,
+                slot,
+                several,
+                of_first,
+            };
         };
         let header = item.header();
         let (number, owned, bytes) = if state_of.policy_id == INLINE {
@@ -125,7 +141,19 @@ impl Engine {
         }
         // Under another algorithm a key has no holders.
         set = set.filter(|_| holds_by_itself(&policy));
-        LoadedState { policy, limit, number, holds, leases, state, set, header, slot: found }
+        LoadedState {
+            policy,
+            limit,
+            number,
+            holds,
+            leases,
+            state,
+            set,
+            header,
+            slot: found,
+            several: None,
+            of_first: true,
+        }
     }
 
     /// Keeps the buffers for the next command.
@@ -144,12 +172,17 @@ impl Engine {
         decision: Decision,
         shadow: bool,
     ) -> TakeInfo {
+        let (decision, at) = match &loaded.several {
+            Some(several) => shown(decision, several, loaded.of_first),
+            None => (decision, None),
+        };
         let facts = TakeInfo {
             decision,
             cas: loaded.slot.map_or(0, |_| loaded.header.cas),
             client_flags: loaded.header.client_flags,
             has_state: loaded.slot.is_some(),
             shadow,
+            at,
         };
         self.recycle(loaded);
         facts
@@ -222,6 +255,21 @@ impl Engine {
         loaded.header = header;
         TakeResult::Decided(self.facts(loaded, decision, shadow))
     }
+}
+
+/// The figures to report of a decision over several policies: those of the first, or of the one
+/// that decides, with its position.
+#[cold]
+fn shown(
+    decision: Decision,
+    several: &SeveralDecision,
+    of_first: bool,
+) -> (Decision, Option<PolicyPosition>) {
+    if of_first {
+        let Decision { limit, remaining, used, reset, counted, .. } = several.first;
+        return (Decision { limit, remaining, used, reset, counted, ..decision }, None);
+    }
+    (Decision { reset: several.reset, ..decision }, PolicyPosition::new(several.at))
 }
 
 /// A state's body without its holds.

@@ -1,7 +1,12 @@
-//! Operations on any state, whether its holds lie in its item or beside it.
+//! Operations on any state, whether its holds lie in its item or beside it, and whether one policy
+//! decides or several.
 //!
-//! Here: the choice between both. Not here: their arithmetic (`algorithms`,
+//! Here: the choice between them. Not here: their arithmetic (`algorithms`,
 //! `algorithms/concurrency/many`), the storage of holds (`store`).
+
+use std::hint::cold_path;
+
+use protocol::Algorithm;
 
 use super::{ForeignHold, LoadedState};
 use crate::algorithms::{self, Attempt, Decision, Verdict};
@@ -24,6 +29,14 @@ impl Engine {
             if let Some(decision) = self.store.change_holders(set, take) {
                 return decision;
             }
+        }
+        if let Algorithm::Several(list) = loaded.policy.algorithm {
+            cold_path();
+            let scratch = &mut self.limits.several;
+            let several = algorithms::take_several(list, &mut loaded.state, now, attempt, scratch);
+            scratch.release_large();
+            loaded.several = Some(several);
+            return several.decision;
         }
         algorithms::take(&loaded.policy, &mut loaded.state, now, attempt)
     }

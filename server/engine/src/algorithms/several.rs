@@ -1,0 +1,318 @@
+//! Several policies on one key: each of them lets an attempt pass, or nothing is taken.
+//!
+//! Here: the states of all policies in one, and the decision over them. Not here: the arithmetic of
+//! each policy (the other algorithms), which policies go together (`protocol`).
+//!
+//! ```text
+//! for each policy: n as a varint | its own state n bytes
+//! ```
+//!
+//! If every policy is idle, the whole state is empty. Every policy is first peeked at. One refusal
+//! refuses all, and then nothing is taken, unless refused attempts count (`over`).
+
+use protocol::{LIST_POLICIES_MAX, Policy, PolicyList};
+
+use super::{Attempt, Decision, Verdict};
+use crate::time::Now;
+
+/// The policies of a limit, two at least.
+pub(super) struct Several(pub(super) &'static [Policy]);
+
+/// Buffers that a caller keeps, so that a decision allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct SeveralScratch {
+    /// The state of one policy.
+    part: Vec<u8>,
+    /// The new state of all.
+    whole: Vec<u8>,
+}
+
+/// Greatest capacity in bytes of a buffer that is kept for the next decision.
+const SPARE_BYTES_MAX: usize = 16 << 10;
+
+impl SeveralScratch {
+    /// One large state must not occupy its memory for ever.
+    pub(crate) fn release_large(&mut self) {
+        for buffer in [&mut self.part, &mut self.whole] {
+            if buffer.capacity() > SPARE_BYTES_MAX {
+                *buffer = Vec::new();
+            }
+        }
+    }
+}
+
+/// A decision over several policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SeveralDecision {
+    /// The decision, with the figures of the policy at `at`; `reset` is the time until all policies
+    /// are idle.
+    pub(crate) decision: Decision,
+    /// The position of the policy with the least remaining, or of the one that refuses for longest.
+    pub(crate) at: usize,
+    /// Nanoseconds until the policy at `at` is idle.
+    pub(crate) reset: u64,
+    /// The figures of the first policy; its verdict is its own.
+    pub(crate) first: Decision,
+}
+
+/// The places of the parts in a state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Places([(usize, usize); LIST_POLICIES_MAX]);
+
+/// Whether these bytes are a state of the list.
+pub(crate) fn is_state_of_several(list: PolicyList, state: &[u8]) -> bool {
+    state.is_empty() || Places::read(state, list.policies().len()).is_some()
+}
+
+impl Places {
+    /// Finds `count` parts, which are the whole state; `None` for any other bytes.
+    fn read(state: &[u8], count: usize) -> Option<Self> {
+        let (mut places, mut at) = ([(0, 0); LIST_POLICIES_MAX], 0);
+        for place in places.iter_mut().take(count) {
+            let (mut length, mut shift) = (0_usize, 0);
+            loop {
+                let byte = *state.get(at)?;
+                at += 1;
+                length |= usize::from(byte & 0x7F) << shift;
+                shift += 7;
+                if byte & 0x80 == 0 {
+                    break;
+                }
+                // A state has fewer than 2^24 bytes.
+                if shift > 21 {
+                    return None;
+                }
+            }
+            let end = at.checked_add(length).filter(|end| *end <= state.len())?;
+            *place = (at, end);
+            at = end;
+        }
+        (at == state.len()).then_some(Self(places))
+    }
+
+    /// Like [`Places::read`]; any other bytes count as idle policies.
+    fn of(state: &[u8], count: usize) -> Self {
+        Self::read(state, count).unwrap_or(Self([(0, 0); LIST_POLICIES_MAX]))
+    }
+
+    /// Copies the part at a position into `part`.
+    fn copy(&self, state: &[u8], at: usize, part: &mut Vec<u8>) {
+        let (start, end) = self.0[at];
+        part.clear();
+        part.extend_from_slice(state.get(start..end).unwrap_or_default());
+    }
+}
+
+/// Appends a part to a state.
+fn push(part: &[u8], whole: &mut Vec<u8>) {
+    let mut length = part.len();
+    while length >= 0x80 {
+        whole.push(length as u8 | 0x80);
+        length >>= 7;
+    }
+    whole.push(length as u8);
+    whole.extend_from_slice(part);
+}
+
+impl Several {
+    /// Replaces the state by its parts after `change`, which gets the position of each.
+    fn change(
+        &self,
+        state: &mut Vec<u8>,
+        scratch: &mut SeveralScratch,
+        mut change: impl FnMut(usize, &Policy, &mut Vec<u8>),
+    ) {
+        let SeveralScratch { part, whole } = scratch;
+        let places = Places::of(state, self.0.len());
+        let mut is_idle = true;
+        whole.clear();
+        for (at, policy) in self.0.iter().enumerate() {
+            places.copy(state, at, part);
+            change(at, policy, part);
+            is_idle &= part.is_empty();
+            push(part, whole);
+        }
+        state.clear();
+        if !is_idle {
+            state.extend_from_slice(whole);
+        }
+    }
+
+    /// Passes a copy of each part to `look`.
+    fn each(
+        &self,
+        state: &[u8],
+        scratch: &mut SeveralScratch,
+        mut look: impl FnMut(usize, &Policy, &mut Vec<u8>),
+    ) {
+        let places = Places::of(state, self.0.len());
+        for (at, policy) in self.0.iter().enumerate() {
+            places.copy(state, at, &mut scratch.part);
+            look(at, policy, &mut scratch.part);
+        }
+    }
+
+    /// Decides, and stores the new state unless the attempt is a peek.
+    pub(super) fn decide(
+        &self,
+        state: &mut Vec<u8>,
+        now: Now,
+        attempt: &Attempt,
+        scratch: &mut SeveralScratch,
+    ) -> SeveralDecision {
+        let peek = Attempt { peek: true, ..*attempt };
+        let mut all = [Decision::without_state(0, attempt); LIST_POLICIES_MAX];
+        let seen = &mut all[..self.0.len()];
+        self.each(state, scratch, |at, policy, part| {
+            seen[at] = super::take(policy, part, now, &peek);
+        });
+        if seen.iter().any(|one| one.verdict == Verdict::Deny) {
+            let counted = attempt.over && !attempt.peek;
+            if counted {
+                let count = Attempt { part: false, ..*attempt };
+                self.change(state, scratch, |_, policy, part| {
+                    super::take(policy, part, now, &count);
+                });
+            }
+            if counted || attempt.part {
+                // The time until the whole cost passes.
+                let whole = Attempt { part: false, ..peek };
+                self.each(state, scratch, |at, policy, part| {
+                    seen[at] = super::take(policy, part, now, &whole);
+                });
+            }
+            return refused(seen, counted);
+        }
+        let parts = seen.iter().filter(|one| one.verdict == Verdict::Part);
+        let granted = parts.map(|one| one.granted).fold(attempt.cost, u64::min);
+        let charge = Attempt { cost: granted, part: false, ..*attempt };
+        if !attempt.peek {
+            self.change(state, scratch, |at, policy, part| {
+                seen[at] = super::take(policy, part, now, &charge);
+            });
+        }
+        let mut decided = allowed(seen, granted);
+        if granted < attempt.cost {
+            decided.decision.verdict = Verdict::Part;
+            let rest = Attempt { cost: attempt.cost - granted, part: false, ..peek };
+            let mut longest = 0;
+            self.each(state, scratch, |_, policy, part| {
+                if attempt.peek {
+                    super::take(policy, part, now, &Attempt { peek: false, ..charge });
+                }
+                let look = super::take(policy, part, now, &rest);
+                longest = longest.max(look.retry.unwrap_or(u64::MAX));
+            });
+            decided.decision.retry = Some(longest).filter(|retry| *retry < u64::MAX);
+        }
+        decided
+    }
+
+    pub(super) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
+        self.decide(state, now, attempt, &mut SeveralScratch::default()).decision
+    }
+
+    pub(super) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
+            super::refund(policy, part, now, units);
+        });
+    }
+
+    pub(super) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
+        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
+            super::set_used(policy, part, now, used);
+        });
+    }
+
+    pub(super) fn shift(&self, state: &mut Vec<u8>, by: i128) {
+        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
+            super::shift(policy, part, by);
+        });
+    }
+}
+
+/// The decision if one of the policies refuses: that of the one that does for longest.
+fn refused(seen: &[Decision], counted: bool) -> SeveralDecision {
+    let retry = |one: &Decision| match one.verdict {
+        Verdict::Deny => one.retry.unwrap_or(u64::MAX),
+        _ => 0,
+    };
+    let longest = (0..seen.len()).rev().max_by_key(|at| retry(&seen[*at]));
+    let verdict = Verdict::Deny;
+    of(seen, longest.unwrap_or(0), |one| {
+        let retry = if one.verdict == verdict { one.retry } else { Some(0) };
+        Decision { verdict, granted: 0, retry, changed: counted, counted, ..*one }
+    })
+}
+
+/// The decision if all policies allow `granted` units: that of the one with the least remaining.
+fn allowed(seen: &[Decision], granted: u64) -> SeveralDecision {
+    let tightest = (0..seen.len()).min_by_key(|at| seen[*at].remaining).unwrap_or(0);
+    let changed = seen.iter().any(|one| one.changed);
+    let waits = seen.iter().filter(|one| one.verdict == Verdict::Wait);
+    let longest = waits.map(|one| one.retry.unwrap_or(0)).max();
+    let verdict = if longest.is_some() { Verdict::Wait } else { Verdict::Allow };
+    let retry = Some(longest.unwrap_or(0));
+    of(seen, tightest, |one| Decision { verdict, granted, retry, changed, counted: false, ..*one })
+}
+
+/// The decision that `make` makes of the one of the policy at `at`.
+fn of(seen: &[Decision], at: usize, make: impl Fn(&Decision) -> Decision) -> SeveralDecision {
+    let decision = make(&seen[at]);
+    let all_idle = seen.iter().map(|one| one.reset).max().unwrap_or(0);
+    SeveralDecision {
+        decision: Decision { reset: all_idle, lease: None, ..decision },
+        at,
+        reset: decision.reset,
+        first: Decision { counted: decision.counted, ..seen[0] },
+    }
+}
+
+/// Decides on a state of several policies.
+pub(crate) fn take_several(
+    list: PolicyList,
+    state: &mut Vec<u8>,
+    now: Now,
+    attempt: &Attempt,
+    scratch: &mut SeveralScratch,
+) -> SeveralDecision {
+    Several(list.policies()).decide(state, now, attempt, scratch)
+}
+
+/// Converts a state if one of both policies is a list.
+pub(super) fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
+    let (before, after): (Vec<Policy>, Vec<Policy>) = (old.each().collect(), new.each().collect());
+    let same = |one: &Policy, other: &Policy| one.algorithm == other.algorithm;
+    let exact: Vec<Option<usize>> =
+        after.iter().map(|new| before.iter().position(|old| same(old, new))).collect();
+    let places = if old.is_list() {
+        Places::of(state, before.len())
+    } else {
+        let mut places = Places([(0, 0); LIST_POLICIES_MAX]);
+        places.0[0] = (0, state.len());
+        places
+    };
+    let (mut whole, mut part, mut is_idle) = (Vec::new(), Vec::new(), true);
+    for (at, policy) in after.iter().enumerate() {
+        // A policy at the same place, unless its state stays with the same policy elsewhere.
+        let beside = || (at < before.len() && !exact.contains(&Some(at))).then_some(at);
+        part.clear();
+        if let Some(from) = exact[at].or_else(beside) {
+            places.copy(state, from, &mut part);
+            super::adopt(&before[from], policy, &mut part, now);
+        }
+        is_idle &= part.is_empty();
+        if new.is_list() {
+            push(&part, &mut whole);
+        } else {
+            whole.extend_from_slice(&part);
+        }
+    }
+    state.clear();
+    if !is_idle {
+        state.extend_from_slice(&whole);
+    }
+}
+
+#[cfg(test)]
+mod tests;
