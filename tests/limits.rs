@@ -331,15 +331,19 @@ fn a_limits_file_is_checked_offline() {
     };
     fs::write(&path, LOGIN).expect("the folder is ours");
     assert_eq!(check(), (Some(0), "login  login:{ip}  fixed:2/h\n".to_owned(), String::new()));
-    fs::write(&path, format!("{LOGIN}speed = 3\n")).expect("the folder is ours");
-    let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
-    assert_eq!(check(), (Some(64), String::new(), expected));
+    fs::write(&path, format!("{LOGIN}polcy = 3\n")).expect("the folder is ours");
+    let expected = format!(
+        "tollgate: {}:5: unknown field `polcy`: write `policy`; the fields are name, match, regex, \
+         policy, key, parents, overrides, order, overrides_file, companions, on_unavailable, deny, \
+         over, shadow, owner, note, disabled, expires\n  |\n5 | polcy = 3\n  | ^^^^^\n",
+        path.display()
+    );
+    assert_eq!(check(), (Some(64), String::new(), expected.clone()));
     // A server does not start with this file.
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(&path).output().expect("it runs");
     // A supervisor must not restart it after this exit code, and the reason is logged once.
     assert_eq!(output.status.code(), Some(64));
-    let expected = format!("tollgate: {}:5: unknown field `speed`\n", path.display());
     assert_eq!(String::from_utf8_lossy(&output.stderr), expected);
     let mut command = Command::new(Program::under_test().path());
     let output = command.args(["-p", "-1", "--limits"]).arg(folder.path()).output();

@@ -32,6 +32,7 @@ mod line;
 mod machinery;
 mod meta;
 mod native;
+mod near;
 mod number;
 mod policy;
 mod reply;
@@ -50,6 +51,7 @@ pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
 pub use line::{DecodeError, Decoded};
 pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_refusal};
+pub use near::is_near;
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX,

@@ -4,6 +4,7 @@
 //! (`parse` reads it, `print` writes it). Not here: the arithmetic (`engine`), which key has which
 //! policy (`server`). Source: `docs/reference/policies.md`.
 
+mod hints;
 mod list;
 mod parse;
 mod print;

@@ -2,7 +2,7 @@
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`, `explain`,
+//! sub-commands (`check_limits`, `snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`, `explain`,
 //! `generate`), refusals of unknown words (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
@@ -11,6 +11,7 @@
 mod admin_client;
 mod api_limits;
 mod api_show;
+mod check_limits;
 mod client;
 mod doctor;
 mod drain;
@@ -37,11 +38,12 @@ use clap::{CommandFactory as _, FromArgMatches as _};
 use crate::cluster_stats::{self, SETTINGS};
 use crate::config::listen::host_and_port;
 use crate::config::sub_commands::{
-    CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
+    CHECK_LIMITS, CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
 };
 use crate::config::{self, ConfigError};
 use crate::limits::LimitsError;
 pub use api_limits::ApiLimitsRequest;
+pub use check_limits::CheckLimitsRequest;
 use client::{ServerClient, StatPairs};
 pub use doctor::DoctorRequest;
 pub use explain::ExplainRequest;
@@ -159,6 +161,8 @@ pub enum Parsed {
     Doctor(DoctorRequest),
     /// Run a `tollgate limits` command.
     Limits(ApiLimitsRequest),
+    /// Check a limits file without a server.
+    CheckLimits(CheckLimitsRequest),
     /// Show the reasons behind the verdict on a key.
     Explain(ExplainRequest),
     /// Print a manual page or completions.
@@ -261,6 +265,7 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
         TOP => Some(top::parse(rest)),
         DOCTOR => Some(doctor::parse(rest)),
         LIMITS => Some(api_limits::parse(rest)),
+        CHECK_LIMITS => Some(check_limits::parse(rest)),
         EXPLAIN => Some(explain::parse(rest)),
         GENERATE => Some(generate::parse(rest)),
         _ => None,

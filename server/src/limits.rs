@@ -29,10 +29,10 @@ use hashbrown::HashMap;
 use protocol::{KEY_BYTES_MAX, Policy};
 
 pub use self::active::{ActiveLimits, LimitMetrics, LimitTotals, LimitsHandle};
-pub use self::check::check_file;
+pub use self::check::{check_file, first_verdict};
 pub use self::companion::{Companion, Companions};
 pub use self::error::{LimitedKeyError, LimitsError};
-pub use self::explain::{ExplainedKey, Explanation};
+pub use self::explain::{ExplainedKey, Explanation, override_reason};
 use self::index::PatternIndex;
 pub use self::matched::{LimitMatch, Parent, Parents};
 pub use self::overrides::{OverrideId, OverrideSource};
@@ -43,11 +43,13 @@ use self::template::Template;
 use crate::files;
 
 mod active;
+mod capture;
 mod check;
 mod companion;
 mod counted_keys;
 pub(crate) mod date;
 mod error;
+mod excerpt;
 mod explain;
 mod file;
 mod index;
@@ -67,6 +69,8 @@ mod template;
 mod toml_writer;
 mod trial;
 mod trie;
+mod where_rules;
+mod wheres;
 
 /// Maximum size of a limits file.
 const FILE_BYTES_MAX: u64 = 64 << 20;
@@ -95,6 +99,8 @@ pub struct Limits {
     /// Shared by copies of the limits.
     names: Arc<HashMap<Box<[u8]>, u32>>,
     index: PatternIndex,
+    /// The index of the limit for keys that no other limit matches.
+    fallback: Option<u32>,
     /// The companions that at least one limit has.
     companions: Companions,
     allow_empty: bool,
@@ -119,6 +125,9 @@ pub struct Limit {
     companions: Companions,
     on_unavailable: Option<OnUnavailable>,
     deny: Deny,
+    order: i32,
+    /// Whether it is `match = "*"` and `unlimited`, with nothing else that a request could see.
+    is_fallback: bool,
 }
 
 /// The decision for a key while its owner is unreachable.
@@ -175,7 +184,7 @@ impl Limits {
         text: &[u8],
     ) -> Result<(Self, Vec<file::Draft>), LimitsError> {
         let file::Drafts { limits: drafts, allow_empty } = file.drafts(text)?;
-        let limits = rules::compile(file, &drafts)?;
+        let limits = rules::compile(file, &drafts, rules::BadOverrides::Refused)?;
         drafts.iter().try_for_each(|draft| rules::check_length(file, draft))?;
         Ok((Self { allow_empty, ..limits }, drafts))
     }
@@ -232,6 +241,13 @@ impl Limits {
     #[must_use]
     pub fn by_name(&self, name: &[u8]) -> Option<&Limit> {
         self.get(*self.names.get(name)? as usize)
+    }
+
+    /// The limit with `match = "*"` and `unlimited`, for native verbs on keys without a limit. No
+    /// key finds it, so these keys are plain items.
+    #[must_use]
+    pub fn fallback(&self) -> Option<&Limit> {
+        self.get(self.fallback? as usize)
     }
 
     /// Finds the first limit in file order that matches `key`. `None`: the key is not limited. A
@@ -383,6 +399,12 @@ impl Limit {
         self.on_unavailable
     }
 
+    /// The number by which limits are tried: lower ones first.
+    #[must_use]
+    pub fn order(&self) -> i32 {
+        self.order
+    }
+
     /// The form in which the meta verbs report a denied attempt.
     #[must_use]
     pub fn deny(&self) -> Deny {
@@ -395,10 +417,16 @@ impl Limit {
         self.companions
     }
 
+    /// The pattern by which keys find the limit.
+    fn indexed_pattern(&self) -> Option<&Pattern> {
+        (!self.is_fallback).then_some(&self.pattern)
+    }
+
     /// Whether the limit has the pattern, the policy, the options and the overrides of another one.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
-        let parts =
-            |limit: &Self| (limit.policy, limit.deny, limit.on_unavailable, limit.companions);
+        let parts = |limit: &Self| {
+            (limit.policy, limit.deny, limit.on_unavailable, limit.companions, limit.order)
+        };
         self.pattern.is_same(&other.pattern)
             && parts(self) == parts(other)
             && (&self.key, &self.parents) == (&other.key, &other.parents)

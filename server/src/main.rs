@@ -37,6 +37,13 @@ fn main() -> ExitCode {
         Some(Ok(Parsed::Top(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Doctor(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Limits(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::CheckLimits(request))) => match request.run(&mut stdout()) {
+            Err(CliError::Limits(error)) => {
+                let excerpt = error.with_excerpt(Some(request.file()));
+                fail(&excerpt.trim_end(), ConfigError::EXIT_CODE)
+            }
+            result => ended(result),
+        },
         Some(Ok(Parsed::Explain(request))) => ended(request.run(&mut stdout())),
         Some(Ok(Parsed::Generate(request))) => ended(request.run(&mut stdout())),
         Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
@@ -49,13 +56,13 @@ fn start(args: Vec<OsString>) -> ExitCode {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
         Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
-            Ok((listing, warning)) => {
-                if let Some(warning) = warning {
+            Ok((listing, warnings)) => {
+                for warning in warnings {
                     let _ = writeln!(stderr(), "tollgate: warning: {warning}");
                 }
                 print(&listing)
             }
-            Err(error) => fail(&error, ConfigError::EXIT_CODE),
+            Err(error) => fail(&error.with_excerpt(Some(&path)).trim_end(), ConfigError::EXIT_CODE),
         },
         Ok(Startup::Serve(config)) => serve(&config),
         Err(error) => fail(&error, ConfigError::EXIT_CODE),
@@ -90,7 +97,10 @@ fn check(config: &Config) -> ExitCode {
     });
     match limits.transpose() {
         Ok(_) => print(&config.to_toml()),
-        Err(error) => fail(&error, ConfigError::EXIT_CODE),
+        Err(error) => {
+            let path = config.limits_file.as_deref();
+            fail(&error.with_excerpt(path).trim_end(), ConfigError::EXIT_CODE)
+        }
     }
 }
 
@@ -115,7 +125,13 @@ fn serve(config: &Config) -> ExitCode {
                 tracing::error!(target: LIFE, "{error}");
                 return ExitCode::from(code);
             }
-            fail(&error, code)
+            match error.downcast_ref() {
+                Some(ServerError::Limits(error)) => {
+                    let path = config.limits_file.as_deref();
+                    fail(&error.with_excerpt(path).trim_end(), code)
+                }
+                _ => fail(&error, code),
+            }
         }
     }
 }

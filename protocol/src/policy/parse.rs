@@ -4,6 +4,7 @@
 //! position and the correct form. Nothing is allocated. Not here: the types (`policy`), single
 //! words (`token`), the printer (`print`).
 
+use super::hints;
 use super::token::{
     CALENDAR_ONLY, DAY, DurationToken, OptionValue, TOO_SHORT, Token, fail, value_or,
 };
@@ -65,7 +66,10 @@ impl Policy {
             (b"leaky", Some(b':')) => token.leaky()?,
             (b"log", Some(b':')) => token.log()?,
             (b"concurrency", Some(b':')) => token.concurrency()?,
-            _ => return Err(PolicyError { at: 0, why: EXPECTED_ALGORITHM }),
+            _ => {
+                let why = hints::algorithm(text).unwrap_or(EXPECTED_ALGORITHM);
+                return Err(PolicyError { at: 0, why });
+            }
         };
         Ok(Self { algorithm, over: token.over, shadow: token.shadow })
     }

@@ -190,7 +190,7 @@ fn over_and_shadow_go_with_every_algorithm() {
 fn a_fault_in_the_algorithm_or_rate_is_pointed_at() {
     let algorithm = "expected unlimited, block, or one of bucket: gcra: leaky: fixed: sliding: \
                      log: concurrency:";
-    for text in ["", "bucket", "Bucket:1/s", "tokens:1/s", ":1/s", "blocks", "unlimited:1/s"] {
+    for text in ["", "tokens:1/s", ":1/s", "x"] {
         refuses(text, "^", algorithm);
     }
     let options = "unlimited and block have no options, expected the end";
@@ -218,13 +218,13 @@ fn a_fault_in_the_algorithm_or_rate_is_pointed_at() {
     refuses("log:10kM/s", "      ^", suffix);
     let slash = "expected / and a duration, as in 100/60s";
     refuses("log:10", "      ^", slash);
-    refuses("log:1.5/s", "     ^", slash);
+    refuses("log:1;5/s", "     ^", slash);
     refuses("fixed:10,over", "        ^", slash);
     let duration = "expected a duration such as 250ms, 60s, 1h or d";
     refuses("log:10/", "       ^", duration);
     refuses("log:10/60", "         ^", duration);
     refuses("log:10/60x", "         ^", duration);
-    refuses("log:10/60 s", "         ^", duration);
+    refuses("log:10/60;s", "         ^", duration);
     refuses("log:10/0s", "       ^", "a duration here is at least 1us");
     refuses("fixed:10/0s", "         ^", "a duration here is at least 1us");
     refuses("fixed:10/0mo,align=calendar", "         ^", "a duration here is at least 1us");
@@ -239,7 +239,6 @@ fn a_fault_in_the_algorithm_or_rate_is_pointed_at() {
     refuses("fixed:10/1201mo,align=calendar", "         ^", century);
     refuses("fixed:10/101y,align=calendar", "         ^", century);
     let end = "expected a comma or the end";
-    refuses("log:10/s ", "        ^", end);
     refuses("log:10/s;over", "        ^", end);
     refuses("concurrency:20/s", "              ^", end);
     let long = format!("bucket:{}1/s", "0".repeat(250));
@@ -250,10 +249,10 @@ fn a_fault_in_the_algorithm_or_rate_is_pointed_at() {
 fn a_fault_in_an_option_is_pointed_at() {
     let bucket = "expected capacity=, init=, debt=, warm=, interval, over or shadow";
     refuses("bucket:1/s,", "           ^", bucket);
-    refuses("bucket:1/s,burst=1", "           ^", bucket);
+    refuses("bucket:1/s,wait=1s", "           ^", bucket);
     refuses("bucket:1/s,Over", "           ^", bucket);
     refuses("bucket:1/s,,over", "           ^", bucket);
-    refuses("gcra:1/s,capacity=1", "         ^", "expected burst=, over or shadow");
+    refuses("gcra:1/s,debt=1", "         ^", "expected burst=, over or shadow");
     refuses("leaky:1/s,debt=1", "          ^", "expected capacity=, wait=, over or shadow");
     refuses("fixed:1/s,slices=1", "          ^", "expected align=, tz=, phase=, over or shadow");
     let sliding = "expected slices=, strict, flat, over or shadow";

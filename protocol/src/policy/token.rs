@@ -3,6 +3,7 @@
 //! Here: the spelling of each word, and its bounds. Not here: which options an algorithm has
 //! (`parse`).
 
+use super::hints;
 use super::parse::PolicyError;
 use super::{
     COUNT_MAX, NamedZone, PERIOD_NANOS_MAX, Phase, Rate, SLICES_MAX, WARM_FACTOR, Warm, Zone,
@@ -74,7 +75,7 @@ impl<'a> Token<'a> {
         match self.peek() {
             None => return Ok(None),
             Some(b',') => self.at += 1,
-            Some(_) => return fail(self.at, "expected a comma or the end"),
+            Some(_) => return fail(self.at, self.broken("expected a comma or the end")),
         }
         self.name_at = self.at;
         Ok(Some(self.letters()))
@@ -119,7 +120,10 @@ impl<'a> Token<'a> {
         let mut given = match name {
             b"over" => self.over,
             b"shadow" => self.shadow,
-            _ => return fail(self.name_at, expected),
+            _ => {
+                let why = hints::option(self.text, name).unwrap_or(expected);
+                return fail(self.name_at, why);
+            }
         };
         self.flag(&mut given)?;
         self.over |= name == b"over";
@@ -132,6 +136,11 @@ impl<'a> Token<'a> {
 impl<'a> Token<'a> {
     pub(super) fn peek(&self) -> Option<u8> {
         self.text.get(self.at).copied()
+    }
+
+    /// The reason against the next byte: a better one than `expected`, if there is one.
+    fn broken(&self, expected: &'static str) -> &'static str {
+        hints::broken(self.text.get(self.at..).unwrap_or_default()).unwrap_or(expected)
     }
 
     pub(super) fn letters(&mut self) -> &'a [u8] {
@@ -182,7 +191,8 @@ impl<'a> Token<'a> {
 
     pub(super) fn slash(&mut self) -> Result<(), PolicyError> {
         if self.peek() != Some(b'/') {
-            return fail(self.at, "expected / and a duration, as in 100/60s");
+            let why = self.broken("expected / and a duration, as in 100/60s");
+            return fail(self.at, why);
         }
         self.at += 1;
         Ok(())
@@ -210,7 +220,10 @@ impl<'a> Token<'a> {
             b"mo" if count <= 12 * YEARS_MAX => return Ok(DurationToken::Months(count as u32)),
             b"y" if count <= YEARS_MAX => return Ok(DurationToken::Years(count as u32)),
             b"mo" | b"y" => return fail(start, "a window is at most 1200mo or 100y"),
-            _ => return fail(unit_at, EXPECTED_DURATION),
+            _ => {
+                let why = hints::unit(self.text, unit_at).unwrap_or(EXPECTED_DURATION);
+                return fail(unit_at, why);
+            }
         };
         match count.checked_mul(unit) {
             Some(nanos) if nanos <= PERIOD_NANOS_MAX => Ok(DurationToken::Nanos(nanos)),

@@ -75,6 +75,11 @@ pub(super) fn matched(value: &Value) -> String {
         value,
         &["key", "limit", "policy", "counted_key", "override_key", "override_source", "shadowed"],
     );
+    if let [Some(over), Some(source), Some(counted)] =
+        ["override_key", "override_source", "counted_key"].map(|name| value[name].as_str())
+    {
+        text.extend(["why       ", crate::limits::override_reason(over, source, counted), "\n"]);
+    }
     for capture in entries(value, "captures") {
         let [name, value] = ["name", "value"].map(|name| plain(&capture[name]));
         text.extend(["capture  ", &name, "=", &value, "\n"]);

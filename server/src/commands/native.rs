@@ -84,7 +84,13 @@ impl<'a> ExecContext<'a> {
                 .parse(token)
                 .map(RequestPolicy::Written)
                 .map_err(NoPolicy::Bad),
-            PolicyArg::Configured => found.map(RequestPolicy::Bound).ok_or(NoPolicy::None),
+            PolicyArg::Configured => match (found, self.active_limits.limits().fallback()) {
+                (Some(found), _) => Ok(RequestPolicy::Bound(found)),
+                (None, Some(limit)) => {
+                    Ok(RequestPolicy::Named { policy: limit.policy(), limit: limit.index() })
+                }
+                (None, None) => Err(NoPolicy::None),
+            },
             PolicyArg::Named(name) => {
                 let limit = self.active_limits.limits().by_name(name).ok_or(NoPolicy::None)?;
                 Ok(match found {

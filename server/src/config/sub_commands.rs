@@ -22,7 +22,7 @@ pub(crate) const EXPLAIN: &str = "explain";
 /// The first word of a command line that prints the manual page or completions.
 pub(crate) const GENERATE: &str = "generate";
 /// The first word of a command line that only checks a limits file.
-pub(super) const CHECK_LIMITS: &str = "check-limits";
+pub(crate) const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
 const MEANT: [(&str, &str); 16] = [

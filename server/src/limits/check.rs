@@ -1,28 +1,88 @@
 //! `tollgate check-limits FILE`: lists a limits file, or reports why it is refused.
+//!
+//! Here: the list, and what an operator should know about a good file. Not here: the limit of a key
+//! (`explain`), the command line (`cli::check_limits`).
 
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::{Limits, LimitsError, OverrideSource};
+use engine::algorithms::{Attempt, Decision, Verdict, take};
+use engine::{Nanos, Now};
+use protocol::{Algorithm, Policy};
+
+use super::{Limit, Limits, LimitsError, OverrideSource};
+
+/// Most overrides of a limit that are listed or compared.
+const OVERRIDES_SHOWN_MAX: usize = 1_000;
+
+/// The decision on a key that was not used before.
+fn first_decision(policy: &Policy, cost: u64) -> Decision {
+    let now = Now { mono: Nanos(0), unix_ms: 0 };
+    take(policy, &mut Vec::new(), now, &Attempt { cost, ..Attempt::default() })
+}
+
+/// The verdict on an attempt of `cost` units on a key that was not used before, in words.
+#[must_use]
+pub fn first_verdict(policy: &Policy, cost: u64) -> String {
+    let decision = first_decision(policy, cost);
+    match (decision.verdict, decision.retry) {
+        (Verdict::Deny, None) => format!("never passes, the limit is {}", decision.limit),
+        (Verdict::Deny, Some(_)) => format!("is refused at first, the limit is {}", decision.limit),
+        _ => format!("passes, then {} of {} are left", decision.left(), decision.limit),
+    }
+}
 
 /// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, overrides of a file), and a warning if the file has
-/// no limits.
+/// per limit (name, pattern, canonical policy, overrides of a file) with further lines for its key,
+/// parents and overrides, and warnings.
 ///
 /// # Errors
 ///
 /// The file is refused or unreadable.
-pub fn check_file(path: &Path) -> Result<(String, Option<String>), LimitsError> {
+pub fn check_file(path: &Path) -> Result<(String, Vec<String>), LimitsError> {
     let limits = Limits::load(path)?;
-    Ok((listing(&limits), limits.warning(path)))
+    let mut warnings: Vec<String> = limits.warning(path).into_iter().collect();
+    warnings.extend(limits.iter().flat_map(larger_overrides));
+    Ok((listing(&limits), warnings))
 }
 
-/// Formats three columns, the first two padded, and the file of overrides.
+impl Limit {
+    /// The overrides that are written in the limit, as texts and policies: by key, then by captures.
+    pub fn written_overrides(&self) -> impl Iterator<Item = (&str, &Policy)> {
+        self.override_rows(OverrideSource::Inline, "").chain(self.where_rows())
+    }
+}
+
+/// Warnings of overrides that are larger than their limit.
+fn larger_overrides(limit: &Limit) -> Vec<String> {
+    let of_limit = first_decision(limit.policy(), 0).limit;
+    let rows = limit.written_overrides().chain(limit.override_rows(OverrideSource::File, ""));
+    let rows = rows.take(OVERRIDES_SHOWN_MAX).filter_map(|(text, policy)| {
+        let own = first_decision(policy, 0).limit;
+        (policy.algorithm != Algorithm::Unlimited && own > of_limit).then_some((text, own))
+    });
+    let mut rows: Vec<(&str, u64)> = rows.collect();
+    let count = rows.len();
+    rows.truncate(1);
+    let warning = rows.into_iter().map(|(text, own)| {
+        let others = if count > 1 { format!(", and {} more", count - 1) } else { String::new() };
+        format!(
+            "limit {}: its override `{text}` allows {own}, more than {of_limit}{others}: a plain \
+             client compares the answer of incr with one number, so give it the larger one, or let \
+             it use take",
+            limit.name()
+        )
+    });
+    warning.collect()
+}
+
+/// Formats three columns, the first two padded, and the file of overrides; then the details of each
+/// limit.
 fn listing(limits: &Limits) -> String {
-    let width = |column: fn(&super::Limit) -> &str| {
+    let width = |column: fn(&Limit) -> &str| {
         limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()
     };
-    let (names, patterns) = (width(super::Limit::name), width(super::Limit::pattern));
+    let (names, patterns) = (width(Limit::name), width(Limit::pattern));
     let mut out = String::new();
     for limit in limits {
         let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
@@ -33,8 +93,28 @@ fn listing(limits: &Limits) -> String {
             write!(out, "  {count} overrides in {path}").expect("writing to a String cannot fail");
         }
         out.push('\n');
+        for (word, text) in details(limit) {
+            writeln!(out, "    {word:<8}  {text}").expect("writing to a String cannot fail");
+        }
     }
     out
+}
+
+/// The further properties of a limit: a word for each, and its text.
+fn details(limit: &Limit) -> Vec<(&'static str, String)> {
+    let mut details = Vec::new();
+    if limit.order() != 0 {
+        details.push(("order", limit.order().to_string()));
+    }
+    details.extend(limit.key_text().map(|key| ("key", key)));
+    details.extend(limit.parent_texts().map(|parent| ("parent", parent)));
+    let overrides = limit.written_overrides().take(OVERRIDES_SHOWN_MAX);
+    details.extend(overrides.map(|(text, policy)| ("override", format!("{text}  {policy}"))));
+    let count = limit.written_overrides().count();
+    if count > OVERRIDES_SHOWN_MAX {
+        details.push(("override", format!("{} more", count - OVERRIDES_SHOWN_MAX)));
+    }
+    details
 }
 
 #[cfg(test)]
@@ -56,5 +136,49 @@ mod tests {
         let limits = Limits::parse("limits.toml", file).expect("a good file");
         let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n";
         assert_eq!(listing(&limits), expected);
+    }
+
+    #[test]
+    fn details_stand_below_their_limit() {
+        let file = br#"
+            [[limit]]
+            name = "login"
+            match = "login:{net:ip/64}:{user}"
+            key = "l/{net}/{user}"
+            policy = "fixed:5/60s"
+            order = -2
+            parents = ["all:{user}"]
+            overrides = [
+                { where = { user = ["root", "adm*"], net = "10.0.0.0/8" }, policy = "block" },
+                { key = "l/10.0.0.1/ann", policy = "fixed:50/m" },
+            ]
+            [[limit]]
+            name = "all"
+            match = "all:{user}"
+            policy = "fixed:50/m"
+        "#;
+        let limits = Limits::parse("limits.toml", file).expect("a good file");
+        let expected = "login  login:{net:ip/64}:{user}  fixed:5/m\n    order     -2\n    key       \
+            l/{net}/{user}\n    parent    all:{user}\n    override  l/10.0.0.1/ann  fixed:50/m\n    \
+            override  where user = root | adm*, net = 10.0.0.0/8  block\n\
+            all    all:{user}                fixed:50/m\n";
+        assert_eq!(listing(&limits), expected);
+        let warnings: Vec<String> = limits.iter().flat_map(larger_overrides).collect();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        let start = "limit login: its override `l/10.0.0.1/ann` allows 50, more than 5: a plain ";
+        assert!(warnings[0].starts_with(start), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_first_verdict_is_that_of_an_unused_key() {
+        for (policy, cost, expected) in [
+            ("fixed:5/m", 1, "passes, then 4 of 5 are left"),
+            ("fixed:5/m", 6, "never passes, the limit is 5"),
+            ("bucket:5/m,init=0", 1, "is refused at first, the limit is 5"),
+            ("block", 1, "never passes, the limit is 0"),
+        ] {
+            let policy = Policy::parse(policy.as_bytes()).expect(policy);
+            assert_eq!(first_verdict(&policy, cost), expected);
+        }
     }
 }

@@ -6,11 +6,16 @@
 use protocol::KEY_BYTES_MAX;
 
 use super::Limit;
+use super::capture::{CaptureClass, cut, ip};
 use super::networks::Network;
 use super::overrides::OverrideKeys;
-use super::pattern::{CaptureClass, Captures, Glob, Pattern, VARIABLES_MAX};
+use super::pattern::{Captures, Glob, Pattern, VARIABLES_MAX};
 use super::regex::Regex;
 use super::shape::{Bytes, Shape};
+use super::where_rules::{bad_prefix, network_in, not_whole};
+
+/// The reason against a key that the limit does not count.
+const CANNOT: &str = "it cannot match: the limit counts no such key";
 
 /// The keys that a limit counts, for deciding whether an override can match.
 pub(super) struct CountedKeys<'l> {
@@ -19,6 +24,7 @@ pub(super) struct CountedKeys<'l> {
     glob: Option<Glob>,
     regex: Option<&'l Regex>,
     prefix_len: usize,
+    limit: &'l Limit,
 }
 
 impl<'l> CountedKeys<'l> {
@@ -33,7 +39,7 @@ impl<'l> CountedKeys<'l> {
             _ => None,
         };
         let first = glob.as_ref().map_or(0, |glob| glob.first.bytes.len());
-        Self { shape, glob, regex, prefix_len: first }
+        Self { shape, glob, regex, prefix_len: first, limit }
     }
 
     /// Parses and checks the key of an override.
@@ -44,7 +50,10 @@ impl<'l> CountedKeys<'l> {
         if text.len() > KEY_BYTES_MAX + "*".len() + "/128".len() {
             return Err(format!("a key has at most {KEY_BYTES_MAX} bytes"));
         }
-        let cannot = "it cannot match: the limit counts no such key";
+        if self.limit.is_fallback {
+            return Err("it cannot match: the limit is a fallback, whose keys are plain".into());
+        }
+        let cannot = CANNOT;
         if let Some(prefix) = text.strip_suffix('*') {
             let mut shape = Shape::default();
             shape.text(prefix.as_bytes());
@@ -54,9 +63,9 @@ impl<'l> CountedKeys<'l> {
         }
         if let Some((at, network)) = self.network(text) {
             if !network.is_whole() {
-                let bits = network.bits;
-                return Err(format!("{} has bits set behind the first {bits}", network.address));
+                return Err(not_whole(network));
             }
+            self.check_size(network)?;
             let (literal, _) = text.split_at(at);
             let fits = around(literal.as_bytes(), network).meets(&self.shape);
             return if fits {
@@ -65,6 +74,12 @@ impl<'l> CountedKeys<'l> {
                 Err(cannot.into())
             };
         }
+        self.check_exact(text).map(|()| OverrideKeys::Exact(text))
+    }
+
+    /// Checks that the limit counts this key.
+    fn check_exact(&self, text: &str) -> Result<(), String> {
+        self.check_form(text)?;
         let key = text.as_bytes();
         let captures = &mut Captures::default();
         let fits = key.len() <= KEY_BYTES_MAX
@@ -73,7 +88,95 @@ impl<'l> CountedKeys<'l> {
                 (None, Some(regex)) => regex.matches(key, captures),
                 (None, None) => Shape::of_glob(&Glob::literal(key)).meets(&self.shape),
             };
-        if fits { Ok(OverrideKeys::Exact(text)) } else { Err(cannot.into()) }
+        if !fits {
+            return Err(self.other_class(key).unwrap_or_else(|| CANNOT.to_owned()));
+        }
+        let Some(glob) = &self.glob else { return Ok(()) };
+        for step in &glob.steps {
+            let CaptureClass::Net(bits) = step.class else { continue };
+            let written = captures.get(key, step.slot);
+            let counted = ip(written).map(|address| cut(address, bits).to_string());
+            if let Some(counted) = counted.filter(|counted| counted.as_bytes() != written) {
+                return Err(format!("it cannot match: the limit counts that address as {counted}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses the forms that have a meaning elsewhere, and none in a whole key: globs, captures,
+    /// networks before another part, networks with a bad prefix.
+    fn check_form(&self, text: &str) -> Result<(), String> {
+        if text.contains('*') && !self.has_literal(b'*') {
+            let other = "for a part before the end write `where = { … }`";
+            return Err(format!("`*` stands at the end of a key only: {other}"));
+        }
+        let is_capture = |part: &str| {
+            let name = part.split_once('}').map(|(name, _)| name);
+            name.is_some_and(|name| {
+                let name = name.split(':').next().unwrap_or_default();
+                let names = self.limit.pattern.capture_names(&self.limit.text);
+                names.iter().any(|known| known == name)
+            })
+        };
+        if !self.has_literal(b'{') && text.split('{').skip(1).any(is_capture) {
+            return Err("a key has no captures: write `where = { … }`".to_owned());
+        }
+        match network_in(text) {
+            _ if self.glob.as_ref().is_some_and(|glob| glob.steps.is_empty()) => Ok(()),
+            Some((word, true)) => Err(bad_prefix(word)),
+            Some((word, false)) => {
+                let other = "write `where = { … }` for a part before it";
+                Err(format!("the network `{word}` stands at the end of a key only: {other}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether the counted keys have the literal `byte`.
+    fn has_literal(&self, byte: u8) -> bool {
+        if let Some(key) = &self.limit.key
+            && key.slots().is_some()
+        {
+            return key.has_byte(byte);
+        }
+        match &self.limit.pattern {
+            Pattern::Glob(glob) => {
+                let then = glob.steps.iter().map(|step| &step.then);
+                then.chain([&glob.first]).any(|chunk| chunk.bytes.contains(&Some(byte)))
+            }
+            Pattern::Regex(regex) => regex.text().contains(&format!("\\{}", char::from(byte))),
+        }
+    }
+
+    /// Refuses a network that is smaller than those that the limit counts.
+    fn check_size(&self, network: Network) -> Result<(), String> {
+        let last = self.glob.as_ref().and_then(|glob| glob.steps.last());
+        match last.map(|step| step.class) {
+            Some(CaptureClass::Net(bits)) if network.address.is_ipv6() && network.bits > bits => {
+                let whole = Network { bits, ..network }.whole();
+                Err(format!("the limit counts networks of {bits} bits: write {whole}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The reason, if the key has the literals of the limit, and a capture refuses its text.
+    fn other_class(&self, key: &[u8]) -> Option<String> {
+        let glob = self.glob.as_ref()?;
+        let mut any = glob.clone();
+        any.steps.iter_mut().for_each(|step| step.class = CaptureClass::Any);
+        let any = Glob::new(any.first, any.steps);
+        let mut captures = Captures::default();
+        if !any.matches(key, &mut captures) {
+            return None;
+        }
+        let step = glob.steps.iter().find(|step| {
+            usize::from(step.slot) < VARIABLES_MAX
+                && !step.class.takes(captures.get(key, step.slot))
+        })?;
+        let text = String::from_utf8_lossy(captures.get(key, step.slot)).into_owned();
+        let class = step.class.described();
+        Some(format!("{CANNOT}: it captures {class}, and `{text}` is none"))
     }
 
     /// The network at the end of an override's key and the offset where it begins, if there is one.

@@ -48,8 +48,7 @@ impl ExplainedKey {
             limit: found.limit.name.to_string(),
             policy: found.policy.to_string(),
             overridden: found.overridden.map(|id| {
-                let table = found.limit.overrides.as_ref().and_then(|all| all.table(id.source));
-                let row = table.and_then(|table| table.row(id.index as usize));
+                let row = found.limit.overrides.as_ref().and_then(|all| all.row(id));
                 (row.map_or_else(String::new, |(text, _)| text.to_owned()), id.source)
             }),
         }
@@ -58,13 +57,42 @@ impl ExplainedKey {
 
 impl Pattern {
     /// The names of the captures, by slot.
-    fn capture_names(&self, text: &str) -> Vec<String> {
+    pub(super) fn capture_names(&self, text: &str) -> Vec<String> {
         let names = match self {
             Self::Glob(_) => Glob::parse(text).map(|(_, names)| names),
             Self::Regex(_) => Regex::parse(text).map(|(_, names)| names),
         };
         // The text was parsed before.
         names.unwrap_or_default()
+    }
+}
+
+impl Limit {
+    fn capture_names(&self) -> Vec<String> {
+        self.pattern.capture_names(&self.text)
+    }
+
+    /// The limit's `key` as written.
+    #[must_use]
+    pub fn key_text(&self) -> Option<String> {
+        self.key.as_ref()?.text(&self.capture_names())
+    }
+
+    /// The limit's `parents` as written.
+    pub fn parent_texts(&self) -> impl Iterator<Item = String> {
+        let names = if self.parents.is_empty() { Vec::new() } else { self.capture_names() };
+        self.parents.iter().filter_map(move |parent| parent.text(&names))
+    }
+}
+
+/// Why an override applies to a counted key. `text` is the override as written.
+#[must_use]
+pub fn override_reason(text: &str, source: &str, counted: &str) -> &'static str {
+    match text.strip_suffix('*') {
+        _ if source == OverrideSource::Where.word() => "its captures match",
+        _ if text == counted => "it is this key",
+        Some(prefix) if counted.starts_with(prefix) => "the key begins so",
+        _ => "the address is in the network",
     }
 }
 

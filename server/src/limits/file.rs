@@ -10,10 +10,17 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::companion::{Companion, Companions};
-use super::{Deny, LimitsError, OnUnavailable, date, overrides_file};
+use super::wheres::WhereText;
+use super::{Deny, LimitsError, OnUnavailable, date};
+
+mod overrides;
+mod unknown;
 
 /// Maximum length of a note and of an owner, in bytes.
 pub(crate) const ABOUT_BYTES_MAX: usize = 200;
+
+/// The largest `order`, and the smallest one with its sign.
+pub(super) const ORDER_MAX: i32 = 1_000_000;
 
 /// A value and its line.
 #[derive(Debug, Clone)]
@@ -39,6 +46,10 @@ pub(super) struct Draft {
     pub(super) key: Option<WithLine<String>>,
     pub(super) parents: Vec<WithLine<String>>,
     pub(super) overrides: Vec<(WithLine<String>, Policy)>,
+    /// Overrides by captures.
+    pub(super) wheres: Vec<WhereText>,
+    /// Limits with a lower number are tried first, then those that come first in the file.
+    pub(super) order: i32,
     /// The absolute path of the file with further overrides.
     pub(super) overrides_file: Option<WithLine<String>>,
     pub(super) companions: Companions,
@@ -126,7 +137,7 @@ impl<'f> File<'f> {
                 continue;
             }
             if field.get_ref() != "limit" {
-                return Err(self.refuse(line, format!("unknown field `{}`", field.get_ref())));
+                return Err(self.unknown(line, field.get_ref(), &unknown::TOP));
             }
             let entries = value
                 .get_ref()
@@ -150,6 +161,7 @@ impl<'f> File<'f> {
         let (mut on_unavailable, mut deny) = (None, Deny::default());
         let (mut over, mut shadow) = (None, None);
         let mut about = About::default();
+        let (mut wheres, mut order) = (Vec::new(), 0);
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
                 "name" => name = Some(self.text(field)?),
@@ -162,7 +174,8 @@ impl<'f> File<'f> {
                 "policy" => policy = Some(self.policy(field)?),
                 "key" => key = Some(self.text(field)?),
                 "parents" => parents = self.texts(field)?,
-                "overrides" => overrides = self.overrides(field)?,
+                "overrides" => (overrides, wheres) = self.overrides(field)?,
+                "order" => order = self.order(field)?,
                 "overrides_file" => overrides_file = Some(self.overrides_file(field)?),
                 "companions" => companions = self.companions(field)?,
                 "on_unavailable" => {
@@ -175,9 +188,9 @@ impl<'f> File<'f> {
                 "note" => about.note = Some(self.short(field)?),
                 "disabled" => about.disabled = self.flag(field)?.value,
                 "expires" => about.expires = Some(self.time(field)?),
-                unknown => {
+                other => {
                     let line = self.line(field.0.span().start);
-                    return Err(self.refuse(line, format!("unknown field `{unknown}`")));
+                    return Err(self.unknown(line, other, &unknown::OF_LIMIT));
                 }
             }
         }
@@ -190,6 +203,8 @@ impl<'f> File<'f> {
             key,
             parents,
             overrides,
+            wheres,
+            order,
             overrides_file,
             companions,
             on_unavailable,
@@ -219,7 +234,8 @@ impl<'f> File<'f> {
         }
         // `over` and `shadow` of a limit apply to its overrides too.
         let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
-        for policy in policies.chain([&mut draft.policy.value]) {
+        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
+        for policy in policies.chain(wheres).chain([&mut draft.policy.value]) {
             let (keeps, refuses) = match policy.algorithm {
                 Algorithm::Unlimited => (false, false),
                 Algorithm::Block => (false, true),
@@ -325,45 +341,15 @@ impl<'f> File<'f> {
         Ok(companions)
     }
 
-    fn overrides(
-        &self,
-        field: Field<'_, '_>,
-    ) -> Result<Vec<(WithLine<String>, Policy)>, LimitsError> {
-        self.array(field)?.iter().map(|entry| self.one_override(entry)).collect()
-    }
-
-    /// Reads the path of a file of overrides, and makes it absolute.
-    fn overrides_file(&self, field: Field<'_, '_>) -> Result<WithLine<String>, LimitsError> {
-        let WithLine { value, line } = self.text(field)?;
-        let path = overrides_file::absolute(&value, self.place);
-        match path {
-            Ok(value) => Ok(WithLine { value, line }),
-            Err(reason) => Err(self.refuse(line, format!("`overrides_file`: {reason}"))),
-        }
-    }
-
-    fn one_override(
-        &self,
-        entry: &Spanned<DeValue<'_>>,
-    ) -> Result<(WithLine<String>, Policy), LimitsError> {
-        let line = self.line(entry.span().start);
-        let table = entry
-            .get_ref()
-            .as_table()
-            .ok_or_else(|| self.refuse(line, "an override is `{ key = \"…\", policy = \"…\" }`"))?;
-        let (mut key, mut policy) = (None, None);
-        for field in in_order(table) {
-            match field.0.get_ref().as_ref() {
-                "key" => key = Some(self.text(field)?),
-                "policy" => policy = Some(self.policy(field)?.value),
-                unknown => {
-                    let line = self.line(field.0.span().start);
-                    return Err(self.refuse(line, format!("unknown field `{unknown}`")));
-                }
-            }
-        }
-        let lacks = |field: &str| self.refuse(line, format!("the override lacks its `{field}`"));
-        Ok((key.ok_or_else(|| lacks("key"))?, policy.ok_or_else(|| lacks("policy"))?))
+    /// Reads the number by which limits are ordered.
+    fn order(&self, (_, value): Field<'_, '_>) -> Result<i32, LimitsError> {
+        let number = value.get_ref().as_integer();
+        let number =
+            number.and_then(|number| i32::from_str_radix(number.as_str(), number.radix()).ok());
+        number.filter(|number| number.abs() <= ORDER_MAX).ok_or_else(|| {
+            let line = self.line(value.span().start);
+            self.refuse(line, format!("`order` is a number from -{ORDER_MAX} to {ORDER_MAX}"))
+        })
     }
 }
 

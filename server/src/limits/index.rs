@@ -86,9 +86,11 @@ struct LiteralSet {
 }
 
 impl PatternIndex {
-    pub(super) fn new<'p>(patterns: impl Iterator<Item = &'p Pattern>) -> Self {
+    /// Indexes the patterns of all limits, in file order. `None` is a limit that no key finds.
+    pub(super) fn new<'p>(patterns: impl Iterator<Item = Option<&'p Pattern>>) -> Self {
         let mut by_prefix = HashMap::<Vec<u8>, Vec<(u32, &Pattern)>>::new();
         for (number, pattern) in (0..).zip(patterns) {
+            let Some(pattern) = pattern else { continue };
             by_prefix.entry(pattern.prefix()).or_default().push((number, pattern));
         }
         let sets = by_prefix.values().filter(|patterns| has_many_regexes(patterns)).count();

@@ -9,6 +9,7 @@
 //! matches a key wins, as in a file. Limits with the same number are ordered by name.
 
 mod body;
+mod new_parts;
 mod summary;
 
 use std::path::Path;
@@ -17,9 +18,10 @@ use cluster::map::{LIMITS_BYTES_MAX, LIMITS_MAX};
 use hashbrown::{HashMap, HashSet};
 
 pub use self::body::{OrderedLimit, Origin};
+pub use self::new_parts::{being_updated, new_part};
 pub use self::summary::LimitSummary;
 use super::file::{Draft, File};
-use super::rules::{self, LINES_MAX};
+use super::rules::{self, BadOverrides, LINES_MAX};
 use super::{Limits, LimitsError, read};
 
 /// Distance between the numbers of two limits that are added one after the other. Further limits
@@ -180,7 +182,17 @@ pub fn entries<'b>(bodies: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Vec
 ///
 /// The first mistake, with the name of its limit and the line in that limit.
 pub fn limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
-    compile(entries).map_err(|(_, error)| error)
+    compile(entries, BadOverrides::Refused).map_err(|(_, error)| error)
+}
+
+/// Compiles all limits that are stored already. An override that cannot match is left out with a
+/// warning: earlier versions accepted some of them, and their limits stay in force.
+///
+/// # Errors
+///
+/// The first other mistake, with the name of its limit and the line in that limit.
+pub fn stored_limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
+    compile(entries, BadOverrides::LeftOut).map_err(|(_, error)| error)
 }
 
 /// Compiles as many limits as possible: a limit that is refused is left out. Also returns the error
@@ -189,7 +201,7 @@ pub fn limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
 pub fn limits_that_agree(mut entries: Vec<OrderedLimit>) -> (Limits, Option<LimitsError>) {
     let mut first = None;
     for _ in 0..LEFT_OUT_MAX {
-        match compile(&entries) {
+        match compile(&entries, BadOverrides::LeftOut) {
             Ok(limits) => return (limits, first),
             Err((index, error)) => {
                 first.get_or_insert(error);
@@ -204,14 +216,19 @@ pub fn limits_that_agree(mut entries: Vec<OrderedLimit>) -> (Limits, Option<Limi
 }
 
 /// Compiles all limits. An error comes with the index of the limit that has the first mistake.
-fn compile(entries: &[OrderedLimit]) -> Result<Limits, (usize, LimitsError)> {
+fn compile(
+    entries: &[OrderedLimit],
+    bad_overrides: BadOverrides,
+) -> Result<Limits, (usize, LimitsError)> {
     let before = |index: usize| LINES_MAX + index * LINES_OF_ONE;
     let drafts = entries.iter().enumerate().map(|(index, entry)| {
         let (name, toml) = (&entry.text.name, entry.text.toml.as_bytes());
         one_draft(&File::new("", toml).behind(before(index)), name, toml)
     });
     let drafts: Result<Vec<_>, _> = drafts.collect();
-    drafts.and_then(|drafts| rules::compile(&File::new("", b""), &drafts)).map_err(|error| {
+    let file = File::new("", b"");
+    let compiled = drafts.and_then(|drafts| rules::compile(&file, &drafts, bad_overrides));
+    compiled.map_err(|error| {
         let LimitsError::Refused { line, reason, .. } = error else { return (usize::MAX, error) };
         let (index, line) = match line.checked_sub(LINES_MAX) {
             Some(line) => (line / LINES_OF_ONE, line % LINES_OF_ONE),

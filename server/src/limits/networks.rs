@@ -1,6 +1,12 @@
 //! Networks: finds the smallest known network that contains an address.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+impl std::fmt::Display for Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
 
 /// No network contains this range.
 const NONE: u32 = u32::MAX;
@@ -25,6 +31,30 @@ impl Network {
     /// Whether all insignificant bits are zero.
     pub(super) fn is_whole(self) -> bool {
         number(self.address) & self.tail() == 0
+    }
+
+    /// The network of one address.
+    pub(super) fn of_one(address: IpAddr) -> Self {
+        let address = address.to_canonical();
+        Self { address, bits: Self::width(address) }
+    }
+
+    /// The same network without insignificant bits.
+    pub(super) fn whole(self) -> Self {
+        let bits = number(self.address) & !self.tail();
+        let address = match self.address {
+            // The mask has no more bits than the address.
+            IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::from_bits(bits as u32)),
+            IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::from_bits(bits)),
+        };
+        Self { address, bits: self.bits }
+    }
+
+    /// Whether every address of `other` is one of this network.
+    pub(super) fn contains(self, other: Self) -> bool {
+        self.address.is_ipv4() == other.address.is_ipv4()
+            && self.bits <= other.bits
+            && number(self.address) & !self.tail() == number(other.address) & !self.tail()
     }
 
     fn width(address: IpAddr) -> u8 {
@@ -60,6 +90,12 @@ impl Networks {
         let v4 = ranges(v4).into_iter();
         let v4 = v4.filter_map(|(start, value)| Some((u32::try_from(start).ok()?, value)));
         Self { v4: v4.collect(), v6: ranges(v6).into() }
+    }
+
+    /// The number of some network; `None`: there is none.
+    pub(super) fn any(&self) -> Option<u32> {
+        let v4 = self.v4.iter().map(|(_, value)| *value);
+        v4.chain(self.v6.iter().map(|(_, value)| *value)).find(|value| *value != NONE)
     }
 
     /// The number of the smallest network that contains `address`. An IPv4-mapped IPv6 address

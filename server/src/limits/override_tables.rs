@@ -11,6 +11,7 @@ use super::counted_keys::CountedKeys;
 use super::overrides::{
     OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder, Overrides,
 };
+use super::wheres::WhereTable;
 use super::{Limit, Limits};
 
 /// Parses the policy of an override: a policy, `allow` or `block`.
@@ -55,7 +56,21 @@ impl Limit {
                 (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one.has_rows_of(other),
                 (one, other) => one.or(other).is_none_or(|table| table.len() == 0),
             }
-        })
+        }) && match (self.wheres(), other.wheres()) {
+            (Some(one), Some(other)) => one.has_rows_of(other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
+
+    /// Returns the entries with `where`.
+    pub(super) fn wheres(&self) -> Option<&WhereTable> {
+        self.overrides.as_ref()?.wheres()
+    }
+
+    /// Returns the entries with `where`, in file order: their texts and policies.
+    pub(crate) fn where_rows(&self) -> impl Iterator<Item = (&str, &Policy)> {
+        let table = self.wheres().into_iter();
+        table.flat_map(|table| (0..table.len()).filter_map(|number| table.row(number)))
     }
 
     /// Returns the number of overrides of all origins.
@@ -101,7 +116,17 @@ impl Limits {
     ///
     /// The mistake.
     pub(crate) fn check_override(&self, limit: &Limit, key: &str) -> Result<(), String> {
-        self.override_keys(limit, &CountedKeys::of(limit), key).map(drop)
+        let keys = self.override_keys(limit, &CountedKeys::of(limit), key)?;
+        let table = limit.table(OverrideSource::Api);
+        match keys {
+            OverrideKeys::Network(literal, _) => {
+                match table.and_then(|table| table.prefix_of(literal.as_bytes())) {
+                    Some(prefix) => Err(format!("it is hidden: `{prefix}` comes before networks")),
+                    None => Ok(()),
+                }
+            }
+            OverrideKeys::Exact(_) | OverrideKeys::Prefix(_) => Ok(()),
+        }
     }
 
     /// Replaces the overrides of one origin. Returns those that are left out because they cannot

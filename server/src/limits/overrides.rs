@@ -14,13 +14,11 @@ use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use memchr::memmem::Finder;
 use protocol::Policy;
 
+use super::capture::{ADDRESS_BYTES_MAX, CaptureClass, ip};
 use super::networks::{Network, Networks};
-use super::pattern::{CaptureClass, ip};
 use super::trie::Trie;
+use super::wheres::WhereTable;
 use crate::files::FileMark;
-
-/// Maximum length of an address as text: IPv6 with an IPv4 tail.
-const ADDRESS_BYTES_MAX: usize = 45;
 
 /// The keys of one override, as parts of its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -40,9 +38,12 @@ pub enum OverrideSource {
     Inline,
     /// Read from the limit's `overrides_file`.
     File,
+    /// Written in the limit with `where`. Not one of [`OverrideSource::ALL`].
+    Where,
 }
 
 impl OverrideSource {
+    /// The origins that have a table of keys.
     pub(super) const ALL: [Self; 3] = [Self::Api, Self::Inline, Self::File];
 
     /// Returns the word for the origin.
@@ -52,6 +53,7 @@ impl OverrideSource {
             Self::Api => "api",
             Self::Inline => "inline",
             Self::File => "file",
+            Self::Where => "where",
         }
     }
 }
@@ -70,35 +72,61 @@ pub struct OverrideId {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Overrides {
     tables: [Option<Arc<OverrideTable>>; 3],
+    /// Entries by captures, which come after those of all tables.
+    wheres: Option<Arc<WhereTable>>,
 }
 
 impl Overrides {
     /// Replaces the table of an origin.
     pub(super) fn set(&mut self, source: OverrideSource, table: Option<Arc<OverrideTable>>) {
-        self.tables[source as usize] = table;
+        if let Some(own) = self.tables.get_mut(source as usize) {
+            *own = table;
+        }
     }
 
     pub(super) fn table(&self, source: OverrideSource) -> Option<&Arc<OverrideTable>> {
-        self.tables[source as usize].as_ref()
+        self.tables.get(source as usize)?.as_ref()
+    }
+
+    /// Replaces the entries by captures.
+    pub(super) fn set_wheres(&mut self, wheres: Option<Arc<WhereTable>>) {
+        self.wheres = wheres;
+    }
+
+    pub(super) fn wheres(&self) -> Option<&WhereTable> {
+        self.wheres.as_deref()
+    }
+
+    /// Returns the key as written, or the text of the entry, and the policy.
+    pub(super) fn row(&self, id: OverrideId) -> Option<(&str, &Policy)> {
+        match id.source {
+            OverrideSource::Where => self.wheres()?.row(id.index as usize),
+            source => self.table(source)?.row(id.index as usize),
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.tables.iter().all(Option::is_none)
+        self.wheres.is_none() && self.tables.iter().all(Option::is_none)
     }
 
     /// The number of overrides of all origins.
     pub(super) fn len(&self) -> usize {
-        self.tables.iter().flatten().map(|table| table.len()).sum()
+        let wheres = self.wheres().map_or(0, WhereTable::len);
+        self.tables.iter().flatten().map(|table| table.len()).sum::<usize>() + wheres
     }
 
     /// Returns the override of a counted key.
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
     pub(super) fn find(&self, key: &[u8]) -> Option<(OverrideId, &Policy)> {
-        OverrideSource::ALL.into_iter().find_map(|source| {
+        let found = OverrideSource::ALL.into_iter().find_map(|source| {
             let table = self.tables[source as usize].as_ref()?;
             let (index, policy) = table.find(key)?;
             Some((OverrideId { source, index }, policy))
+        });
+        found.or_else(|| {
+            let (index, policy) = self.wheres.as_ref()?.find(key)?;
+            Some((OverrideId { source: OverrideSource::Where, index }, policy))
         })
     }
 }
@@ -281,6 +309,22 @@ impl OverrideTable {
     pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
         let policy = self.policies.get(*self.rows.get(number)? as usize)?;
         Some((self.texts.get(number)?, policy))
+    }
+
+    /// Returns the longest prefix, as written, that every key beginning with `front` has.
+    pub(super) fn prefix_of(&self, front: &[u8]) -> Option<&str> {
+        let mut longest = None;
+        self.prefixes.walk(front, |number| longest = Some(number));
+        self.texts.get(longest? as usize)
+    }
+
+    /// Returns a network that never applies, because a prefix takes all keys with its literal: both
+    /// as written.
+    pub(super) fn hidden_network(&self) -> Option<(&str, &str)> {
+        self.networks.iter().find_map(|(literal, networks)| {
+            let prefix = self.prefix_of(literal)?;
+            Some((self.texts.get(networks.any()? as usize)?, prefix))
+        })
     }
 
     /// Returns the exact keys, in no order.

@@ -258,7 +258,12 @@ impl Limits {
                 return Err(wrong("there is an override of it already".to_owned()));
             }
         }
-        Ok(table.build_of_file(mark))
+        let table = table.build_of_file(mark);
+        if table.hidden_network().is_some() {
+            let reason = "a network of it is hidden: a prefix of it takes the same keys first";
+            return Err(LimitsError::Conflict { path: path.into(), reason: reason.to_owned() });
+        }
+        Ok(table)
     }
 }
 

@@ -2,16 +2,17 @@
 //!
 //! Here: globs. `login:{ip}`: a capture takes at least one byte and as few as allow a match, so it
 //! ends before the next literal. `{x:digits}`, `{x:alnum}` and `{x:hex}` take only such bytes,
-//! `{x:ip}` takes a whole address. `*` takes any number of bytes, `?` one byte, and `\` makes the
-//! next byte a literal. A literal must separate captures and `*`, so that the end of each is
-//! unambiguous. A pattern matches the whole key. Not here: regexes (`regex`), choosing the limits
-//! to test (`index`).
+//! `{x:ip}` takes a whole address, `{x:ip/64}` too, and counts by its network. `{x:any}` is the last
+//! part of a pattern and takes the rest. `*` takes any number of bytes, `?` one byte, and `\` makes
+//! the next byte a literal. A literal must separate captures and `*`, so that the end of each is
+//! unambiguous. A pattern matches the whole key. Not here: the types of captures (`capture`),
+//! regexes (`regex`), choosing the limits to test (`index`).
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use protocol::KEY_BYTES_MAX;
 
+use super::capture::{CaptureClass, REST};
 use super::regex::Regex;
 
 /// Maximum number of captures and `*` in one pattern.
@@ -44,60 +45,6 @@ impl Captures {
         let (start, end) = self.0[usize::from(slot)];
         (usize::from(start), usize::from(end))
     }
-}
-
-/// The bytes that a capture accepts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CaptureClass {
-    Any,
-    Digits,
-    Alnum,
-    Hex,
-    /// An IPv4 or IPv6 address that Rust's standard library can parse.
-    Ip,
-}
-
-impl CaptureClass {
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "digits" => Self::Digits,
-            "alnum" => Self::Alnum,
-            "hex" => Self::Hex,
-            "ip" => Self::Ip,
-            _ => return None,
-        })
-    }
-
-    /// Whether a text of this class may contain `byte`.
-    #[inline]
-    pub(super) fn has(self, byte: u8) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Digits => byte.is_ascii_digit(),
-            Self::Alnum => byte.is_ascii_alphanumeric(),
-            Self::Hex => byte.is_ascii_hexdigit(),
-            Self::Ip => byte.is_ascii_hexdigit() || matches!(byte, b'.' | b':'),
-        }
-    }
-
-    /// Whether `text` as a whole belongs to this class.
-    #[inline]
-    fn takes(self, text: &[u8]) -> bool {
-        match self {
-            Self::Any => true,
-            Self::Ip => ip(text).is_some(),
-            bytes => text.iter().all(|byte| bytes.has(*byte)),
-        }
-    }
-}
-
-/// Parses an address.
-pub(super) fn ip(text: &[u8]) -> Option<IpAddr> {
-    // The longest form is an IPv6 address with an IPv4 tail.
-    if text.len() > 45 {
-        return None;
-    }
-    str::from_utf8(text).ok()?.parse().ok()
 }
 
 /// Literal bytes and `?`.
@@ -150,6 +97,9 @@ pub(super) struct Glob {
     least: usize,
     /// Whether ending each step but the last at the first possible place never misses a match.
     greedy: bool,
+    /// Whether a step is an address that is counted by its network, which ends at the last possible
+    /// place.
+    has_networks: bool,
 }
 
 /// A limit's `match` or `regex`, compiled.
@@ -213,9 +163,12 @@ impl Glob {
             let (class, least, slot) = match byte {
                 b'*' => (CaptureClass::Any, 0, NO_SLOT),
                 b'{' => {
-                    let (name, class, after) = capture(rest)?;
+                    let (name, class, is_rest, after) = capture(rest)?;
                     if names.contains(&name) {
                         return Err(format!("`{{{name}}}` stands in the pattern twice"));
+                    }
+                    if is_rest && !after.is_empty() {
+                        return Err(format!("`{{{name}:{REST}}}` is the last part of a pattern"));
                     }
                     rest = after;
                     names.push(name);
@@ -269,11 +222,11 @@ impl Glob {
         let greedy = match steps.split_first() {
             None | Some((_, [])) => true,
             Some((one, others)) => {
-                one.class != CaptureClass::Ip
-                    && others.iter().all(|step| step.class == CaptureClass::Any)
+                !one.class.is_address() && others.iter().all(|step| step.class == CaptureClass::Any)
             }
         };
-        Self { first, steps, least, greedy }
+        let has_networks = steps.iter().any(|step| matches!(step.class, CaptureClass::Net(_)));
+        Self { first, steps, least, greedy, has_networks }
     }
 
     /// The pattern that matches exactly one key, without captures.
@@ -302,7 +255,10 @@ impl Glob {
             return self.match_first_places(key, at, captures);
         }
         let mut failed = [[0; 4]; VARIABLES_MAX];
-        self.search(0, key, at, captures, &mut failed)
+        if self.has_networks {
+            return self.search::<true>(0, key, at, captures, &mut failed);
+        }
+        self.search::<false>(0, key, at, captures, &mut failed)
     }
 
     /// Ends each step at the first place of its following literal, and the last step at the key's
@@ -330,11 +286,13 @@ impl Glob {
         last.ends(key, at, captures)
     }
 
-    /// Tries every end for the steps from `index` on, shortest first.
+    /// Tries every end for the steps from `index` on, shortest first. With `NETWORKS` those that are
+    /// counted by networks are tried longest first: whoever chooses an IPv6 address could move a
+    /// part of it into the capture behind it.
     ///
     /// `failed` has a bit for each place where a step failed. Nothing is tried twice, so the work
     /// is bounded by steps × bytes × bytes. The recursion is at most [`VARIABLES_MAX`] deep.
-    fn search(
+    fn search<const NETWORKS: bool>(
         &self,
         index: usize,
         key: &[u8],
@@ -353,14 +311,41 @@ impl Glob {
             }
         } else {
             let room = key.len().saturating_sub(step.then.bytes.len());
+            if NETWORKS && matches!(step.class, CaptureClass::Net(_)) {
+                let bytes = key.get(at..room).unwrap_or_default();
+                let longest = bytes.iter().take_while(|byte| step.class.has(**byte)).count();
+                for end in (at + step.least..=at + longest).rev() {
+                    if step.then.stands(key, end)
+                        && step.class.takes(&key[at..end])
+                        && self.search::<NETWORKS>(
+                            index + 1,
+                            key,
+                            end + step.then.bytes.len(),
+                            captures,
+                            failed,
+                        )
+                    {
+                        captures.set(step.slot, at, end);
+                        return true;
+                    }
+                }
+                failed[index][word] |= bit;
+                return false;
+            }
             for end in at..=room {
                 if end > at && !step.class.has(key[end - 1]) {
                     break;
                 }
                 if end >= at + step.least
                     && step.then.stands(key, end)
-                    && (step.class != CaptureClass::Ip || step.class.takes(&key[at..end]))
-                    && self.search(index + 1, key, end + step.then.bytes.len(), captures, failed)
+                    && (!step.class.is_address() || step.class.takes(&key[at..end]))
+                    && self.search::<NETWORKS>(
+                        index + 1,
+                        key,
+                        end + step.then.bytes.len(),
+                        captures,
+                        failed,
+                    )
                 {
                     captures.set(step.slot, at, end);
                     return true;
@@ -391,23 +376,19 @@ impl GlobStep {
     }
 }
 
-/// Parses the rest of `{name}` or `{name:class}`. Also returns the text after it.
-fn capture(text: &[u8]) -> Result<(String, CaptureClass, &[u8]), String> {
+/// Parses the rest of `{name}` or `{name:class}`. Also returns whether it takes the rest of a key,
+/// and the text after it.
+fn capture(text: &[u8]) -> Result<(String, CaptureClass, bool, &[u8]), String> {
     let (name, after) = braced(text)?;
-    let (name, class) = match name.split_once(':') {
-        Some((name, class)) => {
-            let Some(known) = CaptureClass::named(class) else {
-                let of = "digits, alnum, hex, ip";
-                return Err(format!("`{{{name}:{class}}}`: a capture is one of {of}, or untyped"));
-            };
-            (name, known)
-        }
-        None => (name, CaptureClass::Any),
+    let (name, class, is_rest) = match name.split_once(':') {
+        Some((name, REST)) => (name, CaptureClass::Any, true),
+        Some((name, class)) => (name, CaptureClass::named(name, class)?, false),
+        None => (name, CaptureClass::Any, false),
     };
     if !is_name(name) {
         return Err(format!("`{{{name}}}`: a capture's name is letters, digits and `_`"));
     }
-    Ok((name.to_owned(), class, after))
+    Ok((name.to_owned(), class, is_rest, after))
 }
 
 /// Splits `text` at `}` into the bytes before and after.

@@ -8,19 +8,21 @@ use std::cell::LazyCell;
 use std::sync::Arc;
 
 use hashbrown::{HashMap, HashSet};
-use protocol::KEY_BYTES_MAX;
+use protocol::{Algorithm, KEY_BYTES_MAX};
 
-use super::counted_keys::CountedKeys;
+use super::capture::{CaptureClass, ip};
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
-use super::overrides::{OverrideSource, OverrideTableBuilder, Overrides};
+use super::overrides::OverrideSource;
 use super::overrides_file;
-use super::pattern::{CaptureClass, Captures, Glob, Pattern};
+use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::shape::Shape;
 use super::template::Template;
 use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents};
+
+mod override_rules;
 
 /// Texts of captures for sample keys. The texts of every class belong to `Any` too.
 const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
@@ -49,14 +51,28 @@ pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsE
     Err(file.refuse(draft.line, reason))
 }
 
+/// The treatment of overrides that cannot match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum BadOverrides {
+    Refused,
+    /// For limits that are stored already: earlier versions accepted some of them.
+    LeftOut,
+}
+
 /// Checks and compiles all drafts.
-pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, LimitsError> {
+pub(super) fn compile(
+    file: &File<'_>,
+    drafts: &[Draft],
+    bad_overrides: BadOverrides,
+) -> Result<Limits, LimitsError> {
     let mut lines = HashMap::<&str, usize>::new();
     let mut names = HashMap::<Box<[u8]>, u32>::new();
     let mut limits = Vec::with_capacity(drafts.len());
     let mut enabled = Vec::with_capacity(drafts.len());
     let mut files = 0;
-    for draft in drafts {
+    let mut in_order: Vec<&Draft> = drafts.iter().collect();
+    in_order.sort_by_key(|draft| draft.order);
+    for draft in in_order {
         let index = limits.len() as u32;
         let limit = compile_one(file, index, draft)?;
         if let Some(line) = lines.insert(&draft.name.value, draft.name.line) {
@@ -75,12 +91,13 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
         enabled.push(draft);
     }
     let drafts = &enabled[..];
-    let index = PatternIndex::new(limits.iter().map(|limit| &limit.pattern));
+    let index = PatternIndex::new(limits.iter().map(Limit::indexed_pattern));
+    let fallback = limits.iter().find(|limit| limit.is_fallback).map(|limit| limit.index);
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
     let names = Arc::new(names);
-    let mut limits = Limits { limits, names, index, companions, allow_empty: false };
-    let checks = Checks { file, limits: &limits, drafts };
+    let mut limits = Limits { limits, names, index, fallback, companions, allow_empty: false };
+    let checks = Checks { file, limits: &limits, drafts, bad_overrides };
     checks.reached()?;
     let overrides: Vec<_> =
         (0..drafts.len()).map(|at| checks.overrides(at)).collect::<Result<_, _>>()?;
@@ -101,15 +118,22 @@ pub(super) fn compile_in_place(
 ) -> Result<Limits, LimitsError> {
     let mut all: Vec<Limit> = others.limits.clone();
     let present = others.names.get(draft.name.value.as_bytes()).copied();
-    let index = present.unwrap_or(all.len() as u32);
-    let limit = compile_one(file, index, draft)?;
-    match all.get_mut(index as usize) {
+    let limit = compile_one(file, 0, draft)?;
+    match present.and_then(|place| all.get_mut(place as usize)) {
         Some(present) => *present = limit,
         None => all.push(limit),
     }
+    all.sort_by_key(|limit| limit.order);
+    let mut names = HashMap::<Box<[u8]>, u32>::with_capacity(all.len());
+    for (place, limit) in (0..).zip(&mut all) {
+        limit.index = place;
+        names.insert(limit.name.as_bytes().into(), place);
+    }
+    let index = names.get(draft.name.value.as_bytes()).copied().unwrap_or(0);
     let mut limits = Limits {
-        index: PatternIndex::new(all.iter().map(|limit| &limit.pattern)),
-        names: Arc::clone(&others.names),
+        index: PatternIndex::new(all.iter().map(Limit::indexed_pattern)),
+        fallback: all.iter().find(|limit| limit.is_fallback).map(|limit| limit.index),
+        names: Arc::new(names),
         companions: all
             .iter()
             .map(|limit| limit.companions)
@@ -117,9 +141,9 @@ pub(super) fn compile_in_place(
         limits: all,
         allow_empty: others.allow_empty,
     };
-    Arc::make_mut(&mut limits.names).insert(draft.name.value.as_bytes().into(), index);
     let drafts = vec![draft; limits.limits.len()];
-    let checks = Checks { file, limits: &limits, drafts: &drafts };
+    let bad_overrides = BadOverrides::Refused;
+    let checks = Checks { file, limits: &limits, drafts: &drafts, bad_overrides };
     let mut overrides = checks.overrides(index as usize)?;
     // Those of the API stay with the name of the limit.
     let before = present.and_then(|index| others.limits[index as usize].overrides.as_ref());
@@ -129,6 +153,18 @@ pub(super) fn compile_in_place(
     limits.limits[index as usize].overrides = overrides;
     limits.read_override_files(others)?;
     Ok(limits)
+}
+
+/// Whether a limit is for keys that no other limit matches, and has nothing that a request sees.
+fn is_fallback(draft: &Draft) -> bool {
+    matches!(&draft.pattern.value, PatternText::Match(text) if text == "*")
+        && draft.policy.value.algorithm == Algorithm::Unlimited
+        && draft.key.is_none()
+        && draft.parents.is_empty()
+        && draft.overrides.is_empty()
+        && draft.wheres.is_empty()
+        && draft.overrides_file.is_none()
+        && draft.companions.is_empty()
 }
 
 /// Compiles and checks a draft without the other limits.
@@ -163,6 +199,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         Template::parse(&at.value, &names, &pattern).map_err(|reason| wrong(at, reason))
     };
     let key = draft.key.as_ref().map(template).transpose()?;
+    let key = key.or_else(|| Template::of_networks(&pattern));
     let parents = draft.parents.iter().map(template).collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = draft.parents.get(PARENTS_MAX) {
         return Err(wrong(at, format!("a limit has at most {PARENTS_MAX} parents")));
@@ -185,6 +222,8 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         companions: draft.companions,
         on_unavailable: draft.on_unavailable,
         deny: draft.deny,
+        order: draft.order,
+        is_fallback: is_fallback(draft),
     })
 }
 
@@ -193,6 +232,7 @@ struct Checks<'c> {
     /// Overrides are not set yet; no check needs them.
     limits: &'c Limits,
     drafts: &'c [&'c Draft],
+    bad_overrides: BadOverrides,
 }
 
 impl Checks<'_> {
@@ -210,8 +250,10 @@ impl Checks<'_> {
         // Patterns that match every key with a prefix and a minimum length.
         let mut open = HashMap::<Vec<u8>, (usize, usize)>::new();
         let mut regexes = HashMap::<&str, usize>::new();
+        let mut fallback = None;
         for (index, limit) in self.limits.limits.iter().enumerate() {
             let by = match &limit.pattern {
+                Pattern::Glob(_) if limit.is_fallback => fallback.replace(index),
                 Pattern::Glob(glob) => self.covered(index, glob),
                 Pattern::Regex(regex) => {
                     let twin = regexes.insert(regex.text(), index);
@@ -228,7 +270,8 @@ impl Checks<'_> {
                 let reason = format!("never reached: {name} takes all its keys");
                 return Err(self.file.refuse(self.drafts[index].pattern.line, reason));
             }
-            if let Pattern::Glob(Glob { steps, .. }) = &limit.pattern
+            if !limit.is_fallback
+                && let Pattern::Glob(Glob { steps, .. }) = &limit.pattern
                 && let [step] = &steps[..]
                 && step.takes_the_rest()
             {
@@ -260,31 +303,6 @@ impl Checks<'_> {
             pattern.matches(&sample, &mut Captures::default())
                 && matches!(pattern, Pattern::Glob(other) if Shape::of_glob(other).covers(&own))
         })
-    }
-
-    /// Compiles the overrides of a limit, and refuses one that can never match.
-    fn overrides(&self, index: usize) -> Result<Option<Box<Overrides>>, LimitsError> {
-        if self.drafts[index].overrides.is_empty() {
-            return Ok(None);
-        }
-        let limit = &self.limits.limits[index];
-        let counted = CountedKeys::of(limit);
-        let mut table = OverrideTableBuilder::default();
-        for (at, policy) in &self.drafts[index].overrides {
-            let wrong =
-                |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
-            let keys = counted.keys(&at.value).map_err(|reason| wrong(&reason))?;
-            if let Some(other) = self.limits.taken_by(limit, keys) {
-                let other = self.name(other.index as usize);
-                return Err(wrong(&format!("it cannot match: {other} takes that key")));
-            }
-            if !table.push(&at.value, keys, *policy) {
-                return Err(wrong("there is an override of it already"));
-            }
-        }
-        let mut overrides = Overrides::default();
-        overrides.set(OverrideSource::Inline, table.build());
-        Ok(Some(Box::new(overrides)))
     }
 
     /// Checks that every parent matches a limit, no limit is its own ancestor, and no key has too
@@ -391,8 +409,8 @@ fn fitting(class: CaptureClass, text: &str) -> &str {
         {
             text
         }
-        CaptureClass::Ip if super::pattern::ip(text.as_bytes()).is_some() => text,
-        CaptureClass::Ip => SAMPLES[2],
+        CaptureClass::Ip | CaptureClass::Net(_) if ip(text.as_bytes()).is_some() => text,
+        CaptureClass::Ip | CaptureClass::Net(_) => SAMPLES[2],
         _ => SAMPLES[1],
     }
 }

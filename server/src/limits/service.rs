@@ -114,10 +114,18 @@ fn compile_plan(
 ) -> Result<Option<Limits>, ServiceError> {
     match map_text::limits(entries) {
         Ok(limits) => Ok(Some(limits)),
-        Err(error) => match map_text::limits(before) {
-            Ok(_) => Err(refused(error, name.unwrap_or_default())),
-            Err(_) => Ok(None),
-        },
+        Err(error) => {
+            let wrong = |error| Err(refused(error, name.unwrap_or_default()));
+            if map_text::limits(before).is_ok() {
+                return wrong(error);
+            }
+            // Limits of earlier versions may have overrides that cannot match.
+            match (map_text::stored_limits(entries), map_text::stored_limits(before)) {
+                (Ok(limits), _) => Ok(Some(limits)),
+                (Err(error), Ok(_)) => wrong(error),
+                (Err(_), Err(_)) => Ok(None),
+            }
+        }
     }
 }
 
@@ -253,6 +261,7 @@ impl LimitsStore {
             let before = plan.entries.as_ref().map(|_| state.book.entries());
             (plan, before.unwrap_or_default())
         };
+        plan.check_new_parts(records.feature_version())?;
         if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
             plan.compiled = compile_plan(entries, &before, request.name())?;
         }

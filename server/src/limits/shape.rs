@@ -7,7 +7,8 @@
 
 use hashbrown::HashSet;
 
-use super::pattern::{CaptureClass, Glob, Pattern};
+use super::capture::CaptureClass;
+use super::pattern::{Glob, Pattern};
 
 /// Maximum number of states that `covers` visits. Beyond it the answer is no, and no limit is
 /// called unreachable.
@@ -32,7 +33,7 @@ impl Bytes {
         Self(set)
     }
 
-    fn has(self, byte: u8) -> bool {
+    pub(super) fn has(self, byte: u8) -> bool {
         self.0[usize::from(byte >> 6)] & (1 << (byte & 63)) != 0
     }
 
@@ -75,7 +76,7 @@ impl Shape {
         let bytes = Bytes::of(|byte| class.has(byte));
         self.one(bytes);
         self.many(bytes);
-        self.loose |= class == CaptureClass::Ip;
+        self.loose |= class.is_address();
     }
 
     pub(super) fn of(pattern: &Pattern) -> Self {

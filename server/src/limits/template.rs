@@ -1,12 +1,15 @@
 //! Templates: keys that are built from the captures of a pattern.
 //!
 //! Here: `rack::attack:req/ip:{ip}`: literals, and captures by name; `\` makes the next byte a
-//! literal. Not here: patterns (`pattern`).
+//! literal. A capture of the class `ip/64` stands for its network. Not here: patterns (`pattern`).
+
+use std::io::Write as _;
 
 use protocol::KEY_BYTES_MAX;
 
 use super::LimitedKeyError;
-use super::pattern::{CaptureClass, Captures, Glob, Pattern, braced, literal};
+use super::capture::{CaptureClass, cut, ip};
+use super::pattern::{Captures, Glob, Pattern, braced, literal};
 use super::shape::{Bytes, Shape};
 
 /// A key with placeholders.
@@ -20,6 +23,31 @@ enum TemplatePart {
     Text(Vec<u8>),
     /// The slot of a capture.
     Slot(u8),
+    /// The slot of an address, and the bits of its network.
+    Net(u8, u8),
+    /// The whole key, with the network in place of each of these addresses, in the order of the
+    /// key.
+    Whole(Box<[(u8, u8)]>),
+}
+
+/// Appends the network of an address: the text of its first address, as RFC 5952 writes it.
+fn push_network(address: &[u8], bits: u8, out: &mut Vec<u8>) {
+    match ip(address) {
+        Some(address) => {
+            write!(out, "{}", cut(address, bits)).expect("a Vec takes every write");
+        }
+        // No pattern captures it.
+        None => out.extend_from_slice(address),
+    }
+}
+
+/// The bits by which the capture `slot` is counted, if it is.
+fn bits_of(pattern: &Pattern, slot: u8) -> Option<u8> {
+    let Pattern::Glob(glob) = pattern else { return None };
+    match glob.steps.iter().find(|step| step.slot == slot)?.class {
+        CaptureClass::Net(bits) => Some(bits),
+        _ => None,
+    }
 }
 
 impl Template {
@@ -41,7 +69,11 @@ impl Template {
                     if !plain.is_empty() {
                         parts.push(TemplatePart::Text(std::mem::take(&mut plain)));
                     }
-                    parts.push(TemplatePart::Slot(slot as u8));
+                    let slot = slot as u8;
+                    parts.push(match bits_of(pattern, slot) {
+                        Some(bits) => TemplatePart::Net(slot, bits),
+                        None => TemplatePart::Slot(slot),
+                    });
                     // A regex's group may be empty.
                     least += usize::from(matches!(pattern, Pattern::Glob(_)));
                 }
@@ -64,6 +96,16 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// The template of the keys that a pattern counts by networks; `None`: it counts the keys
+    /// themselves.
+    pub(super) fn of_networks(pattern: &Pattern) -> Option<Self> {
+        let Pattern::Glob(glob) = pattern else { return None };
+        let nets =
+            glob.steps.iter().filter_map(|step| Some((step.slot, bits_of(pattern, step.slot)?)));
+        let nets: Box<[_]> = nets.collect();
+        (!nets.is_empty()).then(|| Self { parts: vec![TemplatePart::Whole(nets)] })
+    }
+
     /// Appends the key to `out`.
     pub(super) fn render(
         &self,
@@ -76,6 +118,19 @@ impl Template {
             match part {
                 TemplatePart::Text(text) => out.extend_from_slice(text),
                 TemplatePart::Slot(slot) => out.extend_from_slice(captures.get(key, *slot)),
+                TemplatePart::Net(slot, bits) => {
+                    push_network(captures.get(key, *slot), *bits, out);
+                }
+                TemplatePart::Whole(nets) => {
+                    let mut at = 0;
+                    for (slot, bits) in nets {
+                        let (start, end) = captures.span(*slot);
+                        out.extend_from_slice(key.get(at..start).unwrap_or_default());
+                        push_network(captures.get(key, *slot), *bits, out);
+                        at = end;
+                    }
+                    out.extend_from_slice(key.get(at..).unwrap_or_default());
+                }
             }
         }
         match out.len() - start {
@@ -90,6 +145,13 @@ impl Template {
         let part = |part: &TemplatePart| match part {
             TemplatePart::Text(text) => text.clone(),
             TemplatePart::Slot(slot) => texts[usize::from(*slot)].to_vec(),
+            TemplatePart::Net(slot, bits) => {
+                let mut network = Vec::new();
+                push_network(texts[usize::from(*slot)], *bits, &mut network);
+                network
+            }
+            // No parent is written so.
+            TemplatePart::Whole(_) => Vec::new(),
         };
         self.parts.iter().flat_map(part).collect()
     }
@@ -100,7 +162,8 @@ impl Template {
         for part in &self.parts {
             match part {
                 TemplatePart::Text(text) => shape.text(text),
-                TemplatePart::Slot(slot) => match pattern {
+                TemplatePart::Whole(_) => return Shape::of(pattern),
+                TemplatePart::Slot(slot) | TemplatePart::Net(slot, _) => match pattern {
                     Pattern::Glob(glob) => {
                         let (first, rest) = captured(glob, *slot);
                         shape.one(first);
@@ -113,9 +176,63 @@ impl Template {
         shape
     }
 
+    /// The slots of its captures in their order; `None`: those of the pattern.
+    pub(super) fn slots(&self) -> Option<Vec<u8>> {
+        if let [TemplatePart::Whole(_)] = &self.parts[..] {
+            return None;
+        }
+        let slots = self.parts.iter().filter_map(|part| match part {
+            TemplatePart::Slot(slot) | TemplatePart::Net(slot, _) => Some(*slot),
+            TemplatePart::Text(_) | TemplatePart::Whole(_) => None,
+        });
+        Some(slots.collect())
+    }
+
+    /// The template as written; `names` are the captures of its pattern. `None`: it was not
+    /// written, but follows from the pattern.
+    pub(super) fn text(&self, names: &[String]) -> Option<String> {
+        let mut text = String::new();
+        for part in &self.parts {
+            match part {
+                TemplatePart::Text(literal) => text.push_str(&String::from_utf8_lossy(literal)),
+                TemplatePart::Slot(slot) | TemplatePart::Net(slot, _) => {
+                    let name = names.get(usize::from(*slot)).map_or("", String::as_str);
+                    text.extend(["{", name, "}"]);
+                }
+                TemplatePart::Whole(_) => return None,
+            }
+        }
+        Some(text)
+    }
+
+    /// Whether its keys tell the text of each capture: no capture has the byte that follows it.
+    pub(super) fn tells_captures(&self, pattern: &Pattern) -> bool {
+        let Pattern::Glob(glob) = pattern else { return false };
+        let last = self.parts.iter().rposition(|part| !matches!(part, TemplatePart::Text(_)));
+        let last = last.unwrap_or(0);
+        self.parts.windows(2).take(last).all(|pair| match pair {
+            [TemplatePart::Slot(slot) | TemplatePart::Net(slot, _), TemplatePart::Text(text)] => {
+                let (_, rest) = captured(glob, *slot);
+                text.first().is_none_or(|byte| !rest.has(*byte))
+            }
+            [TemplatePart::Text(_), ..] => true,
+            _ => false,
+        })
+    }
+
+    /// Whether a literal of the template has `byte`.
+    pub(super) fn has_byte(&self, byte: u8) -> bool {
+        self.parts
+            .iter()
+            .any(|part| matches!(part, TemplatePart::Text(text) if text.contains(&byte)))
+    }
+
     /// The template as a pattern. `None` if two captures are adjacent, or `pattern` is a regex.
     pub(super) fn glob(&self, pattern: &Pattern) -> Option<Glob> {
         let Pattern::Glob(of) = pattern else { return None };
+        if let [TemplatePart::Whole(_)] = &self.parts[..] {
+            return Some(of.clone());
+        }
         let mut parts = self.parts.iter().peekable();
         let mut glob = Glob::literal(match parts.peek() {
             Some(TemplatePart::Text(text)) => {
@@ -125,11 +242,11 @@ impl Template {
             _ => &[],
         });
         let mut slot = 0;
-        while let Some(TemplatePart::Slot(own)) = parts.next() {
+        while let Some(TemplatePart::Slot(own) | TemplatePart::Net(own, _)) = parts.next() {
             let class = of.steps.iter().find(|step| step.slot == *own)?.class;
             let then = match parts.next() {
                 Some(TemplatePart::Text(text)) => text.as_slice(),
-                Some(TemplatePart::Slot(_)) => return None,
+                Some(_) => return None,
                 None => &[],
             };
             if usize::from(slot) == super::pattern::VARIABLES_MAX {
@@ -143,7 +260,7 @@ impl Template {
 }
 
 /// The byte sets of a capture's first byte and of its further bytes.
-fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
+pub(super) fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
     let Some(index) = glob.steps.iter().position(|step| step.slot == slot) else {
         return (Bytes::of(|_| true), Bytes::of(|_| true));
     };
@@ -153,7 +270,7 @@ fn captured(glob: &Glob, slot: u8) -> (Bytes, Bytes) {
     // The capture ends at the first place of the single byte `end`, so none of its further bytes is
     // `end`.
     let rest = match glob.steps[index].then.bytes[..] {
-        [Some(end)] if untyped && index + 1 < glob.steps.len() => {
+        [Some(end)] if untyped && !class.is_address() && index + 1 < glob.steps.len() => {
             Bytes::of(|byte| class.has(byte) && byte != end)
         }
         _ => first,

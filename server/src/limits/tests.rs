@@ -2,7 +2,9 @@
 
 use super::*;
 
+mod mistakes;
 mod twin;
+mod wheres;
 
 fn parse(text: &str) -> Limits {
     Limits::parse("l.toml", text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
@@ -114,7 +116,7 @@ fn the_first_in_file_order_wins() {
     let rows = [("a", "u:1:{x}"), ("b", "u:*"), ("c", "u{x}"), ("d", "*")];
     let file: String = rows
         .map(|(name, text)| {
-            format!("[[limit]]\nname='{name}'\nmatch='{text}'\npolicy='unlimited'\n")
+            format!("[[limit]]\nname='{name}'\nmatch='{text}'\npolicy='fixed:1/s'\n")
         })
         .concat();
     let limits = parse(&file);

@@ -9,6 +9,7 @@ use protocol::{Algorithm, Policy};
 
 use super::companion::Companion;
 use super::file::{Draft, PatternText};
+use super::wheres::WhereText;
 use super::{Deny, OnUnavailable};
 
 /// Text in quotes, as a basic string of TOML.
@@ -33,6 +34,22 @@ fn word<T: PartialEq>(all: &[(&'static str, T)], wanted: &T) -> &'static str {
     all.iter().find(|(_, meant)| meant == wanted).map_or("", |(word, _)| word)
 }
 
+/// Writes an entry with `where` as a line.
+fn one_where(entry: &WhereText) -> String {
+    let captures = entry.captures.iter().map(|(name, values)| {
+        let mut values: Vec<String> =
+            values.iter().map(|value| Quoted(&value.value).to_string()).collect();
+        let values = match &mut values[..] {
+            [one] => std::mem::take(one),
+            many => format!("[{}]", many.join(", ")),
+        };
+        format!("{} = {values}", Quoted(&name.value))
+    });
+    let captures = captures.collect::<Vec<String>>().join(", ");
+    let policy = entry.policy.to_string();
+    format!("    {{ where = {{ {captures} }}, policy = {} }},\n", Quoted(&policy))
+}
+
 impl Draft {
     /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
@@ -54,13 +71,17 @@ impl Draft {
             let parents = self.parents.iter().map(|at| Quoted(&at.value).to_string());
             field("parents", &list(parents.collect()));
         }
-        if !self.overrides.is_empty() {
+        if !self.overrides.is_empty() || !self.wheres.is_empty() {
             let one = |key: &str, policy: &Policy| {
                 let (key, policy) = (Quoted(key), policy.to_string());
                 format!("    {{ key = {key}, policy = {} }},\n", Quoted(&policy))
             };
-            let overrides = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
-            field("overrides", &format!("[\n{}]", overrides.collect::<String>()));
+            let keys = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
+            let wheres = self.wheres.iter().map(one_where);
+            field("overrides", &format!("[\n{}]", keys.chain(wheres).collect::<String>()));
+        }
+        if self.order != 0 {
+            field("order", &self.order);
         }
         if let Some(path) = &self.overrides_file {
             field("overrides_file", &Quoted(&path.value));
@@ -89,7 +110,12 @@ impl Draft {
         }
         let mut policies =
             self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);
-        if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
+        let mut wheres = self.wheres.iter().map(|entry| &entry.policy);
+        if policies
+            .by_ref()
+            .chain(wheres.by_ref())
+            .any(|policy| policy.algorithm == Algorithm::Block && policy.shadow)
+        {
             // The text of such a policy cannot include `shadow`; only the limit's own `shadow` sets
             // it.
             field("shadow", &true);

@@ -20,6 +20,7 @@ impl Limits {
         rules::check_length(&file, &draft)?;
         draft.policy.value.shadow = false;
         draft.overrides.iter_mut().for_each(|(_, policy)| policy.shadow = false);
+        draft.wheres.iter_mut().for_each(|entry| entry.policy.shadow = false);
         rules::compile_in_place(&file, &draft, self)
     }
 }

@@ -71,7 +71,7 @@ fn bad_line_is_named_and_not_cited() {
         (b"a:0 block", "there is an override of it already"),
         (b"a:p* block", "there is an override of it already"),
         (b"a:10.0.0.0/08 block", "there is an override of it already"),
-        (b"a:10.0.0.1/8 block", "10.0.0.1 has bits set behind the first 8"),
+        (b"a:10.0.0.1/8 block", "10.0.0.1 has bits set behind the first 8: write 10.0.0.0/8"),
         (&long, "it cannot match: the limit counts no such key"),
         (&[b'#'; LINE_BYTES_MAX + 1], "a line has at most 1024 bytes"),
     ] {

@@ -72,7 +72,7 @@ impl LimitsStore {
     /// Compiles all limits. If they do not agree, those in force stay; at start, where there are
     /// none, as many as possible are compiled.
     fn compile(&self, entries: Vec<OrderedLimit>, is_start: bool) -> Option<Limits> {
-        let error = match map_text::limits(&entries) {
+        let error = match map_text::stored_limits(&entries) {
             Ok(limits) => return Some(limits),
             Err(error) => error,
         };

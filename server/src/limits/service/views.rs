@@ -155,6 +155,16 @@ impl LimitsStore {
                 }));
             }
         }
+        for of in active.limits().iter().filter(|of| limit.is_none_or(|limit| limit == of.name())) {
+            let rows = of.where_rows().filter(|(text, _)| is_wanted(text));
+            views.extend(rows.map(|(text, policy)| OverrideView {
+                limit: of.name().to_owned(),
+                key: text.to_owned(),
+                policy: policy.to_string(),
+                source: OverrideSource::Where.word().to_owned(),
+                ..OverrideView::default()
+            }));
+        }
         views.sort_by(|one, other| {
             let rank = |view: &OverrideView| {
                 (Reverse(view.expires_ms.map(Reverse)), view.limit.clone(), view.key.clone())
@@ -173,7 +183,11 @@ impl LimitsStore {
         };
         [
             (OverrideSource::Api.word(), self.state.read().book.override_count() as u64),
-            (OverrideSource::Inline.word(), count(OverrideSource::Inline)),
+            (
+                OverrideSource::Inline.word(),
+                count(OverrideSource::Inline)
+                    + active.limits().iter().map(|of| of.where_rows().count() as u64).sum::<u64>(),
+            ),
             (OverrideSource::File.word(), count(OverrideSource::File)),
         ]
     }

@@ -1,0 +1,101 @@
+//! The overrides of a limit as fields: `overrides` and `overrides_file`.
+//!
+//! Not here: the other fields (`super`), checking overrides (`rules`).
+
+use protocol::Policy;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::super::wheres::WhereText;
+use super::super::{LimitsError, overrides_file};
+use super::{Field, File, WithLine, in_order, unknown};
+
+/// Overrides by key, and overrides by captures.
+type OverrideDrafts = (Vec<(WithLine<String>, Policy)>, Vec<WhereText>);
+
+/// The names of captures, each with its values.
+type WhereCaptures = Vec<(WithLine<String>, Vec<WithLine<String>>)>;
+
+/// One entry of `overrides`.
+enum OverrideDraft {
+    Key(WithLine<String>, Policy),
+    Where(WhereText),
+}
+
+impl File<'_> {
+    /// Reads the overrides by key, and those by captures.
+    pub(super) fn overrides(&self, field: Field<'_, '_>) -> Result<OverrideDrafts, LimitsError> {
+        let (mut keys, mut wheres) = OverrideDrafts::default();
+        for entry in self.array(field)? {
+            match self.one_override(entry)? {
+                OverrideDraft::Key(key, policy) => keys.push((key, policy)),
+                OverrideDraft::Where(entry) => wheres.push(entry),
+            }
+        }
+        Ok((keys, wheres))
+    }
+
+    /// Reads `{ ip = ["10.0.0.0/8"], user = "root" }`.
+    fn captures(&self, field: Field<'_, '_>) -> Result<WhereCaptures, LimitsError> {
+        let line = self.line(field.0.span().start);
+        let table = field.1.get_ref().as_table().filter(|table| !table.is_empty());
+        let table = table.ok_or_else(|| {
+            self.refuse(line, "`where` names captures and their values: `{ user = \"root\" }`")
+        })?;
+        let captures = in_order(table).into_iter().map(|field| {
+            let (name, line) = (field.0.get_ref().to_string(), self.line(field.0.span().start));
+            let values = match field.1.get_ref().as_array() {
+                Some(_) => self.texts(field)?,
+                None => vec![self.text(field)?],
+            };
+            Ok((WithLine { value: name, line }, values))
+        });
+        captures.collect()
+    }
+
+    /// Reads the path of a file of overrides, and makes it absolute.
+    pub(super) fn overrides_file(
+        &self,
+        field: Field<'_, '_>,
+    ) -> Result<WithLine<String>, LimitsError> {
+        let WithLine { value, line } = self.text(field)?;
+        let path = overrides_file::absolute(&value, self.place);
+        match path {
+            Ok(value) => Ok(WithLine { value, line }),
+            Err(reason) => Err(self.refuse(line, format!("`overrides_file`: {reason}"))),
+        }
+    }
+
+    fn one_override(&self, entry: &Spanned<DeValue<'_>>) -> Result<OverrideDraft, LimitsError> {
+        let line = self.line(entry.span().start);
+        let table = entry
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.refuse(line, "an override is `{ key = \"…\", policy = \"…\" }`"))?;
+        let (mut key, mut captures, mut policy) = (None, None, None);
+        for field in in_order(table) {
+            match field.0.get_ref().as_ref() {
+                "key" | "where" if key.is_some() || captures.is_some() => {
+                    let line = self.line(field.0.span().start);
+                    return Err(self.refuse(line, "an override has either `key` or `where`"));
+                }
+                "key" => key = Some(self.text(field)?),
+                "where" => captures = Some(self.captures(field)?),
+                "policy" => policy = Some(self.policy(field)?.value),
+                other => {
+                    let line = self.line(field.0.span().start);
+                    return Err(self.unknown(line, other, &unknown::OF_OVERRIDE));
+                }
+            }
+        }
+        let lacks = |field: &str| self.refuse(line, format!("the override lacks its `{field}`"));
+        match (key, captures) {
+            (Some(key), _) => Ok(OverrideDraft::Key(key, policy.ok_or_else(|| lacks("policy"))?)),
+            (None, Some(captures)) => {
+                let policy = policy.ok_or_else(|| lacks("policy"))?;
+                Ok(OverrideDraft::Where(WhereText { line, captures, policy }))
+            }
+            (None, None) => Err(lacks("key` or `where")),
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! The parts of a limit that nodes of earlier versions cannot read.
+//!
+//! Here: naming the first such part, so that no limit with one is put while such nodes are in the
+//! cluster. Not here: the version of the cluster (`node::updates`), refusing the change
+//! (`node::limits`, `limits::service`).
+
+use super::super::capture::{CaptureClass, REST};
+use super::super::file::{Draft, File, PatternText};
+use super::super::pattern::Glob;
+use super::{LimitText, one_draft};
+
+/// Returns the first part of a limit that a node cannot read before feature version
+/// [`LIMITS_VERSION`](cluster::map::LIMITS_VERSION), in words for an operator; `None`: every node
+/// reads the limit.
+#[must_use]
+pub fn new_part(text: &LimitText) -> Option<&'static str> {
+    let toml = text.toml.as_bytes();
+    // A text with a mistake is refused elsewhere.
+    let draft = one_draft(&File::new("", toml), &text.name, toml).ok()?;
+    new_pattern(&draft).or_else(|| new_field(&draft))
+}
+
+/// A field, or a form of it.
+fn new_field(draft: &Draft) -> Option<&'static str> {
+    if !draft.wheres.is_empty() {
+        return Some("an override with `where`");
+    }
+    (draft.order != 0).then_some("`order`")
+}
+
+/// A class of a capture.
+fn new_pattern(draft: &Draft) -> Option<&'static str> {
+    let PatternText::Match(text) = &draft.pattern.value else { return None };
+    let (glob, _) = Glob::parse(text).ok()?;
+    if glob.steps.iter().any(|step| matches!(step.class, CaptureClass::Net(_))) {
+        return Some("a capture of the class `ip/<bits>`");
+    }
+    // A `}` of a literal stands behind a `\\`.
+    text.contains(&format!(":{REST}}}")).then_some("a capture of the class `any`")
+}
+
+/// The reason against a limit with such a part.
+#[must_use]
+pub fn being_updated(name: &str, part: &str) -> String {
+    format!(
+        "the cluster is being updated: until no older node is in it, limit {name} cannot have {part}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_that_earlier_versions_cannot_read_are_named() {
+        let limit = |pattern: &str, more: &str| LimitText {
+            name: "a".to_owned(),
+            toml: format!("[[limit]]\nname='a'\nmatch='{pattern}'\npolicy='fixed:5/s'\n{more}\n"),
+        };
+        let overrides = |entry: &str| format!("overrides = [{{ {entry}, policy = 'block' }}]");
+        for (pattern, more, expected) in [
+            ("a:{x:ip}", "", None),
+            (r"a:{x}:any\}", "", None),
+            ("a:ip/64:{x}", "", None),
+            ("a:{x}", "order = 0", None),
+            ("a:{x}", &overrides("key = 'a:1'"), None),
+            ("a:{x}", "order = -1", Some("`order`")),
+            ("a:{x}", &overrides("where = { x = '1' }"), Some("an override with `where`")),
+            ("a:{x:ip/64}", "", Some("a capture of the class `ip/<bits>`")),
+            ("a:{x:any}", "", Some("a capture of the class `any`")),
+        ] {
+            assert_eq!(new_part(&limit(pattern, more)), expected, "{pattern} {more}");
+        }
+    }
+}

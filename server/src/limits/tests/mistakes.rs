@@ -1,0 +1,43 @@
+//! Overrides that cannot match: the rows of `docs/reference/override-mistakes.md`, each refused
+//! with its message.
+
+use super::*;
+
+/// The page with the table.
+const PAGE: &str = include_str!("../../../../docs/reference/override-mistakes.md");
+
+/// The limit before each of the table.
+const VIP: &str = "[[limit]]\nname = 'vip'\nmatch = 'login:admin'\npolicy = 'block'\n";
+
+/// A row: the text of a limit named `one`, and the message.
+pub(in crate::limits) fn rows() -> Vec<(String, String)> {
+    let rows = PAGE.lines().filter(|line| line.starts_with("| `"));
+    let rows = rows.map(|line| {
+        let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
+        let [fields, entries, message] = cells[..] else { panic!("three cells: {line}") };
+        let fields = fields.trim_matches('`').replace("`, `", "\n");
+        let entries = entries.trim_matches('`');
+        let entries = entries
+            .replace("{ key", "{ policy = 'block', key")
+            .replace("{ where", "{ policy = 'block', where")
+            .replace("{ }", "{ policy = 'block' }");
+        let limit = format!(
+            "[[limit]]\nname = 'one'\n{fields}\npolicy = 'fixed:5/s'\noverrides = [{entries}]\n"
+        );
+        let message = message.trim_matches('`').trim().to_owned();
+        (limit, message)
+    });
+    rows.collect()
+}
+
+#[test]
+fn every_mistake_of_the_page_has_its_message() {
+    let rows = rows();
+    assert!(rows.len() >= 40, "{} rows", rows.len());
+    for (limit, message) in rows {
+        let error = Limits::parse("l.toml", format!("{VIP}{limit}").as_bytes());
+        let error = error.expect_err(&limit).to_string();
+        let (_, reason) = error.split_once(": ").expect("a place");
+        assert_eq!(reason, message, "{limit}");
+    }
+}
