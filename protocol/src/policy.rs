@@ -11,8 +11,8 @@ mod tests;
 mod token;
 mod zone;
 
-pub use parse::PolicyError;
-pub(crate) use parse::duration_nanos;
+pub use parse::{PolicyError, duration_nanos};
+pub use print::duration_text;
 pub use zone::{NamedZone, OffsetChange, Zone};
 
 /// Largest count, cost, capacity or usage: 2^53 − 1, the largest integer that every client language

@@ -6,7 +6,8 @@ use std::path::Path;
 use super::{Limits, LimitsError, OverrideSource};
 
 /// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, overrides of a file), and a warning if the file has
+/// per limit (name, pattern, canonical policy, weight, parents with a cost or a hold, overrides of a
+/// file), and a warning if the file has
 /// no limits.
 ///
 /// # Errors
@@ -17,7 +18,7 @@ pub fn check_file(path: &Path) -> Result<(String, Option<String>), LimitsError> 
     Ok((listing(&limits), limits.warning(path)))
 }
 
-/// Formats three columns, the first two padded, and the file of overrides.
+/// Formats three columns, the first two padded, the charges, and the file of overrides.
 fn listing(limits: &Limits) -> String {
     let width = |column: fn(&super::Limit) -> &str| {
         limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()
@@ -28,6 +29,7 @@ fn listing(limits: &Limits) -> String {
         let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
         write!(out, "{name:names$}  {pattern:patterns$}  {policy}")
             .expect("writing to a String cannot fail");
+        out.push_str(limit.charging());
         if let Some(path) = limit.overrides_file() {
             let count = limit.override_table_len(OverrideSource::File);
             write!(out, "  {count} overrides in {path}").expect("writing to a String cannot fail");
@@ -52,9 +54,12 @@ mod tests {
             name = "b"
             regex = '^b\d+$'
             policy = "unlimited"
+            weight = 5
+            parents = ["login:1", { key = "login:2", cost = 1, hold = "120s" }]
         "#;
         let limits = Limits::parse("limits.toml", file).expect("a good file");
-        let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n";
+        let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited  weight 5  \
+                        parents \"login:1\", { key = \"login:2\", cost = 1, hold = \"2m\" }\n";
         assert_eq!(listing(&limits), expected);
     }
 }

@@ -1,7 +1,9 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
-//! Here: the fields, their values, and the lines of both. Not here: patterns and templates, and
-//! rules between limits (`rules`).
+//! Here: the fields, their values, and the lines of both; in this folder: costs (`charges`). Not
+//! here: patterns and templates, and rules between limits (`rules`).
+
+mod charges;
 
 use std::path::Path;
 
@@ -9,6 +11,7 @@ use protocol::{Algorithm, Policy};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::charge_cost::ParentRule;
 use super::companion::{Companion, Companions};
 use super::{Deny, LimitsError, OnUnavailable, date, overrides_file};
 
@@ -37,14 +40,32 @@ pub(super) struct Draft {
     pub(super) pattern: WithLine<PatternText>,
     pub(super) policy: WithLine<Policy>,
     pub(super) key: Option<WithLine<String>>,
-    pub(super) parents: Vec<WithLine<String>>,
-    pub(super) overrides: Vec<(WithLine<String>, Policy)>,
+    pub(super) parents: Vec<ParentText>,
+    /// Multiplies the cost of a request.
+    pub(super) weight: u64,
+    pub(super) overrides: Vec<OverrideText>,
     /// The absolute path of the file with further overrides.
     pub(super) overrides_file: Option<WithLine<String>>,
     pub(super) companions: Companions,
     pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
     pub(super) about: About,
+}
+
+/// A parent as written.
+#[derive(Debug)]
+pub(super) struct ParentText {
+    pub(super) key: WithLine<String>,
+    pub(super) rule: ParentRule,
+}
+
+/// An override as written.
+#[derive(Debug)]
+pub(super) struct OverrideText {
+    pub(super) key: WithLine<String>,
+    pub(super) policy: Policy,
+    /// The weight in place of the limit's.
+    pub(super) weight: Option<u64>,
 }
 
 /// The fields of a limit that no request needs.
@@ -147,7 +168,7 @@ impl<'f> File<'f> {
         let (mut name, mut pattern, mut policy, mut key) = (None, None, None, None);
         let (mut parents, mut overrides, mut overrides_file) = (Vec::new(), Vec::new(), None);
         let mut companions = Companions::default();
-        let (mut on_unavailable, mut deny) = (None, Deny::default());
+        let (mut on_unavailable, mut deny, mut weight) = (None, Deny::default(), 1);
         let (mut over, mut shadow) = (None, None);
         let mut about = About::default();
         for field in in_order(table) {
@@ -161,7 +182,8 @@ impl<'f> File<'f> {
                 "regex" => pattern = Some(map(self.text(field)?, PatternText::Regex)),
                 "policy" => policy = Some(self.policy(field)?),
                 "key" => key = Some(self.text(field)?),
-                "parents" => parents = self.texts(field)?,
+                "parents" => parents = self.parents(field)?,
+                "weight" => weight = self.weight(field)?,
                 "overrides" => overrides = self.overrides(field)?,
                 "overrides_file" => overrides_file = Some(self.overrides_file(field)?),
                 "companions" => companions = self.companions(field)?,
@@ -189,6 +211,7 @@ impl<'f> File<'f> {
             policy: policy.ok_or_else(|| lacks("policy"))?,
             key,
             parents,
+            weight,
             overrides,
             overrides_file,
             companions,
@@ -218,7 +241,7 @@ impl<'f> File<'f> {
             }
         }
         // `over` and `shadow` of a limit apply to its overrides too.
-        let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
+        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
         for policy in policies.chain([&mut draft.policy.value]) {
             let (keeps, refuses) = match policy.algorithm {
                 Algorithm::Unlimited => (false, false),
@@ -325,10 +348,7 @@ impl<'f> File<'f> {
         Ok(companions)
     }
 
-    fn overrides(
-        &self,
-        field: Field<'_, '_>,
-    ) -> Result<Vec<(WithLine<String>, Policy)>, LimitsError> {
+    fn overrides(&self, field: Field<'_, '_>) -> Result<Vec<OverrideText>, LimitsError> {
         self.array(field)?.iter().map(|entry| self.one_override(entry)).collect()
     }
 
@@ -342,20 +362,18 @@ impl<'f> File<'f> {
         }
     }
 
-    fn one_override(
-        &self,
-        entry: &Spanned<DeValue<'_>>,
-    ) -> Result<(WithLine<String>, Policy), LimitsError> {
+    fn one_override(&self, entry: &Spanned<DeValue<'_>>) -> Result<OverrideText, LimitsError> {
         let line = self.line(entry.span().start);
         let table = entry
             .get_ref()
             .as_table()
             .ok_or_else(|| self.refuse(line, "an override is `{ key = \"…\", policy = \"…\" }`"))?;
-        let (mut key, mut policy) = (None, None);
+        let (mut key, mut policy, mut weight) = (None, None, None);
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
                 "key" => key = Some(self.text(field)?),
                 "policy" => policy = Some(self.policy(field)?.value),
+                "weight" => weight = Some(self.weight(field)?),
                 unknown => {
                     let line = self.line(field.0.span().start);
                     return Err(self.refuse(line, format!("unknown field `{unknown}`")));
@@ -363,7 +381,8 @@ impl<'f> File<'f> {
             }
         }
         let lacks = |field: &str| self.refuse(line, format!("the override lacks its `{field}`"));
-        Ok((key.ok_or_else(|| lacks("key"))?, policy.ok_or_else(|| lacks("policy"))?))
+        let key = key.ok_or_else(|| lacks("key"))?;
+        Ok(OverrideText { key, policy: policy.ok_or_else(|| lacks("policy"))?, weight })
     }
 }
 

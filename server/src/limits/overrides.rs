@@ -91,6 +91,11 @@ impl Overrides {
         self.tables.iter().flatten().map(|table| table.len()).sum()
     }
 
+    /// Whether an override of any origin has a weight.
+    pub(super) fn has_weights(&self) -> bool {
+        self.tables.iter().flatten().any(|table| table.has_weights())
+    }
+
     /// Returns the override of a counted key.
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
@@ -147,6 +152,8 @@ pub(super) struct OverrideTable {
     policies: Vec<Policy>,
     /// The place of each override's policy.
     rows: Vec<u32>,
+    /// The weights of the overrides that have one.
+    weights: HashMap<u32, u64>,
     /// The keys as written. That of an exact key is the key itself.
     texts: Texts,
     hasher: TextHasher,
@@ -178,9 +185,14 @@ impl OverrideTableBuilder {
         self.table.rows.len()
     }
 
-    /// Adds the override that is written as `text`, whose keys are `keys`. False: there is one of
-    /// these keys already.
-    pub(super) fn push(&mut self, text: &str, keys: OverrideKeys<'_>, policy: Policy) -> bool {
+    /// Adds the override that is written as `text`, whose keys are `keys`, with its policy and its
+    /// weight if it has one. False: there is one of these keys already.
+    pub(super) fn push(
+        &mut self,
+        text: &str,
+        keys: OverrideKeys<'_>,
+        (policy, weight): (Policy, Option<u64>),
+    ) -> bool {
         let Self { table, known, prefixes, networks } = self;
         let OverrideTable { texts, hasher, exact, .. } = table;
         let number = texts.ends.len() as u32;
@@ -205,6 +217,7 @@ impl OverrideTableBuilder {
         });
         table.rows.push(place);
         table.texts.push(text);
+        table.weights.extend(weight.map(|weight| (number, weight)));
         true
     }
 
@@ -270,6 +283,7 @@ impl OverrideTable {
     pub(super) fn has_rows_of(&self, other: &Self) -> bool {
         let policies = |table: &Self, place: &u32| table.policies.get(*place as usize).copied();
         self.texts == other.texts
+            && self.weights == other.weights
             && self
                 .rows
                 .iter()
@@ -281,6 +295,16 @@ impl OverrideTable {
     pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
         let policy = self.policies.get(*self.rows.get(number)? as usize)?;
         Some((self.texts.get(number)?, policy))
+    }
+
+    /// Returns the weight of the override with this number, if it has one.
+    pub(super) fn weight(&self, number: u32) -> Option<u64> {
+        self.weights.get(&number).copied()
+    }
+
+    /// Whether an override has a weight.
+    pub(super) fn has_weights(&self) -> bool {
+        !self.weights.is_empty()
     }
 
     /// Returns the exact keys, in no order.
@@ -354,8 +378,8 @@ mod tests {
         let policy = Policy::parse(b"unlimited").expect("a policy");
         let mut builder = OverrideTableBuilder::default();
         for (text, keys) in rows {
-            assert!(builder.push(text, *keys, policy), "{text}");
-            assert!(!builder.push(text, *keys, policy), "{text} a second time");
+            assert!(builder.push(text, *keys, (policy, None)), "{text}");
+            assert!(!builder.push(text, *keys, (policy, None)), "{text} a second time");
         }
         builder.build().expect("some overrides")
     }

@@ -10,8 +10,9 @@ use std::sync::Arc;
 use hashbrown::{HashMap, HashSet};
 use protocol::KEY_BYTES_MAX;
 
+use super::charge_cost::Charging;
 use super::counted_keys::CountedKeys;
-use super::file::{Draft, File, PatternText, WithLine};
+use super::file::{Draft, File, OverrideText, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
 use super::overrides::{OverrideSource, OverrideTableBuilder, Overrides};
@@ -87,6 +88,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     checks.parents()?;
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
+        limit.note_weights();
     }
     Ok(limits)
 }
@@ -127,6 +129,7 @@ pub(super) fn compile_in_place(
         overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
     }
     limits.limits[index as usize].overrides = overrides;
+    limits.limits[index as usize].note_weights();
     limits.read_override_files(others)?;
     Ok(limits)
 }
@@ -163,13 +166,14 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         Template::parse(&at.value, &names, &pattern).map_err(|reason| wrong(at, reason))
     };
     let key = draft.key.as_ref().map(template).transpose()?;
-    let parents = draft.parents.iter().map(template).collect::<Result<Vec<_>, _>>()?;
+    let parents = draft.parents.iter().map(|parent| template(&parent.key));
+    let parents = parents.collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = draft.parents.get(PARENTS_MAX) {
-        return Err(wrong(at, format!("a limit has at most {PARENTS_MAX} parents")));
+        return Err(wrong(&at.key, format!("a limit has at most {PARENTS_MAX} parents")));
     }
     for (number, parent) in parents.iter().enumerate() {
         if parents[..number].contains(parent) {
-            return Err(wrong(&draft.parents[number], "it is a parent already".into()));
+            return Err(wrong(&draft.parents[number].key, "it is a parent already".into()));
         }
     }
     Ok(Limit {
@@ -179,7 +183,13 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         pattern,
         policy: draft.policy.value,
         key,
+        charges_more: !parents.is_empty() || draft.weight != 1,
         parents,
+        charging: Charging {
+            weight: draft.weight,
+            rules: draft.parents.iter().map(|parent| parent.rule).collect(),
+            text: draft.charging().into(),
+        },
         overrides: None,
         overrides_file: draft.overrides_file.as_ref().map(|at| at.value.as_str().into()),
         companions: draft.companions,
@@ -270,7 +280,7 @@ impl Checks<'_> {
         let limit = &self.limits.limits[index];
         let counted = CountedKeys::of(limit);
         let mut table = OverrideTableBuilder::default();
-        for (at, policy) in &self.drafts[index].overrides {
+        for OverrideText { key: at, policy, weight } in &self.drafts[index].overrides {
             let wrong =
                 |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
             let keys = counted.keys(&at.value).map_err(|reason| wrong(&reason))?;
@@ -278,7 +288,7 @@ impl Checks<'_> {
                 let other = self.name(other.index as usize);
                 return Err(wrong(&format!("it cannot match: {other} takes that key")));
             }
-            if !table.push(&at.value, keys, *policy) {
+            if !table.push(&at.value, keys, (*policy, *weight)) {
                 return Err(wrong("there is an override of it already"));
             }
         }
@@ -296,7 +306,8 @@ impl Checks<'_> {
             limits.iter().map(|limit| Shape::of(&limit.pattern)).collect()
         });
         for (index, limit) in limits.iter().enumerate() {
-            for (parent, at) in limit.parents.iter().zip(&self.drafts[index].parents) {
+            for (parent, text) in limit.parents.iter().zip(&self.drafts[index].parents) {
+                let at = &text.key;
                 let wrong =
                     |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
                 let mut targets = self.targets(limit, parent);
@@ -316,9 +327,9 @@ impl Checks<'_> {
             if let Some(first) = self.drafts[index].parents.first() {
                 if ancestors(&edges, index).contains(&index) {
                     let reason = format!("the parents of {} lead back to it", self.name(index));
-                    return Err(self.file.refuse(first.line, reason));
+                    return Err(self.file.refuse(first.key.line, reason));
                 }
-                self.few_ancestors(index, first.line)?;
+                self.few_ancestors(index, first.key.line)?;
             }
         }
         Ok(())
