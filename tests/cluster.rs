@@ -19,6 +19,7 @@ mod ids;
 mod last;
 mod limits;
 mod links;
+mod llm;
 mod mixed;
 pub(crate) mod net;
 mod nodes;

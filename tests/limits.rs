@@ -231,7 +231,7 @@ fn each_limit_tells_what_it_judged() {
     client.ask_until("take api:n 1 =api\r\n", "\r\n");
     client.ask_until("take elsewhere 4 =api\r\n", "\r\n");
     for (name, value) in [
-        ("limits", "17"),
+        ("limits", "24"),
         ("api:allowed", "3"),
         ("api:denied", "2"),
         ("api:shadow_denied", "0"),

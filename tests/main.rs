@@ -28,6 +28,7 @@ mod lifecycle;
 mod limits;
 mod limits_crash;
 mod live;
+mod llm;
 mod memory;
 mod observe;
 mod operators;

@@ -50,20 +50,21 @@ pub use encode::encode;
 pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
 pub use line::{DecodeError, Decoded};
-pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_refusal};
+pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_hold, name_refusal};
 pub use near::is_near;
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
     Algorithm, COUNT_MAX, CalendarUnit, LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX,
     LOG_ENTRIES_MAX, NamedZone, OffsetChange, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError,
-    PolicyList, PolicyListError, Rate, SLICES_MAX, Warm, Window, Zone,
+    PolicyList, PolicyListError, Rate, SLICES_MAX, Warm, Window, Zone, duration_nanos,
+    duration_text,
 };
 pub use reply::{
     CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode_hit,
     encode_inspection, encode_number,
 };
 pub use request::{
-    Admin, Arithmetic, CasCondition, ClusterVerb, Command, Delete, Exptime, Form, Get, IncrX, Keys,
-    Lease, Native, Operation, PolicyArg, Request, Set, SetMode, Slide, StatsTopic, Take, Ttl,
-    TtlMode,
+    Admin, Arithmetic, CasCondition, ClusterVerb, Command, Costs, Delete, Exptime, Form, Get,
+    IncrX, Keys, Lease, Native, Operation, PolicyArg, Request, Set, SetMode, Slide, StatsTopic,
+    Take, Ttl, TtlMode,
 };

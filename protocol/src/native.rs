@@ -15,14 +15,15 @@ use crate::error::ProtocolError;
 use crate::key::Key;
 use crate::line::{DecodeError, Decoded, Line, exptime};
 use crate::number::strict_u64;
-use crate::policy::{SLICES_MAX, duration_nanos};
+use crate::policy::SLICES_MAX;
 use crate::request::{
-    CasCondition, Command, Form, IncrX, Keys, Lease, Native, Operation, Request, Slide, Take, Ttl,
-    TtlMode, Words,
+    CasCondition, Command, Costs, Form, IncrX, Keys, Lease, Native, Operation, Request, Slide,
+    Take, Ttl, TtlMode, Words,
 };
 use crate::text::without_noreply;
 
 const BAD_COST: &str = "cost must be a number from 0 to 9007199254740991";
+const BAD_COSTS: &str = "costs must be numbers from 0 to 9007199254740991 between commas";
 const BAD_HOLD: &str = "hold must be a duration such as 30s, at most 366d";
 
 /// Decodes a line that begins with `verb`, a native verb; `rest` is the line behind it.
@@ -64,9 +65,7 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
             (b"cas", value) if cas == CasCondition::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"wait", Some(word)) if wait.is_none() => {
-                let bad = line.bad("wait must be 0 or a duration such as 500ms, at most 366d");
-                let nanos = if word == b"0" { Some(0) } else { duration_nanos(word) };
-                wait = Some(nanos.ok_or(bad)?);
+                wait = Some(line.wait(word)?);
             }
             (b"hold", Some(word)) if hold.is_none() => hold = Some(line.nanos(word, BAD_HOLD)?),
             _ => return Err(line.bad(line.usage.options)),
@@ -80,10 +79,12 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     Ok(command(key, Native::Take(take), quiet))
 }
 
-/// `takem <cost> <key> <key> … [option]*`. The keys end at the first word spelt like an option of
+/// `takem <cost>[,<cost>…] <key> <key> … [option]*`. The keys end at the first word spelt like an option of
 /// `take`, but the first key is always a key.
 fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolError> {
-    let cost = line.count(BAD_COST)?;
+    let word = line.long_word()?;
+    let bad = if word.contains(&b',') { BAD_COSTS } else { BAD_COST };
+    let costs = Costs::new(word).ok_or(line.bad(bad))?;
     let whole = line.words.rest();
     let mut count = 0;
     let mut end = 0;
@@ -100,21 +101,25 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
     if count > TAKE_KEYS_MAX {
         return Err(line.bad("at most 16 keys"));
     }
+    if costs.only().is_none() && costs.count() != count {
+        return Err(line.bad("give one cost for all keys, or one for each"));
+    }
     let (words, options) = whole.split_at(end);
     let keys = Keys::new(words).ok_or(line.bad(BAD_KEY))?;
     line.words = Words(options);
-    let (mut peek, mut id) = (false, None);
+    let (mut peek, mut wait, mut id) = (false, None, None);
     while let Some((name, value)) = line.option() {
         match (name, value) {
             (b"peek", None) if !peek => peek = true,
+            (b"wait", Some(word)) if wait.is_none() => wait = Some(line.wait(word)?),
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             _ => return Err(line.bad(line.usage.options)),
         }
     }
-    Ok(Request::TakeMany { cost, keys, peek, id, quiet })
+    Ok(Request::TakeMany { costs, keys, peek, wait, id, quiet })
 }
 
-/// Whether a word is spelt as an option of `take`. `takem` has two of them and refuses the others:
+/// Whether a word is spelt as an option of `take`. `takem` has three of them and refuses the others:
 /// read as keys they would be charged, and the option would have no effect.
 fn is_option_of_take(word: &[u8]) -> bool {
     let named = [&b"id="[..], b"hold=", b"wait=", b"cas="];

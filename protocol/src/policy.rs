@@ -14,8 +14,8 @@ mod token;
 mod zone;
 
 pub use list::{LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX, PolicyList, PolicyListError};
-pub use parse::PolicyError;
-pub(crate) use parse::duration_nanos;
+pub use parse::{PolicyError, duration_nanos};
+pub use print::duration_text;
 pub use zone::{NamedZone, OffsetChange, Zone};
 
 /// Largest count, cost, capacity or usage: 2^53 − 1, the largest integer that every client language

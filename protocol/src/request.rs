@@ -5,7 +5,7 @@
 
 mod native;
 
-pub use native::{CasCondition, IncrX, Lease, Native, PolicyArg, Slide, Take, Ttl, TtlMode};
+pub use native::{CasCondition, Costs, IncrX, Lease, Native, PolicyArg, Slide, Take, Ttl, TtlMode};
 
 use crate::key::Key;
 use crate::text::word;
@@ -29,14 +29,16 @@ pub enum Request<'a> {
         /// The form of the reply.
         form: Form<'a>,
     },
-    /// `takem`: takes one cost from each of several keys, or from none.
+    /// `takem`: takes from each of several keys, or from none.
     TakeMany {
-        /// Units from each key, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
-        cost: u64,
+        /// Units from all keys alike, or from each.
+        costs: Costs<'a>,
         /// The keys, at most [`TAKE_KEYS_MAX`](crate::TAKE_KEYS_MAX), repeated ones included.
         keys: Keys<'a>,
         /// Whether to decide without taking.
         peek: bool,
+        /// The longest wait that the caller accepts, in nanoseconds.
+        wait: Option<u64>,
         /// The token that identifies a repeat of this request.
         id: Option<&'a [u8]>,
         /// Whether the request has `noreply`.

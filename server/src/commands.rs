@@ -8,6 +8,7 @@ pub(crate) mod decisions;
 pub(crate) mod fast;
 pub(crate) mod items;
 pub(crate) mod limit_op;
+mod limited_incrx;
 pub(crate) mod limited_keys;
 pub(crate) mod lookup;
 pub(crate) mod multi_key;

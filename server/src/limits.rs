@@ -29,6 +29,8 @@ use hashbrown::HashMap;
 use protocol::{KEY_BYTES_MAX, Policy};
 
 pub use self::active::{ActiveLimits, LimitMetrics, LimitTotals, LimitsHandle};
+use self::charge_cost::Charging;
+pub use self::charge_cost::{ChargeCost, ParentRule};
 pub use self::check::{check_file, first_verdict};
 pub use self::companion::{Companion, Companions};
 pub use self::error::{LimitedKeyError, LimitsError};
@@ -44,6 +46,7 @@ use crate::files;
 
 mod active;
 mod capture;
+mod charge_cost;
 mod check;
 mod companion;
 mod counted_keys;
@@ -118,6 +121,9 @@ pub struct Limit {
     /// The counted key. `None`: the client's key.
     key: Option<Template>,
     parents: Vec<Template>,
+    charging: Charging,
+    /// Whether a request may be charged otherwise than with its cost on its own key alone.
+    charges_more: bool,
     /// Boxed, so that a limit without overrides stays small.
     overrides: Option<Box<Overrides>>,
     /// The path of the file with further overrides.
@@ -320,7 +326,7 @@ impl Limits {
         parents: &mut Parents,
     ) -> Result<(), LimitedKeyError> {
         parents.clear();
-        let added = self.add_parents(found, found, parents);
+        let added = self.add_parents((found, found.cost()), found, parents);
         if added.is_err() {
             parents.clear();
         }
@@ -331,20 +337,21 @@ impl Limits {
     /// [`PARENTS_MAX`].
     fn add_parents(
         &self,
-        of: &LimitMatch<'_>,
+        (of, cost): (&LimitMatch<'_>, ChargeCost),
         child: &LimitMatch<'_>,
         parents: &mut Parents,
     ) -> Result<(), LimitedKeyError> {
-        for template in &of.limit.parents {
+        for (template, rule) in of.limit.parents.iter().zip(&of.limit.charging.rules) {
             let (mut key, mut scratch) = (parents.buffer(), parents.buffer());
             let added = template.render(of.base, &of.captures, &mut key).and_then(|()| {
                 let Some((limit, captures)) = self.lookup(&key) else { return Ok(()) };
                 let parent = limit.found(&key, captures, None, &mut scratch)?;
                 let is_child = parent.key == child.key && limit.index == child.limit.index;
-                if is_child || !parents.push(&parent)? {
+                let cost = rule.cost_of(cost).weighted(parent.weight());
+                if is_child || !parents.push(&parent, cost, rule.hold)? {
                     return Ok(());
                 }
-                self.add_parents(&parent, child, parents)
+                self.add_parents((&parent, cost), child, parents)
             });
             parents.give_back([key, scratch]);
             added?;
@@ -430,6 +437,7 @@ impl Limit {
         self.pattern.is_same(&other.pattern)
             && parts(self) == parts(other)
             && (&self.key, &self.parents) == (&other.key, &other.parents)
+            && self.charging == other.charging
             && self.has_overrides_of(other)
     }
 

@@ -172,8 +172,9 @@ impl Session {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
                 self.retrieve(ctx, retrieval, key, out)
             }
-            Request::TakeMany { cost, keys, peek, id, quiet } => {
-                let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
+            Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
+                let many =
+                    TakeMany { costs: *costs, keys: *keys, peek: *peek, wait: *wait, id: *id };
                 ctx.exec.take_many(many, *quiet, out);
                 RequestOutcome::Given
             }

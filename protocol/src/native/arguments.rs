@@ -25,8 +25,8 @@ pub(super) const TAKE: Usage = Usage {
               hold=<duration> debit",
 };
 pub(super) const TAKE_MANY: Usage = Usage {
-    arguments: "missing argument, the line is takem <cost> <key> <key> ...",
-    options: "unknown or repeated option, there are peek id=<token>",
+    arguments: "missing argument, the line is takem <cost>[,<cost>...] <key> <key> ...",
+    options: "unknown or repeated option, there are peek wait=<duration> id=<token>",
 };
 pub(super) const REFUND: Usage = Usage {
     arguments: "missing argument, the line is refund <key> <n>",
@@ -130,6 +130,11 @@ impl<'a> Arguments<'a> {
     /// Parses a duration of at least a nanosecond.
     pub(super) fn nanos(&self, word: &[u8], why: &'static str) -> Result<u64, ProtocolError> {
         duration_nanos(word).filter(|nanos| *nanos > 0).ok_or(self.bad(why))
+    }
+
+    pub(super) fn wait(&self, word: &[u8]) -> Result<u64, ProtocolError> {
+        let nanos = if word == b"0" { Some(0) } else { duration_nanos(word) };
+        nanos.ok_or(self.bad("wait must be 0 or a duration such as 500ms, at most 366d"))
     }
 
     pub(super) fn configured(&self, word: &[u8]) -> Result<i64, ProtocolError> {

@@ -48,6 +48,19 @@ pub fn name_refusal(out: &mut Vec<u8>, start: usize, limit: &str) {
     }
 }
 
+/// Adds a hold on a key of `limit` to the verdict line that `out` contains from `start` on. Changes
+/// nothing if there is no line: a quiet request has no reply.
+pub fn name_hold(out: &mut Vec<u8>, start: usize, limit: &str, id: u64) {
+    if out.len() > start && out.ends_with(b"\r\n") {
+        out.truncate(out.len() - 2);
+        for part in [" hold=", limit, ":"] {
+            out.extend_from_slice(part.as_bytes());
+        }
+        write_number(out, id);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
 /// Appends the verdict word and its four numbers, and the line end if `ends` is set. Inlined,
 /// because most callers know the word.
 #[inline(always)]

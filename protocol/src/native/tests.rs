@@ -78,7 +78,9 @@ fn take_has_a_policy_and_options() {
 #[test]
 fn takem_takes_keys_and_then_options() {
     let parts = |line| match request(line) {
-        Request::TakeMany { cost, keys, peek, id, quiet } => {
+        Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
+            assert_eq!(wait.is_some(), line.contains(" wait="), "{line}");
+            let cost = costs.only().expect("one cost");
             let keys: Vec<String> = keys
                 .iter()
                 .map(|(key, _)| String::from_utf8_lossy(key.as_bytes()).into_owned())
@@ -95,14 +97,17 @@ fn takem_takes_keys_and_then_options() {
     let most = format!("takem 1{}\r\n", " k".repeat(16));
     assert_eq!(parts(&most).1.len(), 31);
     refused(&format!("takem 1{}", " k".repeat(17)), "CLIENT_ERROR takem: at most 16 keys");
-    let missing = "CLIENT_ERROR takem: missing argument, the line is takem <cost> <key> <key> ...";
+    let missing = "CLIENT_ERROR takem: missing argument, the line is takem <cost>[,<cost>...] <key> <key> ...";
     refused("takem", missing);
     refused("takem 1", missing);
-    let options = "CLIENT_ERROR takem: unknown or repeated option, there are peek id=<token>";
+    let options = "CLIENT_ERROR takem: unknown or repeated option, there are peek \
+                   wait=<duration> id=<token>";
     refused("takem 1 a peek b", options);
     refused("takem 1 a id=1 id=1", options);
     // An option of `take` is not a key either.
-    for word in ["hold=5s", "wait=1s", "cas=1", "cas", "part"] {
+    assert_eq!(parts("takem 1 a b wait=0 peek\r\n"), (1, "a b".into(), true, None, false));
+    refused("takem 1 a wait=1s wait=1s", options);
+    for word in ["hold=5s", "cas=1", "cas", "part"] {
         refused(&format!("takem 1 a {word}"), options);
         refused(&format!("takem 1 a b {word} peek"), options);
     }
@@ -112,6 +117,30 @@ fn takem_takes_keys_and_then_options() {
     refused(&long, "CLIENT_ERROR takem: key must be 1 to 250 bytes");
     let cost = "CLIENT_ERROR takem: cost must be a number from 0 to 9007199254740991";
     refused("takem a b", cost);
+}
+
+#[test]
+fn takem_takes_a_cost_for_each_key() {
+    let costs = |line, keys| match request(line) {
+        Request::TakeMany { costs, .. } => {
+            (costs.only(), costs.iter().take(keys).collect::<Vec<_>>(), costs.total(keys))
+        }
+        other => panic!("takem, not {other:?}"),
+    };
+    assert_eq!(costs("takem 1,1500,0 a b c\r\n", 3), (None, vec![1, 1500, 0], 1501));
+    assert_eq!(costs("takem 2,3 a b peek\r\n", 2), (None, vec![2, 3], 5));
+    assert_eq!(costs("takem 4 a b\r\n", 2), (Some(4), vec![4, 4], 8));
+    let most = format!("takem {COUNT_MAX},{COUNT_MAX} a b\r\n");
+    assert_eq!(costs(&most, 2), (None, vec![COUNT_MAX; 2], COUNT_MAX));
+    let number = "CLIENT_ERROR takem: give one cost for all keys, or one for each";
+    for line in ["takem 1,2 a", "takem 1,2 a b c", "takem 1,2,3 a b peek", "takem 1,2 a id=x"] {
+        refused(line, number);
+    }
+    let wrong = "CLIENT_ERROR takem: costs must be numbers from 0 to 9007199254740991 between \
+                 commas";
+    for word in ["1,", ",1", ",", "1,,2", "1,x", "1,-1", "9007199254740992,1"] {
+        refused(&format!("takem {word} a b"), wrong);
+    }
 }
 
 #[test]

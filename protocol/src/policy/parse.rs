@@ -77,7 +77,8 @@ impl Policy {
 
 /// Parses a duration that stands alone, 0 included, into nanoseconds; `None` for an invalid one,
 /// for `mo` and `y`, and for anything above [`PERIOD_NANOS_MAX`](super::PERIOD_NANOS_MAX).
-pub(crate) fn duration_nanos(word: &[u8]) -> Option<u64> {
+#[must_use]
+pub fn duration_nanos(word: &[u8]) -> Option<u64> {
     let mut token = Token { text: word, at: 0, name_at: 0, over: false, shadow: false };
     let nanos = token.nanos().ok()?;
     (token.at == word.len()).then_some(nanos)

@@ -113,6 +113,12 @@ fn flag(f: &mut Formatter<'_>, name: &str, given: bool) -> fmt::Result {
     write!(f, ",{name}")
 }
 
+/// Returns a duration in the form in which a policy has it. Parts of a microsecond are left out.
+#[must_use]
+pub fn duration_text(nanos: u64) -> String {
+    Duration(nanos).to_string()
+}
+
 /// Nanoseconds, printed in the largest unit that divides them; `{:#}` omits a count of one, as in
 /// `10/s`.
 struct Duration(u64);

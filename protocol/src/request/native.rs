@@ -5,6 +5,8 @@
 //! policy stays a token, so that the caller can cache the parsed form. Source:
 //! `docs/reference/verbs-native.md`.
 
+use crate::number::strict_u64;
+use crate::policy::COUNT_MAX;
 use crate::request::Exptime;
 
 /// A native verb on one key.
@@ -60,6 +62,49 @@ pub struct Take<'a> {
     pub debit: bool,
 }
 
+/// The costs of a `takem`: one for all keys, or one for each, in their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Costs<'a>(&'a [u8]);
+
+impl<'a> Costs<'a> {
+    /// Returns the costs in `word`, numbers from 0 to [`COUNT_MAX`] between commas; `None` if it
+    /// has another part.
+    pub(crate) fn new(word: &'a [u8]) -> Option<Self> {
+        let is_cost = |part| strict_u64(part).is_some_and(|cost| cost <= COUNT_MAX);
+        word.split(|byte| *byte == b',').all(is_cost).then_some(Self(word))
+    }
+
+    /// Returns the number of costs, at least 1.
+    pub(crate) fn count(self) -> usize {
+        self.0.split(|byte| *byte == b',').count()
+    }
+
+    /// Returns the cost of all keys, if it is one.
+    #[must_use]
+    pub fn only(self) -> Option<u64> {
+        strict_u64(self.0)
+    }
+
+    /// Iterates over the costs of the first key, the second and so on, without an end.
+    pub fn iter(self) -> impl Iterator<Item = u64> + 'a {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let comma = rest.iter().position(|byte| *byte == b',');
+            let cost = strict_u64(&rest[..comma.unwrap_or(rest.len())]);
+            if let Some(comma) = comma {
+                rest = &rest[comma + 1..];
+            }
+            cost
+        })
+    }
+
+    /// Returns the sum over `keys` keys, at most [`COUNT_MAX`].
+    #[must_use]
+    pub fn total(self, keys: usize) -> u64 {
+        self.iter().take(keys).fold(0, u64::saturating_add).min(COUNT_MAX)
+    }
+}
+
 /// The policy argument of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PolicyArg<'a> {
@@ -82,6 +127,14 @@ pub enum CasCondition {
     /// `cas=<n>`: apply only if it equals `n`, or for 0 only if there is no state; the reply shows
     /// it.
     Compare(u64),
+}
+
+impl CasCondition {
+    /// Returns whether the request depends on the cas unique.
+    #[must_use]
+    pub fn compares(self) -> bool {
+        matches!(self, Self::Compare(_))
+    }
 }
 
 /// A request for units to spend locally.

@@ -370,6 +370,8 @@ impl Operator for FakeHost {
                 limit: "login".to_owned(),
                 key: matched.key.clone(),
                 policy: "fixed:5/m".to_owned(),
+                cost,
+                hold_ms: None,
                 verdict: Some(verdict),
                 fault: None,
                 owner: Some("n1".to_owned()),

@@ -110,6 +110,7 @@ impl ServerHost {
             policy: Some(found.policy.clone()),
             override_key: found.overridden.as_ref().map(|(over, _)| override_key(over)),
             override_source: found.overridden.as_ref().map(|(_, from)| from.word().to_owned()),
+            weight: found.cost.of(1),
             parents: parents.iter().map(parent).collect(),
             shadowed: later.clone(),
         };
@@ -177,9 +178,15 @@ impl ServerHost {
     /// Returns the verdict on one counted key alone, by a peek with the policy in force.
     /// `typed` is the key that the caller asked for.
     async fn standing(&self, typed: &[u8], key: &ExplainedKey, cost: u64) -> KeyStanding {
-        let (policy, cost) = (key.policy.as_bytes(), cost.to_string());
-        let line = [b"take", key.key.as_slice(), cost.as_bytes(), policy, b"peek"];
+        let policy = key.policy.as_bytes();
+        let units = key.cost.capped(cost);
+        let written = units.to_string();
+        let line = [b"take", key.key.as_slice(), written.as_bytes(), policy, b"peek"];
         let (verdict, fault) = match self.peek(&line).await {
+            Peek::Verdict(verdict) if key.cost.of(cost).is_none() => {
+                // More than any limit can have.
+                (Some(KeyVerdict { allowed: false, retry_ms: None, ..verdict }), None)
+            }
             Peek::Verdict(verdict) => (Some(verdict), None),
             Peek::Fault(reason) => (None, Some(reason)),
         };
@@ -188,6 +195,8 @@ impl ServerHost {
             limit: key.limit.clone(),
             key: self.shown_counted(typed, key),
             policy: key.policy.clone(),
+            cost: units,
+            hold_ms: key.hold.map(|nanos| nanos.div_ceil(1_000_000)),
             verdict,
             fault,
             owner,

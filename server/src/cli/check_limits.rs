@@ -126,13 +126,15 @@ fn lossy(bytes: &[u8]) -> String {
 fn listed(limits: &Limits) -> Value {
     let limits = limits.iter().map(|limit| {
         let overrides = limit.written_overrides();
-        let overrides =
-            overrides.map(|(text, policy)| json!({ "text": text, "policy": policy.to_string() }));
+        let overrides = overrides.map(|(text, policy, weight)| {
+            json!({ "text": text, "policy": policy.to_string(), "weight": weight })
+        });
         json!({
             "name": limit.name(),
             "match": limit.pattern(),
             "policy": limit.policy().to_string(),
             "order": limit.order(),
+            "weight": limit.weight(),
             "key": limit.key_text(),
             "parents": limit.parent_texts().collect::<Vec<String>>(),
             "overrides": overrides.collect::<Vec<Value>>(),

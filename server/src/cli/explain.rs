@@ -58,6 +58,8 @@ impl ExplainRequest {
                 "limit",
                 "key",
                 "policy",
+                "cost",
+                "hold_ms",
                 "verdict.remaining",
                 "verdict.reset_ms",
                 "owner",

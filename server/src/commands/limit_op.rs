@@ -6,11 +6,14 @@
 //! here: the other verbs on a limited key (`limited_keys`), leases of quota (`native`).
 
 use engine::{TakeParams, TakeResult, added, adding, counted, taking, undecided};
-use protocol::{COUNT_MAX, Form, Native, Operation, Outcome, PolicyArg, SetMode};
+use protocol::{
+    COUNT_MAX, Costs, Form, IncrX, Keys, Native, Operation, Outcome, PolicyArg, SetMode,
+};
 
 use crate::commands::limited_keys::{inline_policy, milliseconds};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::commands::verdict::{outcome_of_many, settled, units_of, verdict};
+use crate::commands::verdict::{applied, cas_of, outcome_of_many, settled, units_of, verdict};
+use crate::limits::LimitMatch;
 
 /// The operation of a request on each limit state that it concerns.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +44,11 @@ enum LimitReply {
     ManyVerdict,
     /// The verdict line of `refund`.
     Refunded,
+    /// The usage, and the part of `delta` that `incrx` applied.
+    Applied {
+        delta: i64,
+        show_cas: bool,
+    },
     Settled,
     /// Renewed for this many nanoseconds.
     Renewed(u64),
@@ -85,15 +93,32 @@ impl LimitOp {
                 let change = Adjustment::Renew { lease: *lease, for_ns: *for_ns };
                 (LimitAction::Change(change), LimitReply::Renewed(*for_ns))
             }
-            Native::IncrX(_) | Native::Slide(_) | Native::Lease(_) => return None,
+            Native::IncrX(incrx) => counting(incrx),
+            Native::Slide(_) | Native::Lease(_) => return None,
         };
         Some(Self { action, reply })
     }
 
-    /// Returns the operation of a `takem`.
-    pub(crate) fn of_many(cost: u64, peek: bool) -> Self {
-        let take = TakeParams { cost, peek, ..TakeParams::default() };
+    /// Returns the operation of a `takem`. Its cost is that of all keys, or the sum of theirs, which
+    /// the charges have.
+    pub(crate) fn of_many(
+        costs: Costs<'_>,
+        keys: Keys<'_>,
+        (peek, wait): (bool, Option<u64>),
+    ) -> Self {
+        let cost = costs.only().unwrap_or_else(|| costs.total(keys.iter().count()));
+        let take = TakeParams { cost, peek, wait, ..TakeParams::default() };
         Self { action: LimitAction::Take(take), reply: LimitReply::ManyVerdict }
+    }
+
+    /// Returns the operation with the weight of the key: a count that is refused exceeds the usage
+    /// by the units that the key would be charged.
+    pub(crate) fn with_weight(self, found: &LimitMatch<'_>) -> Self {
+        let reply = match self.reply {
+            LimitReply::Count(units) => LimitReply::Count(found.cost().capped(units)),
+            reply => reply,
+        };
+        Self { reply, ..self }
     }
 
     /// Returns whether a verb takes units: a node decides it without the owner of its key.
@@ -101,7 +126,8 @@ impl LimitOp {
         match operation {
             Operation::Arithmetic(arithmetic) => !arithmetic.decrement && arithmetic.delta > 0,
             Operation::Set(set) => set.mode == SetMode::Add,
-            Operation::Native(native) => matches!(native, Native::Take(_)),
+            Operation::Native(Native::Take(_)) => true,
+            Operation::Native(Native::IncrX(incrx)) => incrx.delta > 0,
             _ => false,
         }
     }
@@ -130,6 +156,7 @@ impl LimitOp {
             LimitReply::Add => added(result),
             LimitReply::Verdict { show_cas } => verdict(result, show_cas),
             LimitReply::Refunded | LimitReply::ManyVerdict => verdict(result, false),
+            LimitReply::Applied { delta, show_cas } => applied(result, delta, show_cas),
             LimitReply::Settled => settled(result),
             LimitReply::Renewed(for_ns) => match result {
                 TakeResult::Decided(_) => Outcome::Renewed(milliseconds(for_ns)),
@@ -137,6 +164,19 @@ impl LimitOp {
             },
         }
     }
+}
+
+/// The operation of `incrx`: its delta is taken, or given back.
+fn counting(incrx: &IncrX<'_>) -> (LimitAction, LimitReply) {
+    let units = incrx.delta.unsigned_abs();
+    let (show_cas, compare_cas) = cas_of(incrx.cas);
+    let action = if incrx.delta < 0 {
+        LimitAction::Change(Adjustment::Refund(units))
+    } else {
+        let (wait, peek) = (Some(0), units == 0);
+        LimitAction::Take(TakeParams { cost: units, wait, peek, compare_cas, ..Default::default() })
+    };
+    (action, LimitReply::Applied { delta: incrx.delta, show_cas })
 }
 
 /// Returns the policy that a command selects: that of `take`, one in the flags of a meta command,

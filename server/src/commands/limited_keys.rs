@@ -16,7 +16,8 @@ use crate::commands::context::ExecContext;
 use crate::commands::items::{encode_outcome, line};
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::{Adjustment, ChargeContext};
-use crate::limits::{Companion, Deny, LimitMatch, LimitedKeyError};
+use crate::commands::verdict::name_holds;
+use crate::limits::{ChargeCost, Companion, Deny, LimitMatch, LimitedKeyError};
 use crate::probe::SampledVerb;
 
 /// The limit match of a key; `None` for a plain one.
@@ -46,9 +47,10 @@ impl ExecContext<'_> {
         self.active_limits.policy_ref(found.limit().index(), found.policy())
     }
 
-    /// Returns whether the parents of a limited key are charged too.
-    pub(crate) fn charges_parents(&self, found: &LimitMatch<'_>) -> bool {
-        found.has_parents() && !self.alone
+    /// Returns whether a request on a limited key is a charge of several keys, or of one with a
+    /// weight.
+    pub(crate) fn charges_more(&self, found: &LimitMatch<'_>) -> bool {
+        found.charges_more() && !(self.alone && found.has_parents())
     }
 
     /// Adds the limit that refused to the verdict line that `out` contains from `start` on.
@@ -56,6 +58,15 @@ impl ExecContext<'_> {
         if let Some(limit) = limit.and_then(|limit| self.active_limits.limits().get(limit)) {
             name_refusal(out, start, limit.name());
         }
+    }
+
+    /// Adds the holds on the parents that `scratch.charges` lists to the verdict line that `out`
+    /// contains from `start` on.
+    pub(crate) fn name_holds(&self, outcome: &Outcome<'_>, start: usize, out: &mut Vec<u8>) {
+        let limits = self.active_limits.limits();
+        let held = self.scratch.charges.rows().filter_map(|row| row.named_hold());
+        let names = held.filter_map(|limit| Some(limits.get(limit)?.name()));
+        name_holds(outcome, names, start, out);
     }
 
     /// Executes a classic or meta verb on a limited key; `hash` is the hash of the counted key.
@@ -169,9 +180,10 @@ impl ExecContext<'_> {
             let outcome = self.companion(found, companion, operation, hash, text);
             return Ok((outcome, Judged::NOTHING));
         }
-        if self.charges_parents(found)
+        if self.charges_more(found)
             && let Some(op) = LimitOp::of(operation)
         {
+            let op = op.with_weight(found);
             return match op.action {
                 LimitAction::Take(take) => {
                     self.list_charges(found)?;
@@ -240,7 +252,12 @@ impl ExecContext<'_> {
     pub(crate) fn list_charges(&mut self, found: &LimitMatch<'_>) -> Result<(), LimitedKeyError> {
         let charges = &mut self.scratch.charges;
         charges.clear();
-        charges.add(self.active_limits.limits(), self.service.shards(), found, 0)
+        charges.add(
+            self.active_limits.limits(),
+            self.service.shards(),
+            found,
+            (0, ChargeCost::SAME),
+        )
     }
 
     /// Executes a command on a companion, which can be read. Companions that limiter libraries also
@@ -269,8 +286,9 @@ impl ExecContext<'_> {
         // A limiter library compares with the first policy, as a plain `incr` reports it.
         let of_first =
             matches!(companion, Companion::Limit | Companion::Expires | Companion::Expire);
+        let cost = found.weight();
         let look =
-            TakeParams { cost: 1, peek: true, wait: Some(0), of_first, ..TakeParams::default() };
+            TakeParams { cost, peek: true, wait: Some(0), of_first, ..TakeParams::default() };
         let looked = self.service.shards().with_room(self.now, hash, |engine| {
             Some(engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &look))
         });

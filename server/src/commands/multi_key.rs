@@ -8,19 +8,21 @@
 //! shards made room.
 
 mod lease;
+mod refuse;
 mod result;
 
 use std::ops::Range;
 
-use engine::algorithms::{Decision, Verdict};
+use engine::algorithms::Verdict;
 use engine::{Now, PolicyRef, SavedState, TakeInfo, TakeParams, TakeResult};
-use protocol::{Algorithm, COUNT_MAX, Policy};
+use protocol::{Algorithm, Policy};
 
+pub(crate) use self::refuse::deny_beyond;
 pub(crate) use self::result::{Adjustment, ChargeResult};
 use crate::commands::decisions::DecisionContext;
 use crate::commands::native::refusal;
 use crate::counters::Counters;
-use crate::limits::{ActiveLimits, LimitMatch, LimitedKeyError, Limits, Parents};
+use crate::limits::{ActiveLimits, ChargeCost, LimitMatch, LimitedKeyError, Limits, Parents};
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
 /// One key of a charge set.
@@ -34,8 +36,9 @@ struct KeyCharge {
     limit: usize,
     /// The index of the request's key that it is charged for.
     member: usize,
-    /// The number of times that the request charges it.
-    times: u64,
+    cost: ChargeCost,
+    /// Nanoseconds for which the cost is held, if the limit of its child says so.
+    hold: Option<u64>,
 }
 
 /// Keys that are charged together. One set is reused for all requests.
@@ -78,11 +81,44 @@ pub(crate) struct ChargeRow<'a> {
     /// Refused attempts are counted.
     pub(crate) counts_refused: bool,
     /// The limit counts holders (`concurrency:`).
-    pub(crate) holds: bool,
+    pub(crate) holds_by_itself: bool,
+    /// Nanoseconds for which the cost is held, if the limit of its child says so.
+    pub(crate) hold: Option<u64>,
     /// The index of the request's key that it is charged for.
     pub(crate) member: usize,
-    /// The number of times that the request charges it.
-    pub(crate) times: u64,
+    pub(crate) cost: ChargeCost,
+    /// The limit only reports.
+    pub(crate) shadow: bool,
+}
+
+impl ChargeRow<'_> {
+    /// Returns whether the key is charged otherwise than with the cost of the request.
+    pub(crate) fn has_rule(&self) -> bool {
+        self.cost != ChargeCost::SAME || self.hold.is_some()
+    }
+
+    /// Returns the nanoseconds for which a take holds the cost of this key.
+    pub(crate) fn hold_of(&self, take: &TakeParams) -> Option<u64> {
+        hold_of((self.hold, self.holds_by_itself), self.cost, take)
+    }
+
+    /// Returns the hold that the verdict line names: its limit's index.
+    pub(crate) fn named_hold(&self) -> Option<usize> {
+        self.hold.map(|_| self.limit)
+    }
+}
+
+/// The nanoseconds for which a take holds the cost of a key: those of its own rule, or those of the
+/// request. A constant cost without a rule is spent at once, unless its limit counts holders.
+pub(crate) fn hold_of(
+    (own, holds_by_itself): (Option<u64>, bool),
+    cost: ChargeCost,
+    take: &TakeParams,
+) -> Option<u64> {
+    if take.debit {
+        return None;
+    }
+    own.or(take.hold.filter(|_| holds_by_itself || cost.is_scaled()))
 }
 
 impl ChargeSet {
@@ -92,7 +128,8 @@ impl ChargeSet {
         self.keys.clear();
     }
 
-    /// Adds a limited key and its parents; a key that is already listed is charged once more.
+    /// Adds a limited key and its parents, at a cost for each of them; a key that is already listed
+    /// is charged once more.
     ///
     /// # Errors
     ///
@@ -102,19 +139,21 @@ impl ChargeSet {
         limits: &Limits,
         shards: &Shards,
         found: &LimitMatch<'_>,
-        member: usize,
+        (member, cost): (usize, ChargeCost),
     ) -> Result<(), LimitedKeyError> {
         let mut parents = std::mem::take(&mut self.parents);
         let listed = if found.has_parents() { limits.parents(found, &mut parents) } else { Ok(()) };
         let added = listed.and_then(|()| {
             let limit = found.limit().index();
-            self.push(shards, found.key(), found.policy(), limit, member)?;
+            let own = (member, found.cost().for_units(cost), None);
+            self.push(shards, found.key(), (found.policy(), limit), own)?;
             if !found.has_parents() {
                 return Ok(());
             }
-            parents
-                .iter()
-                .try_for_each(|row| self.push(shards, row.key, row.policy, row.limit, member))
+            parents.iter().try_for_each(|row| {
+                let rule = (member, row.cost.for_units(cost), row.hold);
+                self.push(shards, row.key, (row.policy, row.limit), rule)
+            })
         });
         self.parents = parents;
         added
@@ -124,14 +163,14 @@ impl ChargeSet {
         &mut self,
         shards: &Shards,
         key: &[u8],
-        policy: &Policy,
-        limit: usize,
-        member: usize,
+        (policy, limit): (&Policy, usize),
+        (member, cost, hold): (usize, ChargeCost, Option<u64>),
     ) -> Result<(), LimitedKeyError> {
         let keys = &self.keys;
         let is_it = |row: &&mut KeyCharge| row.limit == limit && &keys[row.key.clone()] == key;
         if let Some(row) = self.rows.iter_mut().find(is_it) {
-            row.times += 1;
+            row.cost.add(cost);
+            row.hold = row.hold.max(hold);
             return Ok(());
         }
         if self.rows.len() == KEYS_TOGETHER_MAX {
@@ -140,7 +179,7 @@ impl ChargeSet {
         let start = self.keys.len();
         self.keys.extend_from_slice(key);
         let (key, hash) = (start..self.keys.len(), shards.hash(key));
-        self.rows.push(KeyCharge { key, hash, policy: *policy, limit, member, times: 1 });
+        self.rows.push(KeyCharge { key, hash, policy: *policy, limit, member, cost, hold });
         Ok(())
     }
 
@@ -192,23 +231,31 @@ impl ChargeSet {
         let mut granted = take.cost;
         for (index, row) in self.rows.iter().enumerate() {
             let attempt = TakeParams {
-                cost: row.cost(take.cost),
+                cost: row.cost.capped(take.cost),
                 peek: true,
+                part: take.part && row.cost.is_scaled(),
+                hold: row.hold(take),
                 compare_cas: take.compare_cas.filter(|_| index == 0),
                 ..*take
             };
-            let looked = engines.engine(row.hash).take(
-                charge_ctx.now,
-                row.hash,
-                self.key(row),
-                Some(charge_ctx.policy_ref(row)),
-                &attempt,
-            );
-            let TakeResult::Decided(facts) = looked else {
+            let looked = self.decide(charge_ctx, engines, row, &attempt);
+            let TakeResult::Decided(mut facts) = looked else {
                 return Ok(ChargeResult::undecided(looked));
             };
-            if facts.decision.verdict == Verdict::Part {
-                granted = granted.min(facts.decision.granted);
+            if row.cost.of(take.cost).is_none() {
+                deny_beyond(&mut facts, row.policy.shadow);
+            } else if facts.decision.verdict == Verdict::Part {
+                let paid = row.cost.paid_by(facts.decision.granted, take.cost);
+                if paid == 0 {
+                    // The units that are left do not make one unit of the request.
+                    let whole = TakeParams { part: false, ..attempt };
+                    let looked = self.decide(charge_ctx, engines, row, &whole);
+                    if let TakeResult::Decided(denied) = looked {
+                        facts = denied;
+                    }
+                } else {
+                    granted = granted.min(paid);
+                }
             }
             charge_scratch.facts.push(facts);
         }
@@ -218,7 +265,8 @@ impl ChargeSet {
         if take.peek {
             return Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost));
         }
-        let holds = take.hold.is_some() || self.rows.iter().any(KeyCharge::holds_by_itself);
+        let holds = |row: &KeyCharge| row.holds_by_itself() || row.hold(take).is_some();
+        let holds = self.rows.iter().any(holds);
         let lease = holds.then(|| engines.engine(first.hash).next_lease(charge_ctx.now));
         let charge = TakeParams { cost: granted, part: false, compare_cas: None, lease, ..*take };
         let done = self.charge(charge_ctx, charge_scratch, engines, &charge)?;
@@ -230,23 +278,31 @@ impl ChargeSet {
             return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
         }
         for (row, facts) in self.rows.iter().zip(&mut charge_scratch.facts) {
-            charge_ctx.note(row, self.key(row), facts, &charge);
+            let attempt = TakeParams { cost: row.cost.capped(granted), ..charge };
+            charge_ctx.note(row, self.key(row), facts, &attempt);
             if granted < take.cost {
-                let rest = TakeParams { cost: take.cost - granted, peek: true, ..charge };
-                let engine = engines.engine(row.hash);
-                let looked = engine.take(
-                    charge_ctx.now,
-                    row.hash,
-                    self.key(row),
-                    Some(charge_ctx.policy_ref(row)),
-                    &rest,
-                );
+                let cost = row.cost.capped(take.cost - granted);
+                let rest = TakeParams { cost, peek: true, ..charge };
+                let looked = self.decide(charge_ctx, engines, row, &rest);
                 if let TakeResult::Decided(look) = looked {
                     facts.decision.retry = look.decision.retry;
                 }
             }
         }
         Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost))
+    }
+
+    /// Takes from one key, or peeks at it.
+    fn decide(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        engines: &mut LockedShards<'_>,
+        row: &KeyCharge,
+        attempt: &TakeParams,
+    ) -> TakeResult {
+        let policy_ref = Some(charge_ctx.policy_ref(row));
+        let engine = engines.engine(row.hash);
+        engine.take(charge_ctx.now, row.hash, self.key(row), policy_ref, attempt)
     }
 
     /// Charges one key after the other. Rolls all of them back unless each one allows.
@@ -260,25 +316,21 @@ impl ChargeSet {
         charge_scratch.forget_saved();
         for (index, row) in self.rows.iter().enumerate() {
             let engine = engines.engine(row.hash);
-            let key = self.key(row);
             charge_scratch.saved.push(engine.save(
                 charge_ctx.now,
                 row.hash,
-                key,
+                self.key(row),
                 &mut charge_scratch.bytes,
             ));
+            // Only a limit that reports has let it pass, and reports it as refused: not charged.
+            let Some(cost) = row.cost.of(take.cost) else { continue };
             let attempt = TakeParams {
-                cost: row.cost(take.cost),
+                cost,
+                hold: row.hold(take),
                 client_flags: take.client_flags.filter(|_| index == 0),
                 ..*take
             };
-            let taken = engine.take(
-                charge_ctx.now,
-                row.hash,
-                key,
-                Some(charge_ctx.policy_ref(row)),
-                &attempt,
-            );
+            let taken = self.decide(charge_ctx, engines, row, &attempt);
             let agreed = matches!(taken, TakeResult::Decided(facts) if !facts.refuses());
             if let TakeResult::Decided(facts) = taken {
                 charge_scratch.facts[index] = facts;
@@ -305,57 +357,6 @@ impl ChargeSet {
         Ok(None)
     }
 
-    /// Reports the key that refuses for longest: after that time all keys allow. Charges the
-    /// refused attempt where the policy counts those.
-    fn refuse(
-        &self,
-        charge_ctx: ChargeContext<'_>,
-        charge_scratch: &mut ChargeScratch,
-        engines: &mut LockedShards<'_>,
-        take: &TakeParams,
-    ) -> ChargeResult {
-        let mut worst: Option<(usize, u64)> = None;
-        for (index, (row, facts)) in self.rows.iter().zip(&mut charge_scratch.facts).enumerate() {
-            if facts.refuses() {
-                let attempt = TakeParams { cost: row.cost(take.cost), ..*take };
-                charge_ctx.note(row, self.key(row), facts, &attempt);
-                if !take.peek {
-                    engines.engine(row.hash).note_refused(charge_ctx.now, row.hash, self.key(row));
-                }
-                let retry = facts.decision.retry.unwrap_or(u64::MAX);
-                if worst.is_none_or(|(_, longest)| retry > longest) {
-                    worst = Some((index, retry));
-                }
-            }
-            // Only admitted holders count.
-            if (row.policy.over || take.debit) && !take.peek && !row.holds_by_itself() {
-                let attempt = TakeParams {
-                    cost: row.cost(take.cost),
-                    compare_cas: None,
-                    hold: None,
-                    ..*take
-                };
-                let engine = engines.engine(row.hash);
-                let counted = engine.take(
-                    charge_ctx.now,
-                    row.hash,
-                    self.key(row),
-                    Some(charge_ctx.policy_ref(row)),
-                    &attempt,
-                );
-                if let TakeResult::Decided(counted) = counted {
-                    facts.decision = Decision {
-                        verdict: facts.decision.verdict,
-                        counted: counted.decision.changed,
-                        ..counted.decision
-                    };
-                }
-            }
-        }
-        let index = worst.map_or(0, |(index, _)| index);
-        ChargeResult::refused(&charge_scratch.facts, index, self.rows[index].member)
-    }
-
     /// Whether a listed key has several policies.
     pub(crate) fn has_list(&self) -> bool {
         self.rows.iter().any(|row| row.policy.is_list())
@@ -368,9 +369,11 @@ impl ChargeSet {
             hash: row.hash,
             limit: row.limit,
             counts_refused: row.policy.over && !row.holds_by_itself(),
-            holds: row.holds_by_itself(),
+            holds_by_itself: row.holds_by_itself(),
+            hold: row.hold,
             member: row.member,
-            times: row.times,
+            cost: row.cost,
+            shadow: row.policy.shadow,
         })
     }
 
@@ -386,6 +389,7 @@ impl ChargeSet {
         let mut result = None;
         for row in &self.rows {
             let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
+            let change = change.of_key(row.cost);
             let done = change.apply(engine, now, hash, key, Some(charge_ctx.policy_ref(row)));
             match done {
                 // Nothing is changed yet. A later key without room stays unchanged, which admits
@@ -400,8 +404,9 @@ impl ChargeSet {
 }
 
 impl KeyCharge {
-    fn cost(&self, cost: u64) -> u64 {
-        cost.saturating_mul(self.times).min(COUNT_MAX)
+    /// The nanoseconds for which a take holds the cost.
+    fn hold(&self, take: &TakeParams) -> Option<u64> {
+        hold_of((self.hold, self.holds_by_itself()), self.cost, take)
     }
 
     fn holds_by_itself(&self) -> bool {

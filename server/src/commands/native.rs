@@ -26,6 +26,14 @@ const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be
 
 const LIST_NOT_LEASABLE: &str = "CLIENT_ERROR a limit with several policies cannot be leased";
 
+/// The reply where a unit of the caller is not a unit of each limit.
+const NOT_LEASABLE_BY_RULE: &str = "CLIENT_ERROR a limit with a weight, or a cost or hold of a \
+                                    parent, cannot be leased";
+
+/// The reply to a compare-and-set that gives units back.
+pub(crate) const NO_CAS: &str =
+    "CLIENT_ERROR incrx: cas=<n> does not go with a negative delta on a limited key";
+
 /// The reply where `wait=` would have no effect.
 const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
                                         gcra, or leaky with wait=; wait=0 goes with any";
@@ -124,13 +132,13 @@ impl<'a> ExecContext<'a> {
             (None, Some(_)) => (own, self.service.shards().hash(own)),
             (None, None) => (own, hash),
         };
-        let mut limit = None;
+        let (mut limit, mut is_charge) = (None, false);
         let outcome = match native {
             Native::Take(take) => match self.resolve_take(take, key, bound) {
                 Ok(Err(error)) => return write_error(error, form, out),
-                Ok(Ok(RequestPolicy::Bound(found))) if self.charges_parents(found) => {
+                Ok(Ok(RequestPolicy::Bound(found))) if self.charges_more(found) => {
                     self.take_with_parents(found, hash, take).map(|(outcome, refused)| {
-                        limit = refused;
+                        (limit, is_charge) = (refused, true);
                         outcome
                     })
                 }
@@ -152,10 +160,20 @@ impl<'a> ExecContext<'a> {
             Native::Refund(_) | Native::Settle { .. } | Native::Renew { .. } => {
                 self.change(key, hash, bound, &command.operation)
             }
-            Native::IncrX(_) | Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
-            Native::IncrX(incrx) => Ok(self.incrx(key, hash, incrx)),
+            Native::IncrX(incrx) if incrx.delta < 0 && bound.is_some() && incrx.cas.compares() => {
+                return write_error(NO_CAS, form, out);
+            }
+            Native::IncrX(incrx) => match (bound, found) {
+                (Some(bound), _) => self.limited_incrx(bound, hash, incrx),
+                (None, Some(_)) => Ok(Outcome::NotAllowed),
+                (None, None) => Ok(self.incrx(key, hash, incrx)),
+            },
+            Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
             Native::Slide(slide) => Ok(self.slide(key, hash, slide)),
             Native::Lease(lease) => match self.resolve(lease.policy, key, bound) {
+                Ok(meant) if self.is_ruled(&meant) => {
+                    return write_error(NOT_LEASABLE_BY_RULE, form, out);
+                }
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(LeaseResult::Decided(line)) => Ok(Outcome::Leased(line)),
                     Ok(LeaseResult::Full) => Ok(Outcome::OutOfMemory),
@@ -172,6 +190,9 @@ impl<'a> ExecContext<'a> {
                 let start = out.len();
                 encode(out, command, form, &outcome);
                 self.name_refusal(limit, start, out);
+                if is_charge {
+                    self.name_holds(&outcome, start, out);
+                }
             }
             Err(error) => write_error(&error.to_string(), form, out),
         }
@@ -198,7 +219,7 @@ impl<'a> ExecContext<'a> {
         }
         let (take, _) = units_of(take);
         match meant {
-            RequestPolicy::Bound(found) if self.charges_parents(found) => {
+            RequestPolicy::Bound(found) if self.charges_more(found) => {
                 // A failure to list the keys is reported by the charge itself.
                 self.list_charges(found).ok().and_then(|()| self.scratch.charges.refusal(&take))
             }
@@ -215,12 +236,21 @@ impl<'a> ExecContext<'a> {
         let has_list = match meant {
             RequestPolicy::Bound(found) => {
                 found.policy().is_list()
-                    || (self.charges_parents(found) && self.scratch.charges.has_list())
+                    || (self.charges_more(found) && self.scratch.charges.has_list())
             }
             RequestPolicy::Named { policy, .. } => policy.is_list(),
             RequestPolicy::Written(_) => false,
         };
         if has_list { LIST_NOT_LEASABLE } else { NOT_LEASABLE }
+    }
+
+    /// Whether a policy is that of a limit whose weight or parents have rules of their own.
+    fn is_ruled(&mut self, meant: &RequestPolicy<'_>) -> bool {
+        let RequestPolicy::Bound(found) = meant else { return false };
+        // A failure to list the keys is reported by the lease itself.
+        self.charges_more(found)
+            && self.list_charges(found).is_ok()
+            && self.scratch.charges.rows().any(|row| row.has_rule())
     }
 
     /// Leases quota of a key and its parents.
@@ -234,7 +264,7 @@ impl<'a> ExecContext<'a> {
         let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
         let params = LeaseParams { client, want, used, unused, weight, ttl };
         let policy_ref = match meant {
-            RequestPolicy::Bound(found) if self.charges_parents(found) => {
+            RequestPolicy::Bound(found) if self.charges_more(found) => {
                 self.list_charges(found)?;
                 let charge_ctx = self.charge_context();
                 let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
@@ -271,7 +301,7 @@ impl<'a> ExecContext<'a> {
     ) -> Result<Outcome<'static>, LimitedKeyError> {
         let Some(op) = LimitOp::of(operation) else { return Ok(Outcome::NotAllowed) };
         let LimitAction::Change(change) = op.action else { return Ok(Outcome::NotAllowed) };
-        if let Some(found) = found.filter(|found| self.charges_parents(found)) {
+        if let Some(found) = found.filter(|found| self.charges_more(found)) {
             return Ok(op.reply_one(self.adjust_all(found, change)?));
         }
         let now = self.now;

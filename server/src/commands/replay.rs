@@ -19,7 +19,7 @@ pub(crate) use self::counts::{ShareEstimate, TryCounts};
 pub(crate) use self::request::TryRequest;
 use crate::commands::multi_key::{ChargeContext, ChargeScratch, ChargeSet};
 use crate::counters::Counters;
-use crate::limits::{ActiveLimits, LimitMatch};
+use crate::limits::{ActiveLimits, ChargeCost, LimitMatch};
 use crate::observe::recorder::{RECORDED_SPAN_MS, RecordedEvent, Recording};
 use crate::observe::sample::{SampledVerb, SampledVerdict};
 use crate::shards::Shards;
@@ -259,7 +259,7 @@ impl<'a> ReplayRun<'a> {
         found: &LimitMatch<'_>,
         take: &TakeParams,
     ) -> Result<SampledVerdict, ReplayError> {
-        let taken = if found.has_parents() {
+        let taken = if found.charges_more() {
             self.take_with_parents(now, found, take)
         } else {
             let hash = self.shards.hash(found.key());
@@ -286,7 +286,8 @@ impl<'a> ReplayRun<'a> {
         take: &TakeParams,
     ) -> Option<TakeResult> {
         self.charges.clear();
-        let listed = self.charges.add(self.limits.limits(), &self.shards, found, 0);
+        let own = (0, ChargeCost::SAME);
+        let listed = self.charges.add(self.limits.limits(), &self.shards, found, own);
         if listed.is_err() {
             // The client got an error, and nothing was charged.
             return Some(TakeResult::NotFound);

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 
 use engine::{CachedReply, Judged, TakeParams};
-use protocol::{Keys, Outcome};
+use protocol::{Costs, Keys, Outcome};
 
 use crate::commands::context::ExecContext;
 use crate::commands::items::line;
@@ -14,15 +14,17 @@ use crate::commands::multi_key::ChargeResult;
 use crate::commands::native::recall;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::write_many_reply;
-use crate::limits::LimitedKeyError;
+use crate::limits::{ChargeCost, LimitedKeyError};
 use crate::probe::SampledVerb;
 
 /// A `takem` request.
 #[derive(Clone, Copy)]
 pub(crate) struct TakeMany<'a> {
-    pub(crate) cost: u64,
+    pub(crate) costs: Costs<'a>,
     pub(crate) keys: Keys<'a>,
     pub(crate) peek: bool,
+    /// The longest wait that the caller accepts, in nanoseconds.
+    pub(crate) wait: Option<u64>,
     pub(crate) id: Option<&'a [u8]>,
 }
 
@@ -31,18 +33,24 @@ impl ExecContext<'_> {
     pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
         let mut counted = std::mem::take(&mut self.scratch.more_keys);
         counted.resize_with(1, Vec::new);
-        let listed = self.list_all_charges(many.keys, &mut counted[0]);
+        let listed = self.list_all_charges((many.costs, many.keys), &mut counted[0]);
         self.scratch.more_keys = counted;
         let (outcome, refused) = match listed {
             Ok(true) => {
-                let op = LimitOp::of_many(many.cost, many.peek);
+                let op = LimitOp::of_many(many.costs, many.keys, (many.peek, many.wait));
                 let LimitAction::Take(units) = op.action else { return };
+                if let Some(error) = op.refusal(&self.scratch.charges) {
+                    if !quiet {
+                        line(out, error);
+                    }
+                    return;
+                }
                 let judged = Cell::new(Judged::NOTHING);
                 let outcome = self.take_listed(&units, many.id, |charged| {
                     judged.set(charged.all.judged(&units));
                     op.reply(charged)
                 });
-                self.record_many(many.keys, &judged.get());
+                self.record_many(&many, &judged.get());
                 outcome
             }
             Ok(false) => (Outcome::NotFound, None),
@@ -53,6 +61,7 @@ impl ExecContext<'_> {
             let start = out.len();
             write_many_reply(&outcome, out);
             self.name_refusal(refused, start, out);
+            self.name_holds(&outcome, start, out);
         }
     }
 
@@ -60,16 +69,18 @@ impl ExecContext<'_> {
     /// them.
     pub(crate) fn list_all_charges(
         &mut self,
-        keys: Keys<'_>,
+        (costs, keys): (Costs<'_>, Keys<'_>),
         counted: &mut Vec<u8>,
     ) -> Result<bool, LimitedKeyError> {
         let limits = self.active_limits.limits();
         let charges = &mut self.scratch.charges;
         charges.clear();
-        for (member, (key, _)) in keys.iter().enumerate() {
+        let is_one = costs.only().is_some();
+        for (member, ((key, _), cost)) in keys.iter().zip(costs.iter()).enumerate() {
+            let cost = if is_one { ChargeCost::SAME } else { ChargeCost::fixed(cost) };
             match limits.find(key.as_bytes(), counted)? {
                 Some(found) if found.companion().is_none() => {
-                    charges.add(limits, self.service.shards(), &found, member)?;
+                    charges.add(limits, self.service.shards(), &found, (member, cost))?;
                 }
                 _ => return Ok(false),
             }
@@ -78,11 +89,14 @@ impl ExecContext<'_> {
     }
 
     /// Records the decision on all keys of a `takem` for each of them.
-    fn record_many(&self, keys: Keys<'_>, judged: &Judged) {
-        for (member, (key, _)) in keys.iter().enumerate() {
+    fn record_many(&self, many: &TakeMany<'_>, judged: &Judged) {
+        for (member, ((key, _), cost)) in many.keys.iter().zip(many.costs.iter()).enumerate() {
             // The first row of a member is its own; a key that is listed twice has one.
-            if let Some(row) = self.scratch.charges.rows().find(|row| row.member == member) {
-                self.record((row.hash, key.as_bytes()), SampledVerb::TakeMany, judged);
+            if let Some(row) = self.scratch.charges.rows().find(|row| row.member == member)
+                && (cost > 0 || many.costs.only().is_some())
+            {
+                let judged = Judged { cost, ..*judged };
+                self.record((row.hash, key.as_bytes()), SampledVerb::TakeMany, &judged);
             }
         }
     }
@@ -97,7 +111,7 @@ impl ExecContext<'_> {
         answer: impl Fn(ChargeResult) -> Outcome<'static>,
     ) -> (Outcome<'static>, Option<usize>) {
         let charge_ctx = self.charge_context();
-        let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
+        let Scratch { charges, charge_scratch, kept_id, .. } = &mut *self.scratch;
         let (key, hash) = charges.first();
         let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
         let done = charges.locked(charge_ctx, |engines| {
@@ -111,7 +125,7 @@ impl ExecContext<'_> {
             let outcome = answer(charged);
             if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
                 let reply = CachedReply::Verdict(*line, charged.refused);
-                charge_ctx.shards.keep_answer(charge_ctx.now, id, reply);
+                kept_id.set(Some(charge_ctx.shards.keep_answer(charge_ctx.now, id, reply)));
             }
             Ok((outcome, refused))
         });

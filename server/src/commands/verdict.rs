@@ -7,8 +7,8 @@ use std::hint::cold_path;
 use engine::algorithms::{Decision, Verdict};
 use engine::{PolicyPosition, TakeInfo, TakeParams, TakeResult, undecided};
 use protocol::{
-    CasCondition, Outcome, Take, VerdictLine, VerdictWord, encode_allow, encode_deny,
-    encode_verdict,
+    CasCondition, CountLine, Outcome, Take, VerdictLine, VerdictWord, encode_allow, encode_deny,
+    encode_verdict, name_hold,
 };
 
 use crate::commands::items::line;
@@ -114,13 +114,60 @@ pub(crate) fn write_many_reply(outcome: &Outcome<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Returns a take in the engine's terms, and whether the reply shows the cas unique.
-pub(crate) fn units_of(take: &Take<'_>) -> (TakeParams, bool) {
-    let (show_cas, compare_cas) = match take.cas {
+/// Adds the holds on parents to the verdict line that `out` contains from `start` on. All have the
+/// id of the request's own hold.
+pub(crate) fn name_holds<'n>(
+    outcome: &Outcome<'_>,
+    limits: impl Iterator<Item = &'n str>,
+    start: usize,
+    out: &mut Vec<u8>,
+) {
+    use VerdictWord::{Allow, Part, Wait};
+    if let Outcome::Verdict(VerdictLine { word: Allow | Wait | Part, lease: Some(id), .. }) =
+        outcome
+    {
+        limits.for_each(|limit| name_hold(out, start, limit, *id));
+    }
+}
+
+/// Returns whether the reply shows the cas unique, and the one that the state must have.
+pub(crate) fn cas_of(cas: CasCondition) -> (bool, Option<u64>) {
+    match cas {
         CasCondition::None => (false, None),
         CasCondition::Show => (true, None),
         CasCondition::Compare(unique) => (true, Some(unique)),
+    }
+}
+
+/// Returns the reply to an `incrx` on a limited key. A key without a state has no usage.
+pub(crate) fn applied(limited: TakeResult, delta: i64, show_cas: bool) -> Outcome<'static> {
+    let line = |facts: &TakeInfo, exists: bool, applied: i64| {
+        Outcome::Counted(CountLine {
+            exists,
+            value: facts.decision.used.cast_signed(),
+            applied,
+            ttl_ms: Some(milliseconds(facts.decision.reset)),
+            cas: show_cas.then_some(facts.cas),
+        })
     };
+    match limited {
+        TakeResult::Decided(facts) if facts.refuses() => line(&facts, false, 0),
+        TakeResult::Decided(facts) => line(&facts, false, delta),
+        TakeResult::Exists(facts) => line(&facts, true, 0),
+        TakeResult::NotFound => Outcome::Counted(CountLine {
+            exists: false,
+            value: 0,
+            applied: 0,
+            ttl_ms: Some(0),
+            cas: show_cas.then_some(0),
+        }),
+        TakeResult::Full => undecided(limited),
+    }
+}
+
+/// Returns a take in the engine's terms, and whether the reply shows the cas unique.
+pub(crate) fn units_of(take: &Take<'_>) -> (TakeParams, bool) {
+    let (show_cas, compare_cas) = cas_of(take.cas);
     let units = TakeParams {
         cost: take.cost,
         part: take.part,

@@ -33,8 +33,8 @@ pub fn first_verdict(policy: &Policy, cost: u64) -> String {
 }
 
 /// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, overrides of a file) with further lines for its key,
-/// parents and overrides, and warnings.
+/// per limit (name, pattern, canonical policy, weight, overrides of a file) with further lines for
+/// its key, parents and overrides, and warnings.
 ///
 /// # Errors
 ///
@@ -47,8 +47,8 @@ pub fn check_file(path: &Path) -> Result<(String, Vec<String>), LimitsError> {
 }
 
 impl Limit {
-    /// The overrides that are written in the limit, as texts and policies: by key, then by captures.
-    pub fn written_overrides(&self) -> impl Iterator<Item = (&str, &Policy)> {
+    /// The overrides that are written in the limit, as texts, policies and weights: by key, then by captures.
+    pub fn written_overrides(&self) -> impl Iterator<Item = (&str, &Policy, Option<u64>)> {
         self.override_rows(OverrideSource::Inline, "").chain(self.where_rows())
     }
 }
@@ -57,7 +57,7 @@ impl Limit {
 fn larger_overrides(limit: &Limit) -> Vec<String> {
     let of_limit = first_decision(limit.policy(), 0).limit;
     let rows = limit.written_overrides().chain(limit.override_rows(OverrideSource::File, ""));
-    let rows = rows.take(OVERRIDES_SHOWN_MAX).filter_map(|(text, policy)| {
+    let rows = rows.take(OVERRIDES_SHOWN_MAX).filter_map(|(text, policy, _)| {
         let own = first_decision(policy, 0).limit;
         (policy.algorithm != Algorithm::Unlimited && own > of_limit).then_some((text, own))
     });
@@ -107,9 +107,16 @@ fn details(limit: &Limit) -> Vec<(&'static str, String)> {
         details.push(("order", limit.order().to_string()));
     }
     details.extend(limit.key_text().map(|key| ("key", key)));
-    details.extend(limit.parent_texts().map(|parent| ("parent", parent)));
+    if limit.charging().is_empty() {
+        details.extend(limit.parent_texts().map(|parent| ("parent", parent)));
+    } else {
+        details.push(("charges", limit.charging().trim_start().to_owned()));
+    }
     let overrides = limit.written_overrides().take(OVERRIDES_SHOWN_MAX);
-    details.extend(overrides.map(|(text, policy)| ("override", format!("{text}  {policy}"))));
+    details.extend(overrides.map(|(text, policy, weight)| {
+        let weight = weight.map_or_else(String::new, |weight| format!("  weight {weight}"));
+        ("override", format!("{text}  {policy}{weight}"))
+    }));
     let count = limit.written_overrides().count();
     if count > OVERRIDES_SHOWN_MAX {
         details.push(("override", format!("{} more", count - OVERRIDES_SHOWN_MAX)));
@@ -132,9 +139,12 @@ mod tests {
             name = "b"
             regex = '^b\d+$'
             policy = "unlimited"
+            weight = 5
+            parents = ["login:1", { key = "login:2", cost = 1, hold = "120s" }]
         "#;
         let limits = Limits::parse("limits.toml", file).expect("a good file");
-        let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n";
+        let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n    \
+                        charges   weight 5  parents \"login:1\", { key = \"login:2\", cost = 1, hold = \"2m\" }\n";
         assert_eq!(listing(&limits), expected);
     }
 

@@ -5,7 +5,7 @@
 
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
-use super::{Limit, LimitMatch, LimitedKeyError, Limits, OverrideSource, PARENTS_MAX};
+use super::{ChargeCost, Limit, LimitMatch, LimitedKeyError, Limits, OverrideSource, PARENTS_MAX};
 
 /// Most limits that are listed because they match a key too.
 const LATER_MAX: usize = 20;
@@ -23,6 +23,10 @@ pub struct ExplainedKey {
     pub policy: String,
     /// The key of the override in force, as written, and its origin.
     pub overridden: Option<(String, OverrideSource)>,
+    /// The cost, made of that of a request on the asked key.
+    pub cost: ChargeCost,
+    /// Nanoseconds for which the cost of a parent is held, if its child's limit says so.
+    pub hold: Option<u64>,
 }
 
 /// The limit of a key, and the reason.
@@ -41,12 +45,14 @@ pub struct Explanation {
 }
 
 impl ExplainedKey {
-    fn of(found: &LimitMatch<'_>) -> Self {
+    fn of(found: &LimitMatch<'_>, cost: ChargeCost, hold: Option<u64>) -> Self {
         Self {
             key: found.base.to_vec(),
             counted: found.key.to_vec(),
             limit: found.limit.name.to_string(),
             policy: found.policy.to_string(),
+            cost,
+            hold,
             overridden: found.overridden.map(|id| {
                 let row = found.limit.overrides.as_ref().and_then(|all| all.row(id));
                 (row.map_or_else(String::new, |(text, _)| text.to_owned()), id.source)
@@ -110,9 +116,10 @@ impl Limits {
         let captures =
             captures.map(|(slot, name)| (name, found.captures.get(found.base, slot).to_vec()));
         let mut parents = Vec::new();
-        self.explain_parents(&found, &ExplainedKey::of(&found), &mut parents)?;
+        let key = ExplainedKey::of(&found, found.cost(), None);
+        self.explain_parents((&found, found.cost()), &key, &mut parents)?;
         Ok(Some(Explanation {
-            key: ExplainedKey::of(&found),
+            key,
             companion: found.companion.is_some(),
             captures: captures.collect(),
             parents,
@@ -122,16 +129,17 @@ impl Limits {
 
     fn explain_parents(
         &self,
-        of: &LimitMatch<'_>,
+        (of, cost): (&LimitMatch<'_>, ChargeCost),
         child: &ExplainedKey,
         parents: &mut Vec<ExplainedKey>,
     ) -> Result<(), LimitedKeyError> {
-        for template in &of.limit.parents {
+        for (template, rule) in of.limit.parents.iter().zip(&of.limit.charging.rules) {
             let (mut key, mut scratch) = (Vec::new(), Vec::new());
             template.render(of.base, &of.captures, &mut key)?;
             let Some((limit, captures)) = self.lookup(&key) else { continue };
             let parent = limit.found(&key, captures, None, &mut scratch)?;
-            let explained = ExplainedKey::of(&parent);
+            let cost = rule.cost_of(cost).weighted(parent.weight());
+            let explained = ExplainedKey::of(&parent, cost, rule.hold);
             let is_same = |other: &ExplainedKey| {
                 other.limit == explained.limit && other.counted == explained.counted
             };
@@ -142,7 +150,7 @@ impl Limits {
                 return Err(LimitedKeyError::TooManyParents);
             }
             parents.push(explained);
-            self.explain_parents(&parent, child, parents)?;
+            self.explain_parents((&parent, cost), child, parents)?;
         }
         Ok(())
     }
@@ -228,6 +236,7 @@ mod tests {
                 prop_assert_eq!(parent.key, row.counted.as_slice());
                 prop_assert_eq!(limits.get(parent.limit).map(Limit::name), Some(row.limit.as_str()));
                 prop_assert_eq!(parent.policy.to_string(), row.policy.clone());
+                prop_assert_eq!((parent.cost, parent.hold), (row.cost, row.hold));
             }
         }
     }

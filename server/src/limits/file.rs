@@ -1,7 +1,9 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
-//! Here: the fields, their values, and the lines of both. Not here: patterns and templates, and
-//! rules between limits (`rules`).
+//! Here: the fields, their values, and the lines of both; in this folder: costs (`charges`). Not
+//! here: patterns and templates, and rules between limits (`rules`).
+
+mod charges;
 
 use std::path::Path;
 
@@ -9,6 +11,7 @@ use protocol::{Algorithm, Policy};
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
+use super::charge_cost::ParentRule;
 use super::companion::{Companion, Companions};
 use super::wheres::WhereText;
 use super::{Deny, LimitsError, OnUnavailable, date};
@@ -44,8 +47,10 @@ pub(super) struct Draft {
     pub(super) pattern: WithLine<PatternText>,
     pub(super) policy: WithLine<Policy>,
     pub(super) key: Option<WithLine<String>>,
-    pub(super) parents: Vec<WithLine<String>>,
-    pub(super) overrides: Vec<(WithLine<String>, Policy)>,
+    pub(super) parents: Vec<ParentText>,
+    /// Multiplies the cost of a request.
+    pub(super) weight: u64,
+    pub(super) overrides: Vec<OverrideText>,
     /// Overrides by captures.
     pub(super) wheres: Vec<WhereText>,
     /// Limits with a lower number are tried first, then those that come first in the file.
@@ -56,6 +61,22 @@ pub(super) struct Draft {
     pub(super) on_unavailable: Option<OnUnavailable>,
     pub(super) deny: Deny,
     pub(super) about: About,
+}
+
+/// A parent as written.
+#[derive(Debug)]
+pub(super) struct ParentText {
+    pub(super) key: WithLine<String>,
+    pub(super) rule: ParentRule,
+}
+
+/// An override as written.
+#[derive(Debug)]
+pub(super) struct OverrideText {
+    pub(super) key: WithLine<String>,
+    pub(super) policy: Policy,
+    /// The weight in place of the limit's.
+    pub(super) weight: Option<u64>,
 }
 
 /// The fields of a limit that no request needs.
@@ -158,7 +179,7 @@ impl<'f> File<'f> {
         let (mut name, mut pattern, mut policy, mut key) = (None, None, None, None);
         let (mut parents, mut overrides, mut overrides_file) = (Vec::new(), Vec::new(), None);
         let mut companions = Companions::default();
-        let (mut on_unavailable, mut deny) = (None, Deny::default());
+        let (mut on_unavailable, mut deny, mut weight) = (None, Deny::default(), 1);
         let (mut over, mut shadow) = (None, None);
         let mut about = About::default();
         let (mut wheres, mut order) = (Vec::new(), 0);
@@ -173,7 +194,8 @@ impl<'f> File<'f> {
                 "regex" => pattern = Some(map(self.text(field)?, PatternText::Regex)),
                 "policy" => policy = Some(self.policy(field)?),
                 "key" => key = Some(self.text(field)?),
-                "parents" => parents = self.texts(field)?,
+                "parents" => parents = self.parents(field)?,
+                "weight" => weight = self.weight(field)?,
                 "overrides" => (overrides, wheres) = self.overrides(field)?,
                 "order" => order = self.order(field)?,
                 "overrides_file" => overrides_file = Some(self.overrides_file(field)?),
@@ -202,6 +224,7 @@ impl<'f> File<'f> {
             policy: policy.ok_or_else(|| lacks("policy"))?,
             key,
             parents,
+            weight,
             overrides,
             wheres,
             order,
@@ -233,7 +256,7 @@ impl<'f> File<'f> {
             }
         }
         // `over` and `shadow` of a limit apply to its overrides too.
-        let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
+        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
         let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
         for policy in policies.chain(wheres).chain([&mut draft.policy.value]) {
             let (keeps, refuses) = match policy.algorithm {

@@ -5,6 +5,7 @@
 use arrayvec::ArrayVec;
 use protocol::Policy;
 
+use super::charge_cost::ChargeCost;
 use super::companion::Companion;
 use super::error::LimitedKeyError;
 use super::overrides::OverrideId;
@@ -60,6 +61,27 @@ impl<'a> LimitMatch<'a> {
         self.overridden
     }
 
+    /// The factor of the cost of a request: that of the override, or the limit's.
+    #[must_use]
+    pub fn weight(&self) -> u64 {
+        let of_override = self.overridden.and_then(|id| self.limit.overrides.as_ref()?.weight(id));
+        of_override.unwrap_or(self.limit.weight())
+    }
+
+    /// The cost of the key itself.
+    #[must_use]
+    pub fn cost(&self) -> ChargeCost {
+        ChargeCost::times(self.weight())
+    }
+
+    /// Whether a request may be charged otherwise than with its cost on its own key alone: it has
+    /// parents or a weight.
+    #[inline]
+    #[must_use]
+    pub fn charges_more(&self) -> bool {
+        self.limit.charges_more
+    }
+
     /// Whether other keys are charged too, so that [`Limits::parents`](super::Limits::parents) must
     /// be called.
     #[must_use]
@@ -80,6 +102,8 @@ struct ParentRow {
     limit: usize,
     policy: Policy,
     key: Vec<u8>,
+    cost: ChargeCost,
+    hold: Option<u64>,
 }
 
 /// One parent.
@@ -91,16 +115,22 @@ pub struct Parent<'p> {
     pub policy: &'p Policy,
     /// The counted key.
     pub key: &'p [u8],
+    /// The cost, made of that of a request on the child.
+    pub cost: ChargeCost,
+    /// Nanoseconds for which the cost is held, if its child's limit says so.
+    pub hold: Option<u64>,
 }
 
 impl Parents {
     /// The parents, depth first: each is followed by its own parents that were not added before.
     #[must_use]
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Parent<'_>> {
-        self.rows.iter().map(|ParentRow { limit, policy, key }| Parent {
+        self.rows.iter().map(|ParentRow { limit, policy, key, cost, hold }| Parent {
             limit: *limit,
             policy,
             key,
+            cost: *cost,
+            hold: *hold,
         })
     }
 
@@ -132,14 +162,19 @@ impl Parents {
     }
 
     /// Adds a parent. Returns `false` if it was added before.
-    pub(super) fn push(&mut self, parent: &LimitMatch<'_>) -> Result<bool, LimitedKeyError> {
+    pub(super) fn push(
+        &mut self,
+        parent: &LimitMatch<'_>,
+        cost: ChargeCost,
+        hold: Option<u64>,
+    ) -> Result<bool, LimitedKeyError> {
         let limit = parent.limit.index();
         if self.rows.iter().any(|row| row.limit == limit && row.key == parent.key) {
             return Ok(false);
         }
         let mut key = self.buffer();
         key.extend_from_slice(parent.key);
-        let row = ParentRow { limit, policy: *parent.policy, key };
+        let row = ParentRow { limit, policy: *parent.policy, key, cost, hold };
         self.rows.try_push(row).map_err(|_| LimitedKeyError::TooManyParents)?;
         Ok(true)
     }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Algorithm, Policy};
+use protocol::{Algorithm, COUNT_MAX, Policy};
 
 use super::counted_keys::CountedKeys;
 use super::overrides::{
@@ -14,12 +14,33 @@ use super::overrides::{
 use super::wheres::WhereTable;
 use super::{Limit, Limits};
 
-/// Parses the policy of an override: a policy, `allow` or `block`.
+/// Parses the policy of an override, with its weight if it has one: a policy, `allow` or `block`,
+/// and behind a blank `weight=5`.
 ///
 /// # Errors
 ///
 /// The mistake.
-pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
+pub(crate) fn parse_weighted_policy(text: &str) -> Result<(Policy, Option<u64>), String> {
+    match text.split_once(' ') {
+        Some((policy, weight)) => Ok((parse_policy(policy)?, Some(parse_weight(weight)?))),
+        None => Ok((parse_policy(text)?, None)),
+    }
+}
+
+/// Parses the weight of an override.
+///
+/// # Errors
+///
+/// The mistake.
+pub(super) fn parse_weight(word: &str) -> Result<u64, String> {
+    let digits = word.strip_prefix("weight=").unwrap_or_default();
+    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+    let weight = digits.parse().ok().filter(|weight| is_number && (1..=COUNT_MAX).contains(weight));
+    weight.ok_or_else(|| format!("a weight is weight= and a number from 1 to {COUNT_MAX}"))
+}
+
+/// Parses the policy of an override: a policy, `allow` or `block`.
+pub(super) fn parse_policy(text: &str) -> Result<Policy, String> {
     let token = if text == "allow" { "unlimited" } else { text };
     Policy::parse(token.as_bytes()).map_err(|error| error.to_string())
 }
@@ -42,6 +63,14 @@ impl Limit {
         let mut overrides = self.overrides.take().map_or_else(Overrides::default, |all| *all);
         overrides.set(source, table);
         self.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
+        self.note_weights();
+    }
+
+    /// Notes whether a request on a key of the limit may be charged otherwise than with its cost
+    /// on that key alone; after each change of the overrides.
+    pub(super) fn note_weights(&mut self) {
+        let of_override = self.overrides.as_ref().is_some_and(|all| all.has_weights());
+        self.charges_more = !self.parents.is_empty() || self.weight() != 1 || of_override;
     }
 
     /// Returns the overrides of one origin.
@@ -67,10 +96,15 @@ impl Limit {
         self.overrides.as_ref()?.wheres()
     }
 
-    /// Returns the entries with `where`, in file order: their texts and policies.
-    pub(crate) fn where_rows(&self) -> impl Iterator<Item = (&str, &Policy)> {
+    /// Returns the entries with `where`, in file order: their texts, policies and weights.
+    pub(crate) fn where_rows(&self) -> impl Iterator<Item = (&str, &Policy, Option<u64>)> {
         let table = self.wheres().into_iter();
-        table.flat_map(|table| (0..table.len()).filter_map(|number| table.row(number)))
+        table.flat_map(|table| {
+            (0..table.len()).filter_map(|number| {
+                let (text, policy) = table.row(number)?;
+                Some((text, policy, table.weight(number as u32)))
+            })
+        })
     }
 
     /// Returns the number of overrides of all origins.
@@ -84,14 +118,19 @@ impl Limit {
     }
 
     /// Returns the overrides of an origin whose keys, as written, contain `part`, in their order:
-    /// keys and policies.
+    /// keys, policies, and weights of those that have one.
     pub(crate) fn override_rows<'l>(
         &'l self,
         source: OverrideSource,
         part: &'l str,
-    ) -> impl Iterator<Item = (&'l str, &'l Policy)> {
+    ) -> impl Iterator<Item = (&'l str, &'l Policy, Option<u64>)> {
         let table = self.table(source).into_iter();
-        table.flat_map(move |table| table.containing(part).filter_map(|number| table.row(number)))
+        table.flat_map(move |table| {
+            table.containing(part).filter_map(|number| {
+                let (key, policy) = table.row(number)?;
+                Some((key, policy, table.weight(number as u32)))
+            })
+        })
     }
 }
 
@@ -135,15 +174,16 @@ impl Limits {
         &mut self,
         name: &str,
         source: OverrideSource,
-        rows: impl IntoIterator<Item = (&'r str, Policy)>,
+        rows: impl IntoIterator<Item = (&'r str, (Policy, Option<u64>))>,
     ) -> Vec<(String, String)> {
         let Some(limit) = self.by_name(name.as_bytes()) else { return Vec::new() };
         let counted = CountedKeys::of(limit);
         let mut left_out = Vec::new();
         let mut table = OverrideTableBuilder::default();
-        for (text, policy) in rows {
+        for (text, (policy, weight)) in rows {
+            let policy = limit.with_flags(policy);
             match self.override_keys(limit, &counted, text) {
-                Ok(keys) if table.push(text, keys, limit.with_flags(policy)) => {}
+                Ok(keys) if table.push(text, keys, (policy, weight)) => {}
                 Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
                 Err(reason) => left_out.push((text.to_owned(), reason)),
             }
@@ -172,9 +212,20 @@ mod tests {
     }
 
     #[test]
+    fn a_weight_stands_behind_the_policy() {
+        let parsed = |text| parse_weighted_policy(text).map(|(policy, w)| (policy.to_string(), w));
+        assert_eq!(parsed("fixed:5/s"), Ok(("fixed:5/s".to_owned(), None)));
+        assert_eq!(parsed("allow weight=7"), Ok(("unlimited".to_owned(), Some(7))));
+        for wrong in ["block weight=0", "block weight=+1", "block 5", "block weight=", "block  "] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+        assert!(parsed("block weight=9007199254740992").is_err());
+    }
+
+    #[test]
     fn the_api_comes_before_inline_before_a_file() {
         let mut limits = limits();
-        let policy = |text| parse_policy(text).expect("a policy");
+        let policy = |text| (parse_policy(text).expect("a policy"), None);
         let rows = [("a:*", policy("fixed:9/s")), ("a:2", policy("block"))];
         assert_eq!(limits.set_overrides("a", OverrideSource::File, rows), []);
         assert_eq!(policy_of(&limits, "a:1"), "fixed:7/s,over");

@@ -115,6 +115,20 @@ impl Overrides {
         self.tables.iter().flatten().map(|table| table.len()).sum::<usize>() + wheres
     }
 
+    /// Returns the weight of an override, if it has one.
+    pub(super) fn weight(&self, id: OverrideId) -> Option<u64> {
+        match id.source {
+            OverrideSource::Where => self.wheres()?.weight(id.index),
+            source => self.table(source)?.weight(id.index),
+        }
+    }
+
+    /// Whether an override of any origin has a weight.
+    pub(super) fn has_weights(&self) -> bool {
+        self.tables.iter().flatten().any(|table| table.has_weights())
+            || self.wheres().is_some_and(WhereTable::has_weights)
+    }
+
     /// Returns the override of a counted key.
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
@@ -175,6 +189,8 @@ pub(super) struct OverrideTable {
     policies: Vec<Policy>,
     /// The place of each override's policy.
     rows: Vec<u32>,
+    /// The weights of the overrides that have one.
+    weights: HashMap<u32, u64>,
     /// The keys as written. That of an exact key is the key itself.
     texts: Texts,
     hasher: TextHasher,
@@ -206,9 +222,14 @@ impl OverrideTableBuilder {
         self.table.rows.len()
     }
 
-    /// Adds the override that is written as `text`, whose keys are `keys`. False: there is one of
-    /// these keys already.
-    pub(super) fn push(&mut self, text: &str, keys: OverrideKeys<'_>, policy: Policy) -> bool {
+    /// Adds the override that is written as `text`, whose keys are `keys`, with its policy and its
+    /// weight if it has one. False: there is one of these keys already.
+    pub(super) fn push(
+        &mut self,
+        text: &str,
+        keys: OverrideKeys<'_>,
+        (policy, weight): (Policy, Option<u64>),
+    ) -> bool {
         let Self { table, known, prefixes, networks } = self;
         let OverrideTable { texts, hasher, exact, .. } = table;
         let number = texts.ends.len() as u32;
@@ -233,6 +254,7 @@ impl OverrideTableBuilder {
         });
         table.rows.push(place);
         table.texts.push(text);
+        table.weights.extend(weight.map(|weight| (number, weight)));
         true
     }
 
@@ -298,6 +320,7 @@ impl OverrideTable {
     pub(super) fn has_rows_of(&self, other: &Self) -> bool {
         let policies = |table: &Self, place: &u32| table.policies.get(*place as usize).copied();
         self.texts == other.texts
+            && self.weights == other.weights
             && self
                 .rows
                 .iter()
@@ -325,6 +348,16 @@ impl OverrideTable {
             let prefix = self.prefix_of(literal)?;
             Some((self.texts.get(networks.any()? as usize)?, prefix))
         })
+    }
+
+    /// Returns the weight of the override with this number, if it has one.
+    pub(super) fn weight(&self, number: u32) -> Option<u64> {
+        self.weights.get(&number).copied()
+    }
+
+    /// Whether an override has a weight.
+    pub(super) fn has_weights(&self) -> bool {
+        !self.weights.is_empty()
     }
 
     /// Returns the exact keys, in no order.
@@ -398,8 +431,8 @@ mod tests {
         let policy = Policy::parse(b"unlimited").expect("a policy");
         let mut builder = OverrideTableBuilder::default();
         for (text, keys) in rows {
-            assert!(builder.push(text, *keys, policy), "{text}");
-            assert!(!builder.push(text, *keys, policy), "{text} a second time");
+            assert!(builder.push(text, *keys, (policy, None)), "{text}");
+            assert!(!builder.push(text, *keys, (policy, None)), "{text} a second time");
         }
         builder.build().expect("some overrides")
     }

@@ -1,4 +1,4 @@
-//! Files of overrides: a line is a key or a network, and its policy.
+//! Files of overrides: a line is a key or a network, its policy, and a weight if it has one.
 //!
 //! Here: the bounds of such files, reading one, and giving limits their tables. Not here: the
 //! tables (`overrides`), and when a file is read again (`service::override_files`).
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use protocol::Policy;
 
 use super::counted_keys::CountedKeys;
-use super::override_tables::parse_policy;
+use super::override_tables::{parse_policy, parse_weight};
 use super::overrides::{OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder};
 use super::shape::Shape;
 use super::{Limit, Limits, LimitsError};
@@ -75,14 +75,16 @@ pub(super) fn check_count(count: usize) -> Result<(), String> {
     Err(format!("at most {FILES_MAX} limits have an `overrides_file`"))
 }
 
-/// The key and the policy of a line as written; `None`: it has neither.
-fn words(line: &str) -> Result<Option<(&str, &str)>, &'static str> {
-    let mut words = line.split_ascii_whitespace();
-    let is_comment = |word: &str| word.starts_with('#');
-    let Some(key) = words.next().filter(|word| !is_comment(word)) else { return Ok(None) };
-    match (words.next(), words.next()) {
-        (Some(policy), rest) if !is_comment(policy) && rest.is_none_or(is_comment) => {
-            Ok(Some((key, policy)))
+/// The words of a line: key, policy, and weight if it has one.
+type LineWords<'l> = (&'l str, &'l str, Option<&'l str>);
+
+/// The words of a line; `None`: it has none.
+fn words(line: &str) -> Result<Option<LineWords<'_>>, &'static str> {
+    let mut words = line.split_ascii_whitespace().take_while(|word| !word.starts_with('#'));
+    let Some(key) = words.next() else { return Ok(None) };
+    match (words.next(), words.next(), words.next()) {
+        (Some(policy), weight, None) if weight.is_none_or(|word| word.starts_with("weight=")) => {
+            Ok(Some((key, policy, weight)))
         }
         _ => Err("a line is a key or a network, and its policy, `allow` or `block`"),
     }
@@ -242,7 +244,9 @@ impl Limits {
                 return Err(wrong(format!("a line has at most {LINE_BYTES_MAX} bytes")));
             }
             let line = str::from_utf8(line).map_err(|_| wrong("it is not UTF-8".to_owned()))?;
-            let Some((key, word)) = words(line).map_err(|reason| wrong(reason.to_owned()))? else {
+            let Some((key, word, weight)) =
+                words(line).map_err(|reason| wrong(reason.to_owned()))?
+            else {
                 continue;
             };
             if table.len() == FILE_OVERRIDES_MAX {
@@ -253,8 +257,9 @@ impl Limits {
                 _ => limit.with_flags(parse_policy(word).map_err(wrong)?),
             };
             last = Some((word, policy));
+            let weight = weight.map(parse_weight).transpose().map_err(wrong)?;
             let keys = self.override_keys(limit, &counted, key).map_err(wrong)?;
-            if !table.push(key, keys, policy) {
+            if !table.push(key, keys, (policy, weight)) {
                 return Err(wrong("there is an override of it already".to_owned()));
             }
         }

@@ -11,6 +11,7 @@ use hashbrown::{HashMap, HashSet};
 use protocol::{Algorithm, KEY_BYTES_MAX};
 
 use super::capture::{CaptureClass, ip};
+use super::charge_cost::Charging;
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
@@ -104,6 +105,7 @@ pub(super) fn compile(
     checks.parents()?;
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
+        limit.note_weights();
     }
     Ok(limits)
 }
@@ -151,6 +153,7 @@ pub(super) fn compile_in_place(
         overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
     }
     limits.limits[index as usize].overrides = overrides;
+    limits.limits[index as usize].note_weights();
     limits.read_override_files(others)?;
     Ok(limits)
 }
@@ -200,13 +203,14 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
     };
     let key = draft.key.as_ref().map(template).transpose()?;
     let key = key.or_else(|| Template::of_networks(&pattern));
-    let parents = draft.parents.iter().map(template).collect::<Result<Vec<_>, _>>()?;
+    let parents = draft.parents.iter().map(|parent| template(&parent.key));
+    let parents = parents.collect::<Result<Vec<_>, _>>()?;
     if let Some(at) = draft.parents.get(PARENTS_MAX) {
-        return Err(wrong(at, format!("a limit has at most {PARENTS_MAX} parents")));
+        return Err(wrong(&at.key, format!("a limit has at most {PARENTS_MAX} parents")));
     }
     for (number, parent) in parents.iter().enumerate() {
         if parents[..number].contains(parent) {
-            return Err(wrong(&draft.parents[number], "it is a parent already".into()));
+            return Err(wrong(&draft.parents[number].key, "it is a parent already".into()));
         }
     }
     Ok(Limit {
@@ -216,7 +220,13 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         pattern,
         policy: draft.policy.value,
         key,
+        charges_more: !parents.is_empty() || draft.weight != 1,
         parents,
+        charging: Charging {
+            weight: draft.weight,
+            rules: draft.parents.iter().map(|parent| parent.rule).collect(),
+            text: draft.charging().into(),
+        },
         overrides: None,
         overrides_file: draft.overrides_file.as_ref().map(|at| at.value.as_str().into()),
         companions: draft.companions,
@@ -314,7 +324,8 @@ impl Checks<'_> {
             limits.iter().map(|limit| Shape::of(&limit.pattern)).collect()
         });
         for (index, limit) in limits.iter().enumerate() {
-            for (parent, at) in limit.parents.iter().zip(&self.drafts[index].parents) {
+            for (parent, text) in limit.parents.iter().zip(&self.drafts[index].parents) {
+                let at = &text.key;
                 let wrong =
                     |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
                 let mut targets = self.targets(limit, parent);
@@ -334,9 +345,9 @@ impl Checks<'_> {
             if let Some(first) = self.drafts[index].parents.first() {
                 if ancestors(&edges, index).contains(&index) {
                     let reason = format!("the parents of {} lead back to it", self.name(index));
-                    return Err(self.file.refuse(first.line, reason));
+                    return Err(self.file.refuse(first.key.line, reason));
                 }
-                self.few_ancestors(index, first.line)?;
+                self.few_ancestors(index, first.key.line)?;
             }
         }
         Ok(())

@@ -5,10 +5,11 @@
 
 use std::fmt::Write as _;
 
-use protocol::{Algorithm, Policy};
+use protocol::{Algorithm, duration_text};
 
+use super::charge_cost::ParentRule;
 use super::companion::Companion;
-use super::file::{Draft, PatternText};
+use super::file::{Draft, OverrideText, ParentText, PatternText};
 use super::wheres::WhereText;
 use super::{Deny, OnUnavailable};
 
@@ -47,10 +48,48 @@ fn one_where(entry: &WhereText) -> String {
     });
     let captures = captures.collect::<Vec<String>>().join(", ");
     let policy = entry.policy.to_string();
-    format!("    {{ where = {{ {captures} }}, policy = {} }},\n", Quoted(&policy))
+    let weight = weight_of(entry.weight);
+    format!("    {{ where = {{ {captures} }}, policy = {}{weight} }},\n", Quoted(&policy))
+}
+
+/// The field of an override's weight.
+fn weight_of(weight: Option<u64>) -> String {
+    weight.map_or_else(String::new, |weight| format!(", weight = {weight}"))
+}
+
+/// A parent: its key, in a table if it has a rule.
+fn parent(parent: &ParentText) -> String {
+    let ParentRule { cost, hold } = parent.rule;
+    let key = Quoted(&parent.key.value);
+    if parent.rule == ParentRule::default() {
+        return key.to_string();
+    }
+    let cost = cost.map_or_else(String::new, |cost| format!(", cost = {cost}"));
+    let hold = hold.map(|nanos| format!(", hold = \"{}\"", duration_text(nanos)));
+    format!("{{ key = {key}{cost}{} }}", hold.unwrap_or_default())
+}
+
+/// An override, in a line of its own.
+fn one_override(one: &OverrideText) -> String {
+    let (key, policy) = (Quoted(&one.key.value), one.policy.to_string());
+    let weight = weight_of(one.weight);
+    format!("    {{ key = {key}, policy = {}{weight} }},\n", Quoted(&policy))
 }
 
 impl Draft {
+    /// The weight and the parents as text; empty if neither changes a cost.
+    pub(super) fn charging(&self) -> String {
+        let mut text = String::new();
+        if self.weight != 1 {
+            write!(text, "  weight {}", self.weight).expect("a String takes every write");
+        }
+        if self.parents.iter().any(|one| one.rule != ParentRule::default()) {
+            let parents: Vec<_> = self.parents.iter().map(parent).collect();
+            write!(text, "  parents {}", parents.join(", ")).expect("a String takes every write");
+        }
+        text
+    }
+
     /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
         let mut text = "[[limit]]\n".to_owned();
@@ -68,15 +107,13 @@ impl Draft {
         }
         let list = |words: Vec<String>| format!("[{}]", words.join(", "));
         if !self.parents.is_empty() {
-            let parents = self.parents.iter().map(|at| Quoted(&at.value).to_string());
-            field("parents", &list(parents.collect()));
+            field("parents", &list(self.parents.iter().map(parent).collect()));
+        }
+        if self.weight != 1 {
+            field("weight", &self.weight);
         }
         if !self.overrides.is_empty() || !self.wheres.is_empty() {
-            let one = |key: &str, policy: &Policy| {
-                let (key, policy) = (Quoted(key), policy.to_string());
-                format!("    {{ key = {key}, policy = {} }},\n", Quoted(&policy))
-            };
-            let keys = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
+            let keys = self.overrides.iter().map(one_override);
             let wheres = self.wheres.iter().map(one_where);
             field("overrides", &format!("[\n{}]", keys.chain(wheres).collect::<String>()));
         }
@@ -108,14 +145,10 @@ impl Draft {
         if about.disabled {
             field("disabled", &true);
         }
-        let mut policies =
-            self.overrides.iter().map(|(_, policy)| policy).chain([&self.policy.value]);
-        let mut wheres = self.wheres.iter().map(|entry| &entry.policy);
-        if policies
-            .by_ref()
-            .chain(wheres.by_ref())
-            .any(|policy| policy.algorithm == Algorithm::Block && policy.shadow)
-        {
+        let keys = self.overrides.iter().map(|one| &one.policy);
+        let wheres = self.wheres.iter().map(|entry| &entry.policy);
+        let mut policies = keys.chain(wheres).chain([&self.policy.value]);
+        if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
             // The text of such a policy cannot include `shadow`; only the limit's own `shadow` sets
             // it.
             field("shadow", &true);

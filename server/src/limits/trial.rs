@@ -19,7 +19,7 @@ impl Limits {
         let mut draft = one_draft(&file, name, toml.as_bytes())?;
         rules::check_length(&file, &draft)?;
         draft.policy.value.shadow = false;
-        draft.overrides.iter_mut().for_each(|(_, policy)| policy.shadow = false);
+        draft.overrides.iter_mut().for_each(|one| one.policy.shadow = false);
         draft.wheres.iter_mut().for_each(|entry| entry.policy.shadow = false);
         rules::compile_in_place(&file, &draft, self)
     }

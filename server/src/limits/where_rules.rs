@@ -87,7 +87,7 @@ pub(super) fn compile(
             };
             captures.push((place as u8, values.clone()));
         }
-        builder.push(entry.to_string(), captures, entry.policy);
+        builder.push(entry.to_string(), captures, (entry.policy, entry.weight));
         before.push(checked);
     }
     Ok(Some(builder.build()))

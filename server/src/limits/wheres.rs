@@ -32,6 +32,8 @@ pub(super) struct WhereText {
     /// The names of captures, each with its values.
     pub(super) captures: Vec<(WithLine<String>, Vec<WithLine<String>>)>,
     pub(super) policy: Policy,
+    /// Multiplies the cost of a request, in place of the limit's weight.
+    pub(super) weight: Option<u64>,
 }
 
 impl std::fmt::Display for WhereText {
@@ -134,8 +136,16 @@ pub(super) struct WhereTable {
     /// The pattern of the counted keys.
     pattern: Pattern,
     captures: Vec<WhereCapture>,
-    /// The text and the policy of each entry.
-    rows: Vec<(String, Policy)>,
+    rows: Vec<WhereRow>,
+}
+
+/// An entry, compiled.
+#[derive(Debug, Clone, PartialEq)]
+struct WhereRow {
+    /// The entry as written.
+    text: String,
+    policy: Policy,
+    weight: Option<u64>,
 }
 
 /// The entries with `where` of a limit that are being compiled.
@@ -144,7 +154,7 @@ pub(super) struct WhereBuilder {
     pattern: Pattern,
     /// The values of each capture by its slot, each with the number of its entry.
     values: Vec<(u8, Vec<(WhereValue, usize)>)>,
-    rows: Vec<(String, Policy)>,
+    rows: Vec<WhereRow>,
 }
 
 impl WhereBuilder {
@@ -158,7 +168,7 @@ impl WhereBuilder {
         &mut self,
         text: String,
         captures: Vec<(u8, Vec<WhereValue>)>,
-        policy: Policy,
+        (policy, weight): (Policy, Option<u64>),
     ) {
         let entry = self.rows.len();
         for (slot, values) in captures {
@@ -169,7 +179,7 @@ impl WhereBuilder {
             });
             self.values[at].1.extend(values.into_iter().map(|value| (value, entry)));
         }
-        self.rows.push((text, policy));
+        self.rows.push(WhereRow { text, policy, weight });
     }
 
     /// Returns the table.
@@ -228,7 +238,17 @@ impl WhereTable {
 
     /// Returns the text and the policy of the entry with this number.
     pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
-        self.rows.get(number).map(|(text, policy)| (text.as_str(), policy))
+        self.rows.get(number).map(|row| (row.text.as_str(), &row.policy))
+    }
+
+    /// Returns the weight of the entry with this number, if it has one.
+    pub(super) fn weight(&self, number: u32) -> Option<u64> {
+        self.rows.get(number as usize)?.weight
+    }
+
+    /// Whether an entry has a weight.
+    pub(super) fn has_weights(&self) -> bool {
+        self.rows.iter().any(|row| row.weight.is_some())
     }
 
     /// Whether another table has the same entries.
@@ -247,6 +267,6 @@ impl WhereTable {
             entries.keep(&capture.entries(captures.get(key, capture.slot)));
         }
         let first = entries.first()?;
-        Some((first as u32, &self.rows.get(first)?.1))
+        Some((first as u32, &self.rows.get(first)?.policy))
     }
 }

@@ -25,6 +25,14 @@ pub(super) enum DebtPolicy {
 }
 
 impl DebtPolicy {
+    /// The name of the limit, if it is that of one.
+    pub(super) fn limit(&self) -> Option<&str> {
+        match self {
+            Self::Named(limit) => str::from_utf8(limit).ok(),
+            Self::Written(_) => None,
+        }
+    }
+
     pub(super) fn sub_policy(&self) -> SubPolicy<'_> {
         match self {
             Self::Named(limit) => SubPolicy::Named(limit),

@@ -19,8 +19,8 @@ use engine::{
     Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
 };
 use protocol::{
-    Algorithm, Command, Decoded, Form, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine,
-    decode, encode,
+    Command, Decoded, Form, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine, decode,
+    encode,
 };
 
 use super::Node;
@@ -33,10 +33,10 @@ use super::state_machine::partition_of;
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
-use crate::commands::multi_key::ChargeResult;
+use crate::commands::multi_key::{ChargeResult, deny_beyond};
 use crate::commands::native::refusal;
-use crate::commands::verdict::write_many_reply;
-use crate::limits::{LimitMatch, OnUnavailable};
+use crate::commands::verdict::{name_holds, write_many_reply};
+use crate::limits::{ChargeCost, LimitMatch, OnUnavailable};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;
@@ -69,8 +69,10 @@ pub(super) struct DegradedCharge {
     pub(super) policy: Policy,
     pub(super) key: Box<[u8]>,
     pub(super) partition: Partition,
+    pub(super) cost: ChargeCost,
     member: usize,
-    times: u64,
+    /// Nanoseconds for which the cost is held, if the limit of its child says so.
+    pub(super) hold: Option<u64>,
 }
 
 /// The units that a request takes, the keys it charges, and the mode of its decision.
@@ -89,20 +91,6 @@ pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLook
         !matches!(policy_arg, PolicyArg::Configured)
     };
     LimitOp::is_take(&command.operation) && (is_bound || selects_one())
-}
-
-impl DegradedCharge {
-    /// Whether the units are held, and returned when the hold ends.
-    fn holds(&self, take: &TakeParams) -> bool {
-        take.hold.is_some() || matches!(self.policy.algorithm, Algorithm::Concurrency { .. })
-    }
-
-    fn hold_ns(&self, take: &TakeParams) -> u64 {
-        match self.policy.algorithm {
-            Algorithm::Concurrency { hold, .. } => take.hold.unwrap_or(hold),
-            _ => take.hold.unwrap_or(0),
-        }
-    }
 }
 
 impl Node {
@@ -125,7 +113,10 @@ impl Node {
     ) -> ChargeResult {
         let parts = self.parts();
         // No other node gives this id to a hold: the owner later takes the hold over under it.
-        let lease = charges.iter().any(|charge| charge.holds(attempt)).then(|| self.name_hold());
+        let lease = charges
+            .iter()
+            .any(|charge| charge.hold_ns(attempt).is_some())
+            .then(|| self.name_hold());
         let attempt = &TakeParams { lease, ..*attempt };
         let mut local = self.local.lock();
         let LocalCounts { engine, hasher, .. } = &mut *local;
@@ -133,13 +124,20 @@ impl Node {
         for (index, charge) in charges.iter().enumerate() {
             let policy = share(&charge.policy, parts);
             let hash = hasher.hash(&charge.key);
+            let is_beyond = charge.cost.of(attempt.cost).is_none();
             let units = TakeParams {
-                cost: attempt.cost.saturating_mul(charge.times).min(protocol::COUNT_MAX),
-                part: attempt.part && charges.len() == 1,
+                cost: charge.cost.capped(attempt.cost),
+                part: attempt.part && charges.len() == 1 && charge.cost == ChargeCost::SAME,
+                peek: attempt.peek || is_beyond,
+                hold: charge.hold_of(attempt),
                 compare_cas: attempt.compare_cas.filter(|_| index == 0),
                 ..*attempt
             };
-            let taken = engine.take(now, hash, &charge.key, Some(PolicyRef::from(&policy)), &units);
+            let policy_ref = Some(PolicyRef::from(&policy));
+            let mut taken = engine.take(now, hash, &charge.key, policy_ref, &units);
+            if let (true, TakeResult::Decided(facts)) = (is_beyond, &mut taken) {
+                deny_beyond(facts, policy.shadow);
+            }
             if let TakeResult::Decided(decided) = taken
                 && !decided.refuses()
             {
@@ -226,9 +224,9 @@ impl ExecContext<'_> {
     ) -> Option<DegradedTake> {
         let mut counted = Vec::new();
         match request {
-            Request::TakeMany { cost, keys, peek, .. } => {
-                let is_listed = self.list_all_charges(*keys, &mut counted).ok()?;
-                let op = LimitOp::of_many(*cost, *peek);
+            Request::TakeMany { costs, keys, peek, wait, .. } => {
+                let is_listed = self.list_all_charges((*costs, *keys), &mut counted).ok()?;
+                let op = LimitOp::of_many(*costs, *keys, (*peek, *wait));
                 is_listed.then(|| self.listed(op, default, place))?
             }
             Request::Command { command, form } => {
@@ -256,9 +254,9 @@ impl ExecContext<'_> {
                     }
                     PolicyArg::Configured => {
                         let found = bound?;
-                        if found.has_parents() {
+                        if found.charges_more() {
                             self.list_charges(found).ok()?;
-                            return self.listed(op, default, place);
+                            return self.listed(op.with_weight(found), default, place);
                         }
                         let limit = found.limit();
                         let mode = limit.on_unavailable().unwrap_or(default);
@@ -272,7 +270,8 @@ impl ExecContext<'_> {
                     key: key.into(),
                     partition,
                     member: 0,
-                    times: 1,
+                    cost: ChargeCost::SAME,
+                    hold: None,
                 };
                 Some(DegradedTake { op, take, charges: vec![charge], mode })
             }
@@ -300,7 +299,8 @@ impl ExecContext<'_> {
                 key: row.key.into(),
                 partition: place(row.hash),
                 member: row.member,
-                times: row.times,
+                cost: row.cost,
+                hold: row.hold,
             });
         }
         Some(DegradedTake { op, take, charges, mode: mode.unwrap_or(default) })
@@ -348,8 +348,8 @@ impl ExecContext<'_> {
 /// Adds the limit that refused to the only line of `out`.
 fn name_refusal(result: ChargeResult, charges: &[DegradedCharge], out: &mut Vec<u8>) {
     let refused = result.refused.and_then(|charge| charges.get(charge));
-    if let Some(DebtPolicy::Named(name)) = refused.map(|charge| &charge.debt_policy) {
-        protocol::name_refusal(out, 0, &String::from_utf8_lossy(name));
+    if let Some(name) = refused.and_then(|one| one.debt_policy.limit()) {
+        protocol::name_refusal(out, 0, name);
     }
 }
 
@@ -396,6 +396,13 @@ impl Router {
         let mut text = Vec::new();
         ctx.write_degraded_reply(&request, op, &first.policy, charged, &mut text);
         name_refusal(charged, &charges, &mut text);
+        let held = charges.iter().filter(|one| one.hold.is_some());
+        name_holds(
+            &op.reply(charged),
+            held.filter_map(|one| one.debt_policy.limit()),
+            0,
+            &mut text,
+        );
         if let TakeResult::Decided(facts) = charged.all
             && !facts.refuses()
             && !take.peek
@@ -403,13 +410,12 @@ impl Router {
             let granted = facts.decision.granted;
             node.metrics.degraded.fetch_add(granted, Ordering::Relaxed);
             for (row, charge) in charges.into_iter().enumerate() {
-                let units = granted.saturating_mul(charge.times).min(protocol::COUNT_MAX);
+                let units = charge.cost.capped(granted);
                 if mode != OnUnavailable::Local || units == 0 {
                     continue;
                 }
-                match facts.decision.lease {
-                    Some(lease) if charge.holds(&take) => {
-                        let for_ns = charge.hold_ns(&take);
+                match (facts.decision.lease, charge.hold_ns(&take)) {
+                    (Some(lease), Some(for_ns)) => {
                         self.owe_hold(router_ctx, (lease, row), charge, (units, for_ns));
                     }
                     _ => self.owe(

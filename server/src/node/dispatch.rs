@@ -10,13 +10,15 @@ use cluster::id::Partition;
 use protocol::{Command, Exptime, Form, Native, Operation, Request};
 
 use super::degraded::is_taking;
-use super::multi_owner::{MultiOwnerRequest, NotMultiOwner, limit_op_of, refuses_id};
+use super::multi_owner::{
+    MultiOwnerRequest, NotMultiOwner, give_hold_name, limit_op_of, refuses_id,
+};
 use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::reply_queue::ReplyQueue;
 use super::router::{Router, node_now, operation, router_context};
 use super::state_machine::{OpKind, partition_of};
 use crate::commands::context::ExecContext;
-use crate::commands::limit_op::{LimitAction, LimitOp};
+use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
 use crate::commands::take_many::TakeMany;
@@ -172,12 +174,15 @@ impl Dispatch<'_, '_> {
         out: &mut Vec<u8>,
     ) {
         let mut counted = Vec::new();
-        let reply = match (refuses_id(many.id), self.ctx.list_all_charges(many.keys, &mut counted))
-        {
+        let listed = self.ctx.list_all_charges((many.costs, many.keys), &mut counted);
+        let reply = match (refuses_id(many.id), listed) {
             (Some(why), _) => why.to_owned(),
             (None, Ok(true)) => {
-                let op = LimitOp::of_many(many.cost, many.peek);
-                return self.submit_multi_owner((raw_request, quiet), op);
+                let op = LimitOp::of_many(many.costs, many.keys, (many.peek, many.wait));
+                match op.refusal(&self.ctx.scratch.charges) {
+                    Some(error) => error.to_owned(),
+                    None => return self.submit_multi_owner((raw_request, quiet), op),
+                }
             }
             (None, Ok(false)) => "NOT_FOUND".to_owned(),
             (None, Err(error)) => error.to_string(),
@@ -193,14 +198,7 @@ impl Dispatch<'_, '_> {
         let node = Arc::clone(router.node());
         let Some(keyspace) = node.keyspace() else { return };
         let charges = std::mem::take(&mut ctx.scratch.charges);
-        if let LimitAction::Take(take) = &mut op.action
-            && !take.peek
-            && (take.hold.is_some() || charges.rows().any(|row| row.holds))
-        {
-            take.lease = Some(node.name_hold());
-            // A hold is never returned in part: either all of it is held, or nothing.
-            take.part = false;
-        }
+        give_hold_name(&mut op, &charges, || node.name_hold());
         let place = replies.reserve();
         let of = |hash| partition_of(keyspace, hash);
         let request = MultiOwnerRequest::new(

@@ -7,7 +7,9 @@ use cluster::replica::NodeTime;
 use engine::Partitioner;
 use protocol::{Decoded, Request, decode};
 
-use super::multi_owner::{MultiOwnerRequest, MultiOwnerResult, limit_op_of, refuses_id};
+use super::multi_owner::{
+    MultiOwnerRequest, MultiOwnerResult, give_hold_name, limit_op_of, refuses_id,
+};
 use super::pending::{Client, OpResult};
 use super::replicas::Replicas;
 use super::router::{Router, RouterContext};
@@ -21,6 +23,8 @@ use crate::config::{Config, Startup};
 use crate::limits::Limits;
 use crate::runtime::service::Service;
 use crate::session::{Session, SessionContext};
+
+mod charges;
 
 const BITS: u32 = 4;
 const SECOND: u64 = 1_000_000_000;
@@ -92,6 +96,10 @@ const CONVERSATIONS: [&[&str]; 9] = [
         "takem 9 user:1",
         "takem 1 user:1 other",
         "takem 1 user:3 id=a",
+        "takem 1,2 user:4 user:5",
+        "takem 1,2 user:4 user:5",
+        "takem 0,9 user:4 user:5 peek",
+        "takem 9007199254740991,9007199254740991 user:6 user:7",
         "lease user:1 c 2 -",
         "lease user:1 c 2 bucket:3/s",
         "incrx user:1 1 60",
@@ -107,11 +115,11 @@ impl Partitioner for FirstByte {
     }
 }
 
-fn service(args: &[&str], parents: &str) -> Service {
+fn service(args: &[&str], limits: Limits) -> Service {
     let args = ["tollgate", "--threads=1", "--memory-limit=64"].iter().chain(args);
     let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
     let Startup::Serve(config) = startup else { panic!("it serves") };
-    Service::new(*config, None, limits(parents), [1; 4], Box::new(|_| ()))
+    Service::new(*config, None, limits, [1; 4], Box::new(|_| ()))
 }
 
 /// One way, with the id of the last hold that it granted.
@@ -140,8 +148,8 @@ impl<F: FnMut(&[u8]) -> String> Way<F> {
 }
 
 /// A server without a cluster.
-fn lone_server(parents: &str) -> impl FnMut(&[u8]) -> String {
-    let service = service(&[], parents);
+fn lone_server(limits: Limits) -> impl FnMut(&[u8]) -> String {
+    let service = service(&[], limits);
     let (active_limits, mut scratch) = (service.limits().load(), Scratch::default());
     let mut session = Session::default();
     let now = engine::Now::at_ms(10_000);
@@ -159,11 +167,13 @@ struct LoneNode {
     service: Service,
     router: Router,
     scratch: Scratch,
+    /// The name of the last hold over several owners.
+    hold: u64,
 }
 
 impl LoneNode {
-    fn new(parents: &str) -> Self {
-        let service = service(&["--seeds=127.0.0.1:1", "--insecure"], parents);
+    fn new(limits: Limits) -> Self {
+        let service = service(&["--seeds=127.0.0.1:1", "--insecure"], limits);
         let node = Node::of(&service).expect("it has a cluster");
         node.partition_prefix.set(BITS, [1; 4], FirstByte);
         node.me.set((NodeId(1), Incarnation(1))).expect("it is new");
@@ -171,7 +181,7 @@ impl LoneNode {
         let replicas = Replicas::new(1 << BITS, node.options.replicas, are_shared);
         assert!(node.keyspace.set(Keyspace { bits: BITS, replicas }).is_ok());
         let router = Router::new(node, 0);
-        Self { service, router, scratch: Scratch::default() }
+        Self { service, router, scratch: Scratch::default(), hold: 0 }
     }
 
     fn with<T>(&mut self, work: impl FnOnce(&mut Router, &mut RouterContext<'_>) -> T) -> T {
@@ -189,6 +199,8 @@ impl LoneNode {
 
     /// The reply that several owners make, or the reason why the request is none of theirs.
     fn by_owners(&mut self, raw: &[u8]) -> String {
+        self.hold += 1;
+        let hold = 1_000_000 + self.hold;
         self.with(|_, router_ctx| {
             let bounds = router_ctx.service.shards().bounds();
             let Ok(Decoded::Request { request, .. }) = decode(raw, 0, bounds) else {
@@ -196,7 +208,7 @@ impl LoneNode {
             };
             let mut ctx = router_ctx.exec_context();
             let mut counted = Vec::new();
-            let op = match &request {
+            let mut op = match &request {
                 Request::Command { command, form } => {
                     let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                     let Ok(Some(found)) = &lookup.key_limit else { return "no limit".to_owned() };
@@ -205,12 +217,12 @@ impl LoneNode {
                         Err(why) => return format!("{why:?}"),
                     }
                 }
-                Request::TakeMany { cost, keys, peek, id, .. } => {
+                Request::TakeMany { costs, keys, peek, wait, id, .. } => {
                     if let Some(why) = refuses_id(*id) {
                         return why.to_owned();
                     }
-                    match ctx.list_all_charges(*keys, &mut counted) {
-                        Ok(true) => LimitOp::of_many(*cost, *peek),
+                    match ctx.list_all_charges((*costs, *keys), &mut counted) {
+                        Ok(true) => LimitOp::of_many(*costs, *keys, (*peek, *wait)),
                         other => return format!("{other:?}"),
                     }
                 }
@@ -220,6 +232,7 @@ impl LoneNode {
                 return error.to_owned();
             }
             let charges = std::mem::take(&mut ctx.scratch.charges);
+            give_hold_name(&mut op, &charges, || hold);
             let of = |_| Partition::default();
             let client = Client::default();
             let mut owners =
@@ -269,10 +282,11 @@ fn each_way_gives_the_reply_that_is_pinned() {
     let parents = "parents = ['all']";
     let mut page = String::new();
     for conversation in CONVERSATIONS {
-        let mut owners = LoneNode::new(parents);
-        let (mut away, mut away_parents) = (LoneNode::new(""), LoneNode::new(parents));
-        let mut one = Way::new("one", lone_server(""));
-        let mut several = Way::new("parents", lone_server(parents));
+        let mut owners = LoneNode::new(limits(parents));
+        let mut away = LoneNode::new(limits(""));
+        let mut away_parents = LoneNode::new(limits(parents));
+        let mut one = Way::new("one", lone_server(limits("")));
+        let mut several = Way::new("parents", lone_server(limits(parents)));
         let mut owners = Way::new("owners", |raw: &[u8]| owners.by_owners(raw));
         let mut away = Way::new("away", |raw: &[u8]| away.while_away(raw));
         let mut away_parents = Way::new("away, parents", |raw: &[u8]| away_parents.while_away(raw));

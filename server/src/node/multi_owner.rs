@@ -11,9 +11,11 @@
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use engine::algorithms::Verdict;
+use engine::algorithms::{Decision, Verdict};
 use engine::{TakeInfo, TakeParams, TakeResult};
-use protocol::{Decoded, Form, Native, Operation, PolicyArg, Request, Take, decode};
+use protocol::{
+    Decoded, Form, IncrX, Native, Operation, Outcome, PolicyArg, Request, Take, decode,
+};
 
 use super::pending::{Client, Completion};
 use super::router::RouterContext;
@@ -23,9 +25,10 @@ use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::look_up;
-use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
-use crate::commands::verdict::write_many_reply;
-use crate::limits::{Limit, LimitMatch};
+use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet, deny_beyond};
+use crate::commands::native::NO_CAS;
+use crate::commands::verdict::{name_holds, write_many_reply};
+use crate::limits::{ChargeCost, Limit, LimitMatch};
 
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,20 +61,38 @@ pub(super) fn limit_op_of(
         return Err(NotMultiOwner::OneKey);
     }
     match operation {
-        Operation::Native(Native::Take(Take { id: Some(_), .. })) => {
-            Err(NotMultiOwner::Unsupported(NO_IDS))
+        Operation::Native(
+            Native::Take(Take { id: Some(_), .. }) | Native::IncrX(IncrX { id: Some(_), .. }),
+        ) => Err(NotMultiOwner::Unsupported(NO_IDS)),
+        Operation::Native(Native::IncrX(incrx)) if incrx.delta < 0 && incrx.cas.compares() => {
+            Err(NotMultiOwner::Unsupported(NO_CAS))
         }
         Operation::Native(Native::Lease(lease)) => match lease.policy {
             PolicyArg::Inline(_) => Err(NotMultiOwner::OneKey),
             _ => Err(NotMultiOwner::Unsupported(NO_LEASES)),
         },
-        operation => LimitOp::of(operation).ok_or(NotMultiOwner::OneKey),
+        operation => {
+            let op = LimitOp::of(operation).ok_or(NotMultiOwner::OneKey)?;
+            Ok(op.with_weight(found))
+        }
     }
 }
 
 /// The reply to a `takem` with this `id`, if the node must refuse it.
 pub(super) fn refuses_id(id: Option<&[u8]>) -> Option<&'static str> {
     id.map(|_| NO_IDS)
+}
+
+/// Gives a take that holds a name for its holds on all keys.
+pub(super) fn give_hold_name(op: &mut LimitOp, charges: &ChargeSet, name: impl FnOnce() -> u64) {
+    if let LimitAction::Take(take) = &mut op.action
+        && !take.peek
+        && charges.rows().any(|row| row.holds_by_itself || row.hold_of(take).is_some())
+    {
+        take.lease = Some(name());
+        // A hold is never returned in part: either all of it is held, or nothing.
+        take.part = false;
+    }
 }
 
 /// One key of a request.
@@ -81,7 +102,12 @@ struct OwnerRow {
     partition: Partition,
     counts_refused: bool,
     member: usize,
-    times: u64,
+    cost: ChargeCost,
+    shadow: bool,
+    /// Nanoseconds for which the cost is held.
+    hold: Option<u64>,
+    /// The verdict line names the hold.
+    is_named: bool,
 }
 
 /// The state of the sub-request of a key.
@@ -113,6 +139,8 @@ pub(super) struct MultiOwnerRequest {
     /// The client expects no reply to a failure.
     quiet: bool,
     op: LimitOp,
+    /// A key refuses the cost without being asked: it is more than a limit can have.
+    is_beyond: bool,
     rows: Vec<OwnerRow>,
     parts: Vec<SubRequestState>,
     open: usize,
@@ -138,25 +166,41 @@ impl MultiOwnerRequest {
                 partition: partition_of(row.hash),
                 counts_refused: row.counts_refused,
                 member: row.member,
-                times: row.times,
+                cost: row.cost,
+                shadow: row.shadow,
+                hold: match &op.action {
+                    LimitAction::Take(take) => row.hold_of(take),
+                    LimitAction::Change(_) => None,
+                },
+                is_named: row.hold.is_some(),
             })
             .collect();
+        let is_beyond = match op.action {
+            LimitAction::Take(take) => {
+                rows.iter().any(|row| !row.shadow && row.cost.of(take.cost).is_none())
+            }
+            LimitAction::Change(_) => false,
+        };
         let parts = vec![SubRequestState::Open; rows.len()];
         let open = rows.len();
         let raw_request = Bytes::copy_from_slice(raw_request);
-        Self { client, place, raw_request, quiet, op, rows, parts, open }
+        Self { client, place, raw_request, quiet, op, is_beyond, rows, parts, open }
     }
 
     /// The operation on each key, with its partition.
     pub(super) fn operations(&self) -> Vec<(Partition, Bytes)> {
         let asked = |index: usize, row: &OwnerRow| match self.op.action {
             LimitAction::Take(take) => SubOp::Take(TakeParams {
-                cost: take.cost.saturating_mul(row.times).min(protocol::COUNT_MAX),
+                cost: row.cost.capped(take.cost),
+                part: take.part && row.cost.is_scaled(),
+                hold: row.hold,
+                peek: take.peek
+                    || (!take.debit && (self.is_beyond || row.cost.of(take.cost).is_none())),
                 compare_cas: take.compare_cas.filter(|_| index == 0),
                 client_flags: take.client_flags.filter(|_| index == 0),
                 ..take
             }),
-            LimitAction::Change(change) => SubOp::Adjust(change),
+            LimitAction::Change(change) => SubOp::Adjust(change.of_key(row.cost)),
         };
         let of =
             |(index, row): (usize, &OwnerRow)| (row.partition, row.sub_request(asked(index, row)));
@@ -213,10 +257,10 @@ impl MultiOwnerRequest {
         let mut facts: Vec<TakeInfo> = Vec::with_capacity(self.rows.len());
         let mut failed = None;
         let mut odd = None;
-        for part in &self.parts {
+        for (part, row) in self.parts.iter().zip(&self.rows) {
             match part {
                 SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(decided))) => {
-                    facts.push(*decided);
+                    facts.push(row.judged(*decided, take.cost));
                 }
                 SubRequestState::Reported(SubResponse::Result(other)) => odd = odd.or(Some(*other)),
                 SubRequestState::Reported(SubResponse::NoLimit) => {
@@ -228,23 +272,26 @@ impl MultiOwnerRequest {
         }
         let whole = facts.len() == self.rows.len();
         let refuses = facts.iter().any(TakeInfo::refuses);
-        let granted = |facts: &TakeInfo, row: &OwnerRow| facts.decision.granted / row.times.max(1);
+        let granted =
+            |facts: &TakeInfo, row: &OwnerRow| row.cost.paid_by(facts.decision.granted, take.cost);
         let agreed = |facts: &TakeInfo| !facts.shadow && facts.decision.verdict == Verdict::Part;
         let all_keep = if whole && !refuses {
             let parts = facts.iter().zip(&self.rows).filter(|(facts, _)| agreed(facts));
-            parts.map(|(facts, row)| granted(facts, row)).fold(take.cost, u64::min)
+            Some(parts.map(|(facts, row)| granted(facts, row)).fold(take.cost, u64::min))
         } else {
-            0
+            None
         };
-        if !take.peek {
+        let is_peek = take.peek || (self.is_beyond && !take.debit);
+        if !is_peek {
             self.add_refunds(&take, (all_keep, refuses), back);
         }
+        let all_keep = all_keep.unwrap_or(0);
         match (failed, odd) {
             (Some(why), _) => Err(why),
             (None, Some(odd)) => Ok(ChargeResult::undecided(odd)),
             (None, None) if refuses => {
                 // Units that a key granted, or counted although it refused, are part of its usage.
-                for facts in facts.iter_mut().filter(|_| !take.peek) {
+                for facts in facts.iter_mut().filter(|_| !is_peek) {
                     facts.decision.counted |= facts.decision.granted > 0;
                 }
                 let retry = |facts: &TakeInfo| facts.decision.retry.unwrap_or(u64::MAX);
@@ -258,12 +305,12 @@ impl MultiOwnerRequest {
         }
     }
 
-    /// Adds the refunds of the units that keys granted beyond `all_keep` each. `refuses`: some key
-    /// refuses.
+    /// Adds the refunds of the units that keys granted beyond those for `all_keep` units of the
+    /// request; `None`: beyond nothing. `refuses`: some key refuses.
     fn add_refunds(
         &self,
         take: &TakeParams,
-        (all_keep, refuses): (u64, bool),
+        (all_keep, refuses): (Option<u64>, bool),
         back: &mut Vec<(Partition, Bytes)>,
     ) {
         for (part, row) in self.parts.iter().zip(&self.rows) {
@@ -271,12 +318,12 @@ impl MultiOwnerRequest {
             else {
                 continue;
             };
-            let kept = all_keep.saturating_mul(row.times);
+            let kept = all_keep.map_or(0, |units| row.cost.capped(units));
             let units = facts.decision.granted.saturating_sub(kept);
             if units == 0 || facts.refuses() || ((row.counts_refused || take.debit) && refuses) {
                 continue;
             }
-            let held = facts.decision.lease.or(take.lease.filter(|_| take.hold.is_some()));
+            let held = facts.decision.lease.or(take.lease.filter(|_| row.hold.is_some()));
             let change = match held {
                 Some(name) => Adjustment::Settle { lease: name, actual: kept },
                 // Units that become free this soon may be free before a refund arrives, and it
@@ -312,6 +359,13 @@ impl MultiOwnerRequest {
         }
     }
 
+    /// Adds the holds on parents to the only line of `out`.
+    fn name_holds(&self, outcome: &Outcome<'_>, out: &mut Vec<u8>) {
+        let held = self.rows.iter().filter(|row| row.is_named);
+        let names = held.filter_map(|row| str::from_utf8(&row.limit).ok());
+        name_holds(outcome, names, 0, out);
+    }
+
     /// Writes the reply that a node without a cluster would write.
     fn write_reply(
         &self,
@@ -327,8 +381,10 @@ impl MultiOwnerRequest {
         let mut ctx = router_ctx.exec_context();
         match request {
             Request::TakeMany { quiet: false, .. } => {
-                write_many_reply(&self.op.reply(charged), out);
+                let outcome = self.op.reply(charged);
+                write_many_reply(&outcome, out);
                 self.name_refusal(charged, out);
+                self.name_holds(&outcome, out);
             }
             Request::Command { command, form } => {
                 let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
@@ -340,6 +396,7 @@ impl MultiOwnerRequest {
                 if matches!(command.operation, Operation::Native(_)) {
                     protocol::encode(out, &command, &form, &outcome);
                     self.name_refusal(charged, out);
+                    self.name_holds(&outcome, out);
                 } else {
                     ctx.write_limited_reply(&found, &command, &form, outcome, out);
                 }
@@ -350,6 +407,18 @@ impl MultiOwnerRequest {
 }
 
 impl OwnerRow {
+    /// Returns the owner's decision, or the refusal of a cost that its limit cannot have, or whose
+    /// part does not make one unit of the request.
+    fn judged(&self, mut facts: TakeInfo, units: u64) -> TakeInfo {
+        let Decision { verdict, granted, .. } = facts.decision;
+        if self.cost.of(units).is_none() {
+            deny_beyond(&mut facts, self.shadow);
+        } else if verdict == Verdict::Part && self.cost.paid_by(granted, units) == 0 {
+            facts.decision.verdict = Verdict::Deny;
+        }
+        facts
+    }
+
     fn sub_request(&self, op: SubOp) -> Bytes {
         let mut bytes = Vec::new();
         SubRequest { policy: SubPolicy::Named(&self.limit), key: &self.key, op }.encode(&mut bytes);

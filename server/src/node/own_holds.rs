@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use engine::ForeignHold;
+use engine::{ForeignHold, TakeParams};
 use protocol::{Algorithm, Command, Form, Native, Operation, encode};
 
 use super::debts::DebtPolicy;
@@ -23,6 +23,8 @@ use super::router::{Router, RouterContext};
 use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubRequest};
 use crate::commands::limit_op::LimitOp;
+use crate::commands::multi_key::hold_of;
+use crate::limits::ChargeCost;
 
 /// A hold on one key: the name it shares with those on other keys, and its index among them.
 pub(super) type HoldName = (u64, usize);
@@ -34,6 +36,8 @@ struct OwnHold {
     key: Box<[u8]>,
     partition: Partition,
     units: u64,
+    /// Its cost, made of that of the request.
+    cost: ChargeCost,
     /// Its policy is `concurrency`, which counts holders.
     is_holder: bool,
     /// The end, on the monotonic clock.
@@ -54,6 +58,22 @@ pub(super) struct HoldsToTell {
     names: Vec<HoldName>,
     /// The hold of each report that is under way.
     numbers: slab::Slab<HoldName>,
+}
+
+impl DegradedCharge {
+    /// The nanoseconds for which the request or a rule holds the units.
+    pub(super) fn hold_of(&self, take: &TakeParams) -> Option<u64> {
+        let is_holder = matches!(self.policy.algorithm, Algorithm::Concurrency { .. });
+        hold_of((self.hold, is_holder), self.cost, take)
+    }
+
+    /// The same, with the duration of the policy; `None`: they are not held.
+    pub(super) fn hold_ns(&self, take: &TakeParams) -> Option<u64> {
+        match self.policy.algorithm {
+            Algorithm::Concurrency { hold, .. } => Some(self.hold_of(take).unwrap_or(hold)),
+            _ => self.hold_of(take),
+        }
+    }
 }
 
 impl OwnHolds {
@@ -87,11 +107,19 @@ impl Router {
         charge: DegradedCharge,
         (units, for_ns): (u64, u64),
     ) {
-        let DegradedCharge { debt_policy, key, partition, policy, .. } = charge;
+        let DegradedCharge { debt_policy, key, partition, policy, cost, .. } = charge;
         let is_holder = matches!(policy.algorithm, Algorithm::Concurrency { .. });
         let end_ns = ctx.now.mono_ns.saturating_add(for_ns);
-        let hold =
-            OwnHold { debt_policy, key, partition, units, is_holder, end_ns, is_under_way: false };
+        let hold = OwnHold {
+            debt_policy,
+            key,
+            partition,
+            units,
+            cost,
+            is_holder,
+            end_ns,
+            is_under_way: false,
+        };
         self.node().metrics.debt.fetch_add(units, Ordering::Relaxed);
         self.node().local.lock().holds.open.insert((lease, row), hold);
         self.debts.holds.names.push((lease, row));
@@ -169,10 +197,12 @@ impl Router {
             let done = if let Native::Settle { actual, .. } = native {
                 node.metrics.debt.fetch_sub(hold.units, Ordering::Relaxed);
                 // Used units stay used; a holder no longer holds anything.
-                if !hold.is_holder && *actual > 0 {
-                    owed.push(((hold.debt_policy.clone(), hold.key.clone()), hold.partition));
+                let actual = hold.cost.settled(*actual);
+                if !hold.is_holder && actual > 0 {
+                    let name = (hold.debt_policy.clone(), hold.key.clone());
+                    owed.push((name, hold.partition, actual));
                 }
-                engine.settle(now, hash, &hold.key, lease, *actual)
+                engine.settle(now, hash, &hold.key, lease, actual)
             } else {
                 let for_ns = renewed_ns.unwrap_or(0);
                 hold.end_ns = ctx.now.mono_ns.saturating_add(for_ns);
@@ -185,10 +215,8 @@ impl Router {
             holds.open.retain(|(other, _), _| *other != lease);
         }
         drop(local);
-        if let Native::Settle { actual, .. } = native {
-            for (name, partition) in owed {
-                self.owe(ctx, name, partition, *actual);
-            }
+        for (name, partition, actual) in owed {
+            self.owe(ctx, name, partition, actual);
         }
         let outcome = LimitOp::of(&command.operation)?.reply_one(done);
         let mut text = Vec::new();

@@ -77,8 +77,9 @@ impl Session {
                 dispatch.command(command, form, raw_request, lookup, out);
                 RequestOutcome::Given
             }
-            Request::TakeMany { cost, keys, peek, id, quiet } => {
-                let many = TakeMany { cost: *cost, keys: *keys, peek: *peek, id: *id };
+            Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
+                let many =
+                    TakeMany { costs: *costs, keys: *keys, peek: *peek, wait: *wait, id: *id };
                 dispatch.take_many(many, *quiet, raw_request, out);
                 RequestOutcome::Given
             }

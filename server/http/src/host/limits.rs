@@ -200,6 +200,8 @@ pub struct MatchView {
     pub override_key: Option<String>,
     /// The source of the override in force: `api`, `inline` or `file`.
     pub override_source: Option<String>,
+    /// The factor of the cost of a request; `None`: the key is not limited.
+    pub weight: Option<u64>,
     /// The parents that are charged too.
     pub parents: Vec<ParentView>,
     /// Limits that match the key as well and come later: they never see it.

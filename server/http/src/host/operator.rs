@@ -64,6 +64,10 @@ pub struct KeyStanding {
     pub key: String,
     /// The policy in force.
     pub policy: String,
+    /// The units that the attempt would be charged on this key.
+    pub cost: u64,
+    /// Milliseconds for which they would be held, if a rule says so.
+    pub hold_ms: Option<u64>,
     /// The verdict; `None` with the reason in `fault`.
     pub verdict: Option<KeyVerdict>,
     /// The reason why there is no verdict.

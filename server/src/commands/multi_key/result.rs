@@ -5,6 +5,8 @@
 use engine::algorithms::{Decision, Verdict};
 use engine::{Engine, Now, PolicyRef, TakeInfo, TakeResult};
 
+use crate::limits::ChargeCost;
+
 /// The result of a charge.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ChargeResult {
@@ -83,6 +85,15 @@ pub(crate) enum Adjustment {
 }
 
 impl Adjustment {
+    /// Returns the change of a key whose cost is `cost`.
+    pub(crate) fn of_key(self, cost: ChargeCost) -> Self {
+        match self {
+            Self::Refund(units) => Self::Refund(cost.refund(units)),
+            Self::Settle { lease, actual } => Self::Settle { lease, actual: cost.settled(actual) },
+            Self::Renew { .. } => self,
+        }
+    }
+
     /// Applies the change to one key.
     pub(crate) fn apply(
         self,

@@ -2,23 +2,22 @@
 //!
 //! Not here: the other fields (`super`), checking overrides (`rules`).
 
-use protocol::Policy;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::super::wheres::WhereText;
 use super::super::{LimitsError, overrides_file};
-use super::{Field, File, WithLine, in_order, unknown};
+use super::{Field, File, OverrideText, WithLine, in_order, unknown};
 
 /// Overrides by key, and overrides by captures.
-type OverrideDrafts = (Vec<(WithLine<String>, Policy)>, Vec<WhereText>);
+type OverrideDrafts = (Vec<OverrideText>, Vec<WhereText>);
 
 /// The names of captures, each with its values.
 type WhereCaptures = Vec<(WithLine<String>, Vec<WithLine<String>>)>;
 
 /// One entry of `overrides`.
 enum OverrideDraft {
-    Key(WithLine<String>, Policy),
+    Key(OverrideText),
     Where(WhereText),
 }
 
@@ -28,7 +27,7 @@ impl File<'_> {
         let (mut keys, mut wheres) = OverrideDrafts::default();
         for entry in self.array(field)? {
             match self.one_override(entry)? {
-                OverrideDraft::Key(key, policy) => keys.push((key, policy)),
+                OverrideDraft::Key(entry) => keys.push(entry),
                 OverrideDraft::Where(entry) => wheres.push(entry),
             }
         }
@@ -72,7 +71,7 @@ impl File<'_> {
             .get_ref()
             .as_table()
             .ok_or_else(|| self.refuse(line, "an override is `{ key = \"…\", policy = \"…\" }`"))?;
-        let (mut key, mut captures, mut policy) = (None, None, None);
+        let (mut key, mut captures, mut policy, mut weight) = (None, None, None, None);
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
                 "key" | "where" if key.is_some() || captures.is_some() => {
@@ -82,6 +81,7 @@ impl File<'_> {
                 "key" => key = Some(self.text(field)?),
                 "where" => captures = Some(self.captures(field)?),
                 "policy" => policy = Some(self.policy(field)?.value),
+                "weight" => weight = Some(self.weight(field)?),
                 other => {
                     let line = self.line(field.0.span().start);
                     return Err(self.unknown(line, other, &unknown::OF_OVERRIDE));
@@ -90,10 +90,13 @@ impl File<'_> {
         }
         let lacks = |field: &str| self.refuse(line, format!("the override lacks its `{field}`"));
         match (key, captures) {
-            (Some(key), _) => Ok(OverrideDraft::Key(key, policy.ok_or_else(|| lacks("policy"))?)),
+            (Some(key), _) => {
+                let policy = policy.ok_or_else(|| lacks("policy"))?;
+                Ok(OverrideDraft::Key(OverrideText { key, policy, weight }))
+            }
             (None, Some(captures)) => {
                 let policy = policy.ok_or_else(|| lacks("policy"))?;
-                Ok(OverrideDraft::Where(WhereText { line, captures, policy }))
+                Ok(OverrideDraft::Where(WhereText { line, captures, policy, weight }))
             }
             (None, None) => Err(lacks("key` or `where")),
         }

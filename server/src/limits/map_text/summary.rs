@@ -89,7 +89,7 @@ impl LimitSummary {
             note: draft.about.note,
             disabled: draft.about.disabled,
             expires_ms: draft.about.expires.map(|(_, ms)| ms),
-            parents: draft.parents.into_iter().map(|parent| parent.value).collect(),
+            parents: draft.parents.into_iter().map(|parent| parent.key.value).collect(),
             overrides_file: draft.overrides_file.map(|path| path.value),
         }
     }

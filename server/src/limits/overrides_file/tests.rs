@@ -43,7 +43,7 @@ fn policy_of(limits: &Limits, key: &str) -> (String, Option<&'static str>) {
 #[test]
 fn lines_have_keys_policies_and_comments() {
     let list = b"# a list\n\n  a:1 block\r\na:2\tallow  # for good\na:9* fixed:7/s\n\
-                 a:10.0.0.0/8 fixed:8/s #";
+                 a:10.0.0.0/8 fixed:8/s weight=3 #";
     let limits = Folder::new(LIMIT, list).load().expect("a good file");
     for (key, policy) in
         [("a:1", "block"), ("a:2", "unlimited"), ("a:91", "fixed:7/s"), ("a:10.1.1.1", "fixed:8/s")]
@@ -51,6 +51,11 @@ fn lines_have_keys_policies_and_comments() {
         assert_eq!(policy_of(&limits, key), (policy.to_owned(), Some("file")), "{key}");
     }
     assert_eq!(policy_of(&limits, "a:3"), ("fixed:5/s".to_owned(), None));
+    for (key, weight) in [("a:1", 1), ("a:10.1.1.1", 3), ("a:3", 1)] {
+        let mut scratch = Vec::new();
+        let found = limits.find(key.as_bytes(), &mut scratch).expect("short").expect("a limit");
+        assert_eq!((found.weight(), found.charges_more()), (weight, true), "{key}");
+    }
     let limit = limits.by_name(b"a").expect("a limit");
     assert_eq!(limit.override_table_len(OverrideSource::File), 4);
     assert!(Folder::new(LIMIT, b"").load().is_ok(), "no override is fine");
@@ -72,6 +77,11 @@ fn bad_line_is_named_and_not_cited() {
         (b"a:p* block", "there is an override of it already"),
         (b"a:10.0.0.0/08 block", "there is an override of it already"),
         (b"a:10.0.0.1/8 block", "10.0.0.1 has bits set behind the first 8: write 10.0.0.0/8"),
+        (b"a:1 allow weight=0", "a weight is weight= and a number from 1 to 9007199254740991"),
+        (
+            b"a:1 allow weight=2 3",
+            "a line is a key or a network, and its policy, `allow` or `block`",
+        ),
         (&long, "it cannot match: the limit counts no such key"),
         (&[b'#'; LINE_BYTES_MAX + 1], "a line has at most 1024 bytes"),
     ] {
@@ -299,7 +309,7 @@ proptest! {
             Err(error) => panic!("{error}\n{file}"),
         };
         let rows = lists[0].iter().map(|(key, policy)| {
-            (key.as_str(), parse_policy(policy).expect("a policy"))
+            (key.as_str(), (parse_policy(policy).expect("a policy"), None))
         });
         prop_assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
         for key in keys {

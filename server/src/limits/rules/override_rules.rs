@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use super::super::counted_keys::CountedKeys;
-use super::super::file::Draft;
+use super::super::file::{Draft, OverrideText};
 use super::super::overrides::{OverrideSource, OverrideTable, OverrideTableBuilder, Overrides};
 use super::super::{Limit, LimitsError, where_rules};
 use super::{BadOverrides, Checks};
@@ -35,7 +35,7 @@ impl Checks<'_> {
     ) -> Result<Option<Arc<OverrideTable>>, LimitsError> {
         let counted = CountedKeys::of(limit);
         let mut table = OverrideTableBuilder::default();
-        for (at, policy) in &draft.overrides {
+        for OverrideText { key: at, policy, weight } in &draft.overrides {
             let keys =
                 counted.keys(&at.value).and_then(|keys| match self.limits.taken_by(limit, keys) {
                     Some(other) => {
@@ -45,7 +45,7 @@ impl Checks<'_> {
                     None => Ok(keys),
                 });
             let added = keys.and_then(|keys| {
-                let is_new = table.push(&at.value, keys, *policy);
+                let is_new = table.push(&at.value, keys, (*policy, *weight));
                 is_new.then_some(()).ok_or_else(|| "there is an override of it already".to_owned())
             });
             match added {
@@ -67,7 +67,7 @@ impl Checks<'_> {
         if self.bad_overrides == BadOverrides::Refused
             && let Some((network, prefix)) = table.as_ref().and_then(|table| table.hidden_network())
         {
-            let mut rows = draft.overrides.iter().map(|(at, _)| at);
+            let mut rows = draft.overrides.iter().map(|one| &one.key);
             let line = rows.find(|at| at.value == network).map_or(draft.line, |at| at.line);
             let reason = format!("`{network}`: it is hidden: `{prefix}` comes before networks");
             return Err(self.file.refuse(line, reason));

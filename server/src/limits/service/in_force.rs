@@ -55,7 +55,7 @@ impl LimitsStore {
         self.note_override_files(&limits, reads);
         for (name, rows) in &rows {
             let policies = rows.iter().filter_map(|(key, policy)| {
-                Some((key.as_str(), override_tables::parse_policy(policy).ok()?))
+                Some((key.as_str(), override_tables::parse_weighted_policy(policy).ok()?))
             });
             for (key, reason) in limits.set_overrides(name, OverrideSource::Api, policies) {
                 tracing::warn!(limit = name, key, reason, "an override has no effect");

@@ -264,7 +264,7 @@ fn put_override(
         None => None,
         Some(policy) => {
             let wrong = |reason: String| invalid(format!("`{key}`: {reason}"));
-            override_tables::parse_policy(policy)
+            override_tables::parse_weighted_policy(policy)
                 .map_err(|reason| invalid(format!("`{policy}`: {reason}")))?;
             if expires_ms.is_some_and(|ms| ms <= now_ms) {
                 return Err(invalid("the override would end in the past"));

@@ -5,6 +5,7 @@
 use std::cmp::Reverse;
 
 use hashbrown::HashMap;
+use protocol::Policy;
 use tollgate_http::{ChangeView, LimitView, OverrideView, ServiceError};
 
 use super::book::{StoredChange, StoredLimit};
@@ -68,6 +69,12 @@ fn change_view(change: &StoredChange, body_before: Option<&String>) -> ChangeVie
         body: change.body.clone(),
         body_before: body_before.cloned(),
     }
+}
+
+/// The policy of an override as text, with its weight if it has one.
+fn weighted_text(policy: &Policy, weight: Option<u64>) -> String {
+    let weight = weight.map_or_else(String::new, |weight| format!(" weight={weight}"));
+    format!("{policy}{weight}")
 }
 
 impl LimitsStore {
@@ -146,21 +153,21 @@ impl LimitsStore {
                 [(OverrideSource::Inline, usize::MAX), (OverrideSource::File, most_of_file)]
             {
                 let rows = of.override_rows(source, query.unwrap_or_default());
-                views.extend(rows.take(most).map(|(key, policy)| OverrideView {
+                views.extend(rows.take(most).map(|(key, policy, weight)| OverrideView {
                     limit: of.name().to_owned(),
                     key: key.to_owned(),
-                    policy: policy.to_string(),
+                    policy: weighted_text(policy, weight),
                     source: source.word().to_owned(),
                     ..OverrideView::default()
                 }));
             }
         }
         for of in active.limits().iter().filter(|of| limit.is_none_or(|limit| limit == of.name())) {
-            let rows = of.where_rows().filter(|(text, _)| is_wanted(text));
-            views.extend(rows.map(|(text, policy)| OverrideView {
+            let rows = of.where_rows().filter(|(text, ..)| is_wanted(text));
+            views.extend(rows.map(|(text, policy, weight)| OverrideView {
                 limit: of.name().to_owned(),
                 key: text.to_owned(),
-                policy: policy.to_string(),
+                policy: weighted_text(policy, weight),
                 source: OverrideSource::Where.word().to_owned(),
                 ..OverrideView::default()
             }));

@@ -190,7 +190,7 @@ proptest! {
         let mut table = OverrideTableBuilder::default();
         for keys in overrides {
             let is_new = !distinct.contains(&keys);
-            prop_assert_eq!(table.push(&keys.text(), keys.parts(), policy), is_new, "{:?}", keys);
+            prop_assert_eq!(table.push(&keys.text(), keys.parts(), (policy, None)), is_new, "{:?}", keys);
             if is_new {
                 distinct.push(keys);
             }
