@@ -58,6 +58,7 @@ mod override_tables;
 mod overrides;
 mod overrides_file;
 mod pattern;
+mod policy_fields;
 mod regex;
 mod regex_set;
 mod rules;
@@ -112,6 +113,8 @@ pub struct Limit {
     /// The counted key. `None`: the client's key.
     key: Option<Template>,
     parents: Vec<Template>,
+    /// Whether every key of the limit has one policy and no parents.
+    is_simple: bool,
     /// Boxed, so that a limit without overrides stays small.
     overrides: Option<Box<Overrides>>,
     /// The path of the file with further overrides.
@@ -403,6 +406,12 @@ impl Limit {
             && parts(self) == parts(other)
             && (&self.key, &self.parents) == (&other.key, &other.parents)
             && self.has_overrides_of(other)
+    }
+
+    /// Notes whether each key of the limit has one policy, whichever override it has, and no parents.
+    fn note_other_charges(&mut self) {
+        let has_lists = self.overrides.as_ref().is_some_and(|overrides| overrides.have_lists());
+        self.is_simple = self.parents.is_empty() && !self.policy.is_list() && !has_lists;
     }
 
     /// The override of a counted key: its index and its policy.

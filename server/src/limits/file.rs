@@ -1,11 +1,11 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
-//! Here: the fields, their values, and the lines of both. Not here: patterns and templates, and
-//! rules between limits (`rules`).
+//! Here: the fields, their values, and the lines of both. Not here: policies (`policy_fields`),
+//! patterns and templates, and rules between limits (`rules`).
 
 use std::path::Path;
 
-use protocol::{Algorithm, Policy};
+use protocol::Policy;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -77,7 +77,7 @@ pub(super) struct File<'f> {
     place: Option<&'f Path>,
 }
 
-type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
+pub(super) type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
 
 impl<'f> File<'f> {
     pub(super) fn new(name: &'f str, text: &[u8]) -> Self {
@@ -96,7 +96,7 @@ impl<'f> File<'f> {
         Self { place: Some(place), ..self }
     }
 
-    fn line(&self, offset: usize) -> usize {
+    pub(super) fn line(&self, offset: usize) -> usize {
         self.lines_before + self.starts.partition_point(|start| *start <= offset)
     }
 
@@ -200,37 +200,6 @@ impl<'f> File<'f> {
         Ok(draft)
     }
 
-    /// Writes the fields `over` and `shadow` of a limit into its policies.
-    fn fold_flags(
-        &self,
-        draft: &mut Draft,
-        over: Option<&WithLine<bool>>,
-        shadow: Option<&WithLine<bool>>,
-    ) -> Result<(), LimitsError> {
-        for (flag, name, own) in
-            [(over, "over", draft.policy.value.over), (shadow, "shadow", draft.policy.value.shadow)]
-        {
-            if let Some(WithLine { value: false, line }) = flag
-                && own
-            {
-                let reason = format!("`{name} = false`, but the policy says `{name}`");
-                return Err(self.refuse(*line, reason));
-            }
-        }
-        // `over` and `shadow` of a limit apply to its overrides too.
-        let policies = draft.overrides.iter_mut().map(|(_, policy)| policy);
-        for policy in policies.chain([&mut draft.policy.value]) {
-            let (keeps, refuses) = match policy.algorithm {
-                Algorithm::Unlimited => (false, false),
-                Algorithm::Block => (false, true),
-                _ => (true, true),
-            };
-            policy.over |= keeps && over.is_some_and(|flag| flag.value);
-            policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
-        }
-        Ok(())
-    }
-
     /// Reads a text of at most [`ABOUT_BYTES_MAX`] bytes in one line.
     fn short(&self, field: Field<'_, '_>) -> Result<String, LimitsError> {
         let WithLine { value, line } = self.text(field)?;
@@ -257,7 +226,7 @@ impl<'f> File<'f> {
         }
     }
 
-    fn string(
+    pub(super) fn string(
         &self,
         what: &str,
         value: &Spanned<DeValue<'_>>,
@@ -269,7 +238,10 @@ impl<'f> File<'f> {
         }
     }
 
-    fn text(&self, (field, value): Field<'_, '_>) -> Result<WithLine<String>, LimitsError> {
+    pub(super) fn text(
+        &self,
+        (field, value): Field<'_, '_>,
+    ) -> Result<WithLine<String>, LimitsError> {
         self.string(field.get_ref(), value)
     }
 
@@ -283,7 +255,7 @@ impl<'f> File<'f> {
         })
     }
 
-    fn texts(&self, field: Field<'_, '_>) -> Result<Vec<WithLine<String>>, LimitsError> {
+    pub(super) fn texts(&self, field: Field<'_, '_>) -> Result<Vec<WithLine<String>>, LimitsError> {
         let values = self.array(field)?.iter();
         values.map(|value| self.string(field.0.get_ref(), value)).collect()
     }
@@ -293,14 +265,6 @@ impl<'f> File<'f> {
         match value.get_ref().as_bool() {
             Some(value) => Ok(WithLine { value, line }),
             None => Err(self.refuse(line, format!("`{}` is true or false", field.get_ref()))),
-        }
-    }
-
-    fn policy(&self, field: Field<'_, '_>) -> Result<WithLine<Policy>, LimitsError> {
-        let WithLine { value, line } = self.text(field)?;
-        match Policy::parse(value.as_bytes()) {
-            Ok(value) => Ok(WithLine { value, line }),
-            Err(error) => Err(self.refuse(line, format!("`{value}`: {error}"))),
         }
     }
 

@@ -174,6 +174,18 @@ pub fn entries<'b>(bodies: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Vec
     entries
 }
 
+/// Returns the first limit with a field that a node before feature version
+/// [`RECORDS_VERSION`](cluster::map::RECORDS_VERSION) cannot read, and that field.
+#[must_use]
+pub fn newer_field(entries: &[OrderedLimit]) -> Option<(&str, &'static str)> {
+    entries.iter().find_map(|entry| {
+        let (name, toml) = (entry.text.name.as_str(), entry.text.toml.as_bytes());
+        // A text with a mistake is refused for that.
+        let draft = one_draft(&File::new("", toml), name, toml).ok()?;
+        Some((name, draft.newer_field()?))
+    })
+}
+
 /// Compiles all limits together.
 ///
 /// # Errors

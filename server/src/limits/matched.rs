@@ -60,6 +60,12 @@ impl<'a> LimitMatch<'a> {
         self.overridden
     }
 
+    /// Whether the key has one policy and no parents, as every key of its limit.
+    #[must_use]
+    pub fn is_simple(&self) -> bool {
+        self.limit.is_simple
+    }
+
     /// Whether other keys are charged too, so that [`Limits::parents`](super::Limits::parents) must
     /// be called.
     #[must_use]

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Algorithm, Policy};
+use protocol::{Algorithm, Policy, PolicyListError};
 
 use super::counted_keys::CountedKeys;
 use super::overrides::{
@@ -13,14 +13,17 @@ use super::overrides::{
 };
 use super::{Limit, Limits};
 
-/// Parses the policy of an override: a policy, `allow` or `block`.
+/// Parses the policy of an override: a policy, several separated by `;`, `allow` or `block`.
 ///
 /// # Errors
 ///
 /// The mistake.
 pub(crate) fn parse_policy(text: &str) -> Result<Policy, String> {
     let token = if text == "allow" { "unlimited" } else { text };
-    Policy::parse(token.as_bytes()).map_err(|error| error.to_string())
+    Policy::parse_list(token.as_bytes()).map_err(|error| match error {
+        PolicyListError::Policy(0, why) if !token.contains(';') => why.to_string(),
+        error => error.to_string(),
+    })
 }
 
 impl Limit {
@@ -41,6 +44,7 @@ impl Limit {
         let mut overrides = self.overrides.take().map_or_else(Overrides::default, |all| *all);
         overrides.set(source, table);
         self.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
+        self.note_other_charges();
     }
 
     /// Returns the overrides of one origin.

@@ -87,6 +87,7 @@ pub(super) fn compile(file: &File<'_>, drafts: &[Draft]) -> Result<Limits, Limit
     checks.parents()?;
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
+        limit.note_other_charges();
     }
     Ok(limits)
 }
@@ -127,6 +128,7 @@ pub(super) fn compile_in_place(
         overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
     }
     limits.limits[index as usize].overrides = overrides;
+    limits.limits[index as usize].note_other_charges();
     limits.read_override_files(others)?;
     Ok(limits)
 }
@@ -179,6 +181,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         pattern,
         policy: draft.policy.value,
         key,
+        is_simple: parents.is_empty() && !draft.policy.value.is_list(),
         parents,
         overrides: None,
         overrides_file: draft.overrides_file.as_ref().map(|at| at.value.as_str().into()),

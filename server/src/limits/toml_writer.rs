@@ -33,6 +33,16 @@ fn word<T: PartialEq>(all: &[(&'static str, T)], wanted: &T) -> &'static str {
     all.iter().find(|(_, meant)| meant == wanted).map_or("", |(word, _)| word)
 }
 
+/// The value of `policy`: one text, or a list of several.
+fn policy_text(policy: &Policy) -> String {
+    let texts: Vec<String> =
+        policy.each().map(|policy| Quoted(&policy.to_string()).to_string()).collect();
+    match &texts[..] {
+        [text] => text.clone(),
+        texts => format!("[{}]", texts.join(", ")),
+    }
+}
+
 impl Draft {
     /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
@@ -45,7 +55,7 @@ impl Draft {
             PatternText::Match(pattern) => field("match", &Quoted(pattern)),
             PatternText::Regex(pattern) => field("regex", &Quoted(pattern)),
         }
-        field("policy", &Quoted(&self.policy.value.to_string()));
+        field("policy", &policy_text(&self.policy.value));
         if let Some(key) = &self.key {
             field("key", &Quoted(&key.value));
         }
@@ -56,8 +66,8 @@ impl Draft {
         }
         if !self.overrides.is_empty() {
             let one = |key: &str, policy: &Policy| {
-                let (key, policy) = (Quoted(key), policy.to_string());
-                format!("    {{ key = {key}, policy = {} }},\n", Quoted(&policy))
+                let (key, policy) = (Quoted(key), policy_text(policy));
+                format!("    {{ key = {key}, policy = {policy} }},\n")
             };
             let overrides = self.overrides.iter().map(|(key, policy)| one(&key.value, policy));
             field("overrides", &format!("[\n{}]", overrides.collect::<String>()));

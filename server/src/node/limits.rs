@@ -54,6 +54,10 @@ pub(super) enum LimitsChangeError {
     Limits(#[from] LimitsError),
     #[error("limit {0} has {1} bytes as the cluster writes it, and may have {BODY_BYTES_MAX}")]
     TooLong(String, usize),
+    #[error(
+        "limit {0} has {1}, and some nodes of the cluster cannot read that yet: update all nodes first"
+    )]
+    TooNew(String, &'static str),
     #[error("limit {0}: {1}")]
     Refused(String, MapRefusal),
     #[error(transparent)]
@@ -216,12 +220,13 @@ pub(super) async fn change(
 ) -> Result<usize, LimitsChangeError> {
     let mut count = 0;
     for _ in 0..TRIES {
-        let (before, versions) = {
+        let (before, versions, is_old) = {
             let map = control.map();
+            let is_old = map.settings().version < RECORDS_VERSION;
             let limits = map.limits().iter();
             let versions: HashMap<String, u64> =
                 limits.map(|(name, limit)| (name.clone(), limit.version)).collect();
-            (entries_of(&map), versions)
+            (entries_of(&map), versions, is_old)
         };
         let mut after = before.clone();
         edit(&mut after)?;
@@ -233,6 +238,9 @@ pub(super) async fn change(
         };
         if let Some(error) = changes.iter().find_map(long) {
             return Err(error);
+        }
+        if is_old && let Some((name, field)) = map_text::newer_field(&after) {
+            return Err(LimitsChangeError::TooNew(name.to_owned(), field));
         }
         if changes.is_empty() {
             return Ok(count);
