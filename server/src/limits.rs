@@ -63,6 +63,7 @@ mod override_tables;
 mod overrides;
 mod overrides_file;
 mod pattern;
+mod policy_fields;
 mod regex;
 mod regex_set;
 mod rules;
@@ -124,6 +125,8 @@ pub struct Limit {
     charging: Charging,
     /// Whether a request may be charged otherwise than with its cost on its own key alone.
     charges_more: bool,
+    /// Whether every key of the limit has one policy, and is charged the cost of a request alone.
+    is_simple: bool,
     /// Boxed, so that a limit without overrides stays small.
     overrides: Option<Box<Overrides>>,
     /// The path of the file with further overrides.

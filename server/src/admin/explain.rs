@@ -139,12 +139,18 @@ impl ServerHost {
         let mut view = ExplainView { cost, matched, ..ExplainView::default() };
         let whole_cost = cost.to_string();
         let line = [b"take", found.key.as_slice(), whole_cost.as_bytes(), b"-", b"peek"];
-        let keys = std::iter::once(&found).chain(&parents);
+        let mut policies: Vec<(&ExplainedKey, &str)> = Vec::new();
+        for explained in std::iter::once(&found).chain(&parents) {
+            policies.extend(explained.policies().map(|policy| (explained, policy)));
+        }
         // At once: an owner out of reach takes its time.
-        let standings = join_all(keys.clone().map(|explained| self.standing(key, explained, cost)));
+        let standings = policies.iter();
+        let standings = standings.map(|(of, policy)| self.standing(key, of, policy, cost));
+        let standings = join_all(standings);
         let (standings, whole) = tokio::join!(standings, self.peek(&line));
-        for (explained, standing) in keys.zip(standings) {
-            if standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
+        for ((explained, _), standing) in policies.iter().zip(standings) {
+            let is_new = !view.refused_by.contains(&explained.limit);
+            if is_new && standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
                 view.refused_by.push(explained.limit.clone());
             }
             view.standings.push(standing);
@@ -175,13 +181,18 @@ impl ServerHost {
         }
     }
 
-    /// Returns the verdict on one counted key alone, by a peek with the policy in force.
+    /// Returns the verdict on one counted key alone, by a peek with `policy`, one of those in force.
     /// `typed` is the key that the caller asked for.
-    async fn standing(&self, typed: &[u8], key: &ExplainedKey, cost: u64) -> KeyStanding {
-        let policy = key.policy.as_bytes();
+    async fn standing(
+        &self,
+        typed: &[u8],
+        key: &ExplainedKey,
+        policy: &str,
+        cost: u64,
+    ) -> KeyStanding {
         let units = key.cost.capped(cost);
         let written = units.to_string();
-        let line = [b"take", key.key.as_slice(), written.as_bytes(), policy, b"peek"];
+        let line = [b"take", key.key.as_slice(), written.as_bytes(), policy.as_bytes(), b"peek"];
         let (verdict, fault) = match self.peek(&line).await {
             Peek::Verdict(verdict) if key.cost.of(cost).is_none() => {
                 // More than any limit can have.
@@ -194,7 +205,7 @@ impl ServerHost {
         KeyStanding {
             limit: key.limit.clone(),
             key: self.shown_counted(typed, key),
-            policy: key.policy.clone(),
+            policy: policy.to_owned(),
             cost: units,
             hold_ms: key.hold.map(|nanos| nanos.div_ceil(1_000_000)),
             verdict,

@@ -1,13 +1,14 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
-//! Here: the fields, their values, and the lines of both; in this folder: costs (`charges`). Not
-//! here: patterns and templates, and rules between limits (`rules`).
+//! Here: the fields, their values, and the lines of both; in this folder: costs (`charges`),
+//! overrides. Not here: policies (`policy_fields`), patterns and templates, and rules between limits
+//! (`rules`).
 
 mod charges;
 
 use std::path::Path;
 
-use protocol::{Algorithm, Policy};
+use protocol::Policy;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
@@ -109,7 +110,7 @@ pub(super) struct File<'f> {
     place: Option<&'f Path>,
 }
 
-type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
+pub(super) type Field<'t, 'i> = (&'t Spanned<DeString<'i>>, &'t Spanned<DeValue<'i>>);
 
 impl<'f> File<'f> {
     pub(super) fn new(name: &'f str, text: &[u8]) -> Self {
@@ -128,7 +129,7 @@ impl<'f> File<'f> {
         Self { place: Some(place), ..self }
     }
 
-    fn line(&self, offset: usize) -> usize {
+    pub(super) fn line(&self, offset: usize) -> usize {
         self.lines_before + self.starts.partition_point(|start| *start <= offset)
     }
 
@@ -238,38 +239,6 @@ impl<'f> File<'f> {
         Ok(draft)
     }
 
-    /// Writes the fields `over` and `shadow` of a limit into its policies.
-    fn fold_flags(
-        &self,
-        draft: &mut Draft,
-        over: Option<&WithLine<bool>>,
-        shadow: Option<&WithLine<bool>>,
-    ) -> Result<(), LimitsError> {
-        for (flag, name, own) in
-            [(over, "over", draft.policy.value.over), (shadow, "shadow", draft.policy.value.shadow)]
-        {
-            if let Some(WithLine { value: false, line }) = flag
-                && own
-            {
-                let reason = format!("`{name} = false`, but the policy says `{name}`");
-                return Err(self.refuse(*line, reason));
-            }
-        }
-        // `over` and `shadow` of a limit apply to its overrides too.
-        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
-        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
-        for policy in policies.chain(wheres).chain([&mut draft.policy.value]) {
-            let (keeps, refuses) = match policy.algorithm {
-                Algorithm::Unlimited => (false, false),
-                Algorithm::Block => (false, true),
-                _ => (true, true),
-            };
-            policy.over |= keeps && over.is_some_and(|flag| flag.value);
-            policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
-        }
-        Ok(())
-    }
-
     /// Reads a text of at most [`ABOUT_BYTES_MAX`] bytes in one line.
     fn short(&self, field: Field<'_, '_>) -> Result<String, LimitsError> {
         let WithLine { value, line } = self.text(field)?;
@@ -296,7 +265,7 @@ impl<'f> File<'f> {
         }
     }
 
-    fn string(
+    pub(super) fn string(
         &self,
         what: &str,
         value: &Spanned<DeValue<'_>>,
@@ -308,7 +277,10 @@ impl<'f> File<'f> {
         }
     }
 
-    fn text(&self, (field, value): Field<'_, '_>) -> Result<WithLine<String>, LimitsError> {
+    pub(super) fn text(
+        &self,
+        (field, value): Field<'_, '_>,
+    ) -> Result<WithLine<String>, LimitsError> {
         self.string(field.get_ref(), value)
     }
 
@@ -322,7 +294,7 @@ impl<'f> File<'f> {
         })
     }
 
-    fn texts(&self, field: Field<'_, '_>) -> Result<Vec<WithLine<String>>, LimitsError> {
+    pub(super) fn texts(&self, field: Field<'_, '_>) -> Result<Vec<WithLine<String>>, LimitsError> {
         let values = self.array(field)?.iter();
         values.map(|value| self.string(field.0.get_ref(), value)).collect()
     }
@@ -332,14 +304,6 @@ impl<'f> File<'f> {
         match value.get_ref().as_bool() {
             Some(value) => Ok(WithLine { value, line }),
             None => Err(self.refuse(line, format!("`{}` is true or false", field.get_ref()))),
-        }
-    }
-
-    fn policy(&self, field: Field<'_, '_>) -> Result<WithLine<Policy>, LimitsError> {
-        let WithLine { value, line } = self.text(field)?;
-        match Policy::parse(value.as_bytes()) {
-            Ok(value) => Ok(WithLine { value, line }),
-            Err(error) => Err(self.refuse(line, format!("`{value}`: {error}"))),
         }
     }
 

@@ -82,6 +82,12 @@ impl<'a> LimitMatch<'a> {
         self.limit.charges_more
     }
 
+    /// Whether every key of the limit has one policy, and is charged the cost of a request alone.
+    #[must_use]
+    pub fn is_simple(&self) -> bool {
+        self.limit.is_simple
+    }
+
     /// Whether other keys are charged too, so that [`Limits::parents`](super::Limits::parents) must
     /// be called.
     #[must_use]

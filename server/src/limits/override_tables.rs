@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Algorithm, COUNT_MAX, Policy};
+use protocol::{Algorithm, COUNT_MAX, Policy, PolicyListError};
 
 use super::counted_keys::CountedKeys;
 use super::overrides::{
@@ -14,8 +14,8 @@ use super::overrides::{
 use super::wheres::WhereTable;
 use super::{Limit, Limits};
 
-/// Parses the policy of an override, with its weight if it has one: a policy, `allow` or `block`,
-/// and behind a blank `weight=5`.
+/// Parses the policy of an override, with its weight if it has one: a policy, several separated by
+/// `;`, `allow` or `block`, and behind a blank `weight=5`.
 ///
 /// # Errors
 ///
@@ -42,7 +42,10 @@ pub(super) fn parse_weight(word: &str) -> Result<u64, String> {
 /// Parses the policy of an override: a policy, `allow` or `block`.
 pub(super) fn parse_policy(text: &str) -> Result<Policy, String> {
     let token = if text == "allow" { "unlimited" } else { text };
-    Policy::parse(token.as_bytes()).map_err(|error| error.to_string())
+    Policy::parse_list(token.as_bytes()).map_err(|error| match error {
+        PolicyListError::Policy(0, why) if !token.contains(';') => why.to_string(),
+        error => error.to_string(),
+    })
 }
 
 impl Limit {
@@ -63,14 +66,18 @@ impl Limit {
         let mut overrides = self.overrides.take().map_or_else(Overrides::default, |all| *all);
         overrides.set(source, table);
         self.overrides = (!overrides.is_empty()).then(|| Box::new(overrides));
-        self.note_weights();
+        self.note_charges();
     }
 
     /// Notes whether a request on a key of the limit may be charged otherwise than with its cost
-    /// on that key alone; after each change of the overrides.
-    pub(super) fn note_weights(&mut self) {
-        let of_override = self.overrides.as_ref().is_some_and(|all| all.has_weights());
+    /// on that key alone, and whether some key has several policies; after each change of the
+    /// overrides.
+    pub(super) fn note_charges(&mut self) {
+        let all = self.overrides.as_ref();
+        let of_override = all.is_some_and(|all| all.has_weights());
+        let has_lists = self.policy.is_list() || all.is_some_and(|all| all.have_lists());
         self.charges_more = !self.parents.is_empty() || self.weight() != 1 || of_override;
+        self.is_simple = !self.charges_more && !has_lists;
     }
 
     /// Returns the overrides of one origin.

@@ -109,6 +109,12 @@ impl Overrides {
         self.wheres.is_none() && self.tables.iter().all(Option::is_none)
     }
 
+    /// Whether an override has several policies.
+    pub(super) fn have_lists(&self) -> bool {
+        let mut policies = self.tables.iter().flatten().flat_map(|table| &table.policies);
+        policies.any(Policy::is_list)
+    }
+
     /// The number of overrides of all origins.
     pub(super) fn len(&self) -> usize {
         let wheres = self.wheres().map_or(0, WhereTable::len);

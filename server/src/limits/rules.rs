@@ -105,7 +105,7 @@ pub(super) fn compile(
     checks.parents()?;
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
-        limit.note_weights();
+        limit.note_charges();
     }
     Ok(limits)
 }
@@ -153,7 +153,7 @@ pub(super) fn compile_in_place(
         overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
     }
     limits.limits[index as usize].overrides = overrides;
-    limits.limits[index as usize].note_weights();
+    limits.limits[index as usize].note_charges();
     limits.read_override_files(others)?;
     Ok(limits)
 }
@@ -221,6 +221,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         policy: draft.policy.value,
         key,
         charges_more: !parents.is_empty() || draft.weight != 1,
+        is_simple: parents.is_empty() && draft.weight == 1 && !draft.policy.value.is_list(),
         parents,
         charging: Charging {
             weight: draft.weight,

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use protocol::{Algorithm, duration_text};
+use protocol::{Algorithm, Policy, duration_text};
 
 use super::charge_cost::ParentRule;
 use super::companion::Companion;
@@ -47,9 +47,8 @@ fn one_where(entry: &WhereText) -> String {
         format!("{} = {values}", Quoted(&name.value))
     });
     let captures = captures.collect::<Vec<String>>().join(", ");
-    let policy = entry.policy.to_string();
-    let weight = weight_of(entry.weight);
-    format!("    {{ where = {{ {captures} }}, policy = {}{weight} }},\n", Quoted(&policy))
+    let (policy, weight) = (policy_text(&entry.policy), weight_of(entry.weight));
+    format!("    {{ where = {{ {captures} }}, policy = {policy}{weight} }},\n")
 }
 
 /// The field of an override's weight.
@@ -71,9 +70,19 @@ fn parent(parent: &ParentText) -> String {
 
 /// An override, in a line of its own.
 fn one_override(one: &OverrideText) -> String {
-    let (key, policy) = (Quoted(&one.key.value), one.policy.to_string());
+    let (key, policy) = (Quoted(&one.key.value), policy_text(&one.policy));
     let weight = weight_of(one.weight);
-    format!("    {{ key = {key}, policy = {}{weight} }},\n", Quoted(&policy))
+    format!("    {{ key = {key}, policy = {policy}{weight} }},\n")
+}
+
+/// The value of `policy`: one text, or a list of several.
+fn policy_text(policy: &Policy) -> String {
+    let texts: Vec<String> =
+        policy.each().map(|policy| Quoted(&policy.to_string()).to_string()).collect();
+    match &texts[..] {
+        [text] => text.clone(),
+        texts => format!("[{}]", texts.join(", ")),
+    }
 }
 
 impl Draft {
@@ -101,7 +110,7 @@ impl Draft {
             PatternText::Match(pattern) => field("match", &Quoted(pattern)),
             PatternText::Regex(pattern) => field("regex", &Quoted(pattern)),
         }
-        field("policy", &Quoted(&self.policy.value.to_string()));
+        field("policy", &policy_text(&self.policy.value));
         if let Some(key) = &self.key {
             field("key", &Quoted(&key.value));
         }

@@ -11,6 +11,7 @@ pub(super) struct LimitFields {
     /// Whether `pattern` is a `regex`, not a `match`.
     pub(super) is_regex: bool,
     pub(super) pattern: String,
+    /// Several policies are separated by `;`.
     pub(super) policy: String,
     /// The template of the counted key; empty: the client's key.
     pub(super) key: String,
@@ -46,6 +47,7 @@ impl LimitFields {
             ..Self::default()
         };
         fields.pattern = take_text(&mut table, if fields.is_regex { "regex" } else { "match" });
+        join_policies(table.get_mut("policy"));
         for (name, field) in fields.texts() {
             *field = take_text(&mut table, name);
         }
@@ -84,7 +86,7 @@ impl LimitFields {
         let string = |text: &str| Value::String(text.to_owned());
         put("name", string(&self.name));
         put(if self.is_regex { "regex" } else { "match" }, string(&self.pattern));
-        put("policy", string(&self.policy));
+        put("policy", policy_value(&self.policy));
         let parents: Vec<Value> = self
             .parents
             .lines()
@@ -124,11 +126,35 @@ fn take_flag(table: &mut Table, name: &str) -> bool {
     is_set && table.remove(name).is_some()
 }
 
-/// Removes the option `shadow` from a policy and returns whether it was there.
+/// Makes a list of policies one text, separated by `;`.
+fn join_policies(value: Option<&mut Value>) {
+    let Some(value) = value else { return };
+    let texts = value.as_array().and_then(|list| list.iter().map(Value::as_str).collect());
+    if let Some(texts) = texts {
+        let texts: Vec<&str> = texts;
+        *value = Value::String(texts.join("; "));
+    }
+}
+
+/// The value of `policy`: a text, or a list of several.
+fn policy_value(policy: &str) -> Value {
+    if !policy.contains(';') {
+        return Value::String(policy.to_owned());
+    }
+    let policies = policy.split(';').map(|one| Value::String(one.trim().to_owned()));
+    Value::Array(policies.collect())
+}
+
+/// Removes the option `shadow` from a policy, or from each of several, and returns whether it was
+/// there.
 fn take_shadow(policy: &mut String) -> bool {
-    let Some((head, options)) = policy.split_once(',') else { return false };
-    let kept = options.split(',').filter(|option| option.trim() != "shadow");
-    let kept = [head].into_iter().chain(kept).collect::<Vec<_>>().join(",");
+    let without = |one: &str| {
+        let (head, options) = one.split_once(',')?;
+        let kept = options.split(',').filter(|option| option.trim() != "shadow");
+        Some([head].into_iter().chain(kept).collect::<Vec<_>>().join(","))
+    };
+    let each = policy.split(';').map(|one| without(one).unwrap_or_else(|| one.to_owned()));
+    let kept = each.collect::<Vec<_>>().join(";");
     let is_there = kept.len() < policy.len();
     *policy = kept;
     is_there
@@ -137,10 +163,18 @@ fn take_shadow(policy: &mut String) -> bool {
 /// The policies of a limit's inline overrides.
 fn override_policies(table: &mut Table) -> impl Iterator<Item = &mut String> {
     let overrides = table.get_mut("overrides").and_then(Value::as_array_mut);
-    overrides.into_iter().flatten().filter_map(|one| match one.get_mut("policy") {
-        Some(Value::String(policy)) => Some(policy),
-        _ => None,
-    })
+    overrides
+        .into_iter()
+        .flatten()
+        .flat_map(|one| match one.get_mut("policy") {
+            Some(Value::Array(policies)) => policies.iter_mut().collect(),
+            Some(policy) => vec![policy],
+            None => Vec::new(),
+        })
+        .filter_map(|policy| match policy {
+            Value::String(policy) => Some(policy),
+            _ => None,
+        })
 }
 
 fn take_text(table: &mut Table, name: &str) -> String {

@@ -79,6 +79,10 @@ impl PolicyFields {
     }
 
     fn split(token: &str) -> Option<Self> {
+        // Several policies.
+        if token.contains(';') {
+            return None;
+        }
         let (head, options) = token.split_once(',').unwrap_or((token, ""));
         let mut fields = Self::default();
         let (algorithm, rate) = head.split_once(':').unwrap_or((head, ""));

@@ -4,7 +4,10 @@
 //! cluster. Not here: the version of the cluster (`node::updates`), refusing the change
 //! (`node::limits`, `limits::service`).
 
+use protocol::{Algorithm, Policy, Window, Zone};
+
 use super::super::capture::{CaptureClass, REST};
+use super::super::charge_cost::ParentRule;
 use super::super::file::{Draft, File, PatternText};
 use super::super::pattern::Glob;
 use super::{LimitText, one_draft};
@@ -25,7 +28,26 @@ fn new_field(draft: &Draft) -> Option<&'static str> {
     if !draft.wheres.is_empty() {
         return Some("an override with `where`");
     }
+    let policies = draft.overrides.iter().map(|one| &one.policy).chain([&draft.policy.value]);
+    if policies.clone().any(Policy::is_list) {
+        return Some("a list of policies");
+    }
+    if policies.into_iter().any(has_named_zone) {
+        return Some("a time zone by name");
+    }
+    if draft.weight != 1 || draft.overrides.iter().any(|one| one.weight.is_some()) {
+        return Some("`weight`");
+    }
+    if draft.parents.iter().any(|parent| parent.rule != ParentRule::default()) {
+        return Some("a parent with `cost` or `hold`");
+    }
     (draft.order != 0).then_some("`order`")
+}
+
+/// Whether a policy has windows of a zone that is not an offset.
+fn has_named_zone(policy: &Policy) -> bool {
+    let Algorithm::Fixed { window, .. } = policy.algorithm else { return false };
+    matches!(window, Window::Calendar { zone: Zone::Named(_), .. })
 }
 
 /// A class of a capture.
@@ -58,6 +80,7 @@ mod tests {
             toml: format!("[[limit]]\nname='a'\nmatch='{pattern}'\npolicy='fixed:5/s'\n{more}\n"),
         };
         let overrides = |entry: &str| format!("overrides = [{{ {entry}, policy = 'block' }}]");
+        let of_key = |policy: &str| format!("overrides = [{{ key = 'a:1', policy = {policy} }}]");
         for (pattern, more, expected) in [
             ("a:{x:ip}", "", None),
             (r"a:{x}:any\}", "", None),
@@ -65,6 +88,22 @@ mod tests {
             ("a:{x}", "order = 0", None),
             ("a:{x}", &overrides("key = 'a:1'"), None),
             ("a:{x}", "order = -1", Some("`order`")),
+            ("a:{x}", "weight = 1", None),
+            ("a:{x}", "weight = 2", Some("`weight`")),
+            ("a:{x}", &overrides("key = 'a:1', weight = 1"), Some("`weight`")),
+            ("a:{x}", "parents = ['b']", None),
+            (
+                "a:{x}",
+                "parents = [{ key = 'b', cost = 1 }]",
+                Some("a parent with `cost` or `hold`"),
+            ),
+            ("a:{x}", &of_key("['fixed:1/m', 'fixed:9/h']"), Some("a list of policies")),
+            ("a:{x}", &of_key("'fixed:1/d,align=calendar,tz=+8'"), None),
+            (
+                "a:{x}",
+                &of_key("'fixed:1/d,align=calendar,tz=Europe/Berlin'"),
+                Some("a time zone by name"),
+            ),
             ("a:{x}", &overrides("where = { x = '1' }"), Some("an override with `where`")),
             ("a:{x:ip/64}", "", Some("a capture of the class `ip/<bits>`")),
             ("a:{x:any}", "", Some("a capture of the class `any`")),

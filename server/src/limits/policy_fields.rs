@@ -1,0 +1,160 @@
+//! The fields of a limit that make its policies: `policy`, `over` and `shadow`.
+//!
+//! Here: a text or a list of texts → one policy, and the flags of a limit in it. Not here: the other
+//! fields (`file`), the grammar of a policy (`protocol`).
+
+use protocol::{Algorithm, Policy};
+
+use super::LimitsError;
+use super::file::{Draft, Field, File, WithLine};
+
+/// Makes the policy of a limit from the texts of its policies.
+///
+/// # Errors
+///
+/// The mistake, with the index of the text if it is one of a single text.
+fn policy_of_list(texts: &[&str]) -> Result<Policy, (Option<usize>, String)> {
+    let policies = texts.iter().enumerate().map(|(at, text)| {
+        Policy::parse(text.as_bytes()).map_err(|why| (Some(at), why.to_string()))
+    });
+    let policies: Vec<Policy> = policies.collect::<Result<_, _>>()?;
+    Policy::several(&policies).map_err(|error| (None, error.to_string()))
+}
+
+impl File<'_> {
+    /// Reads the policy of a limit or an override: a text, or a list of texts.
+    pub(super) fn policy(&self, field: Field<'_, '_>) -> Result<WithLine<Policy>, LimitsError> {
+        if field.1.get_ref().as_array().is_some() {
+            let texts = self.texts(field)?;
+            let line = self.line(field.1.span().start);
+            let words: Vec<&str> = texts.iter().map(|text| text.value.as_str()).collect();
+            return match policy_of_list(&words) {
+                Ok(value) => Ok(WithLine { value, line }),
+                Err((at, reason)) => {
+                    let of = at.and_then(|at| texts.get(at));
+                    let line = of.map_or(line, |text| text.line);
+                    let text = of.map_or_else(String::new, |text| format!("`{}`: ", text.value));
+                    Err(self.refuse(line, format!("{text}{reason}")))
+                }
+            };
+        }
+        let WithLine { value, line } = self.string("policy", field.1).map_err(|_| {
+            self.refuse(self.line(field.1.span().start), "`policy` takes text, or a list of texts")
+        })?;
+        match Policy::parse(value.as_bytes()) {
+            Ok(value) => Ok(WithLine { value, line }),
+            Err(error) => Err(self.refuse(line, format!("`{value}`: {error}"))),
+        }
+    }
+
+    /// Writes the fields `over` and `shadow` of a limit into its policies.
+    pub(super) fn fold_flags(
+        &self,
+        draft: &mut Draft,
+        over: Option<&WithLine<bool>>,
+        shadow: Option<&WithLine<bool>>,
+    ) -> Result<(), LimitsError> {
+        for (flag, name, own) in
+            [(over, "over", draft.policy.value.over), (shadow, "shadow", draft.policy.value.shadow)]
+        {
+            if let Some(WithLine { value: false, line }) = flag
+                && own
+            {
+                let reason = format!("`{name} = false`, but the policy says `{name}`");
+                return Err(self.refuse(*line, reason));
+            }
+        }
+        // `over` and `shadow` of a limit apply to its overrides too.
+        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
+        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
+        for policy in policies.chain(wheres).chain([&mut draft.policy.value]) {
+            let (keeps, refuses) = match policy.algorithm {
+                Algorithm::Unlimited => (false, false),
+                Algorithm::Block => (false, true),
+                _ => (true, true),
+            };
+            policy.over |= keeps && over.is_some_and(|flag| flag.value);
+            policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Limits;
+    use super::super::map_text::LimitText;
+
+    fn file(policy: &str, more: &str) -> String {
+        format!("[[limit]]\nname = \"sms\"\nmatch = \"sms:{{phone}}\"\npolicy = {policy}\n{more}")
+    }
+
+    fn policy_of(text: &str, key: &str) -> String {
+        let limits = Limits::parse("l.toml", text.as_bytes()).expect(text);
+        let found = limits.by_name(b"sms").expect("the limit");
+        found.policy_of(key.as_bytes()).to_string()
+    }
+
+    fn wrong(text: &str) -> String {
+        Limits::parse("l.toml", text.as_bytes()).expect_err(text).to_string()
+    }
+
+    #[test]
+    fn list_of_policies_is_written_and_read_again() {
+        let text = file(
+            "[\"fixed:1/60s\", \"sliding:100/30d\"]",
+            "over = true\noverrides = [{ key = \"sms:a\", policy = [\"log:1/m\", \"log:5/h\"] }, \
+             { key = \"sms:b\", policy = \"unlimited\" }, { key = \"sms:c\", policy = [\"log:7/h\"] }]\n",
+        );
+        assert_eq!(policy_of(&text, "sms:x"), "fixed:1/m,over;sliding:100/30d,over");
+        assert_eq!(policy_of(&text, "sms:a"), "log:1/m,over;log:5/h,over");
+        assert_eq!(policy_of(&text, "sms:b"), "unlimited");
+        assert_eq!(policy_of(&text, "sms:c"), "log:7/h,over");
+        let written = LimitText::of_file("l.toml", text.as_bytes()).expect("a good file");
+        let toml = &written.limits[0].toml;
+        let expected = "policy = [\"fixed:1/m,over\", \"sliding:100/30d,over\"]\n";
+        assert!(toml.contains(expected), "{toml}");
+        let again = LimitText::of_file("l.toml", toml.as_bytes()).expect("a good file");
+        assert_eq!(again, written);
+    }
+
+    #[test]
+    fn mistake_in_a_list_has_the_line_of_its_policy() {
+        for (policy, reason) in [
+            ("[]", "l.toml:4: a limit has 1 to 8 policies, and this one 0"),
+            ("[\n\"fixed:1/m\",\n\"fixed:0/m\"]", "l.toml:6: `fixed:0/m`: bad policy: "),
+            ("[\"fixed:1/m\", \"fixed:1/60s\"]", "l.toml:4: policy 1 is policy 0 again"),
+            ("[\"fixed:1/m\", \"block\"]", "l.toml:4: policy 1: unlimited and block go with no"),
+            ("[\"fixed:1/m\", 5]", "l.toml:4: `policy` takes text"),
+            ("5", "l.toml:4: `policy` takes text, or a list of texts"),
+            ("\"fixed:1/m;log:5/h\"", "l.toml:4: `fixed:1/m;log:5/h`: bad policy: "),
+        ] {
+            let error = wrong(&file(policy, ""));
+            assert!(error.starts_with(reason), "{policy}: {error}");
+        }
+        let more = "shadow = false\n";
+        let error = wrong(&file("[\"fixed:1/m,shadow\", \"log:5/h,shadow\"]", more));
+        assert!(error.ends_with("but the policy says `shadow`"), "{error}");
+    }
+
+    #[test]
+    fn only_limits_with_one_policy_are_simple() {
+        for (policy, more, expected) in [
+            ("\"fixed:1/m\"", "", true),
+            ("[\"fixed:1/m\"]", "", true),
+            ("[\"fixed:1/m\", \"fixed:9/h\"]", "", false),
+            (
+                "\"fixed:1/m\"",
+                "overrides = [{ key = \"sms:a\", policy = [\"log:1/m\", \"log:5/h\"] }]\n",
+                false,
+            ),
+            ("\"fixed:1/m\"", "overrides = [{ key = \"sms:a\", policy = \"log:1/m\" }]\n", true),
+        ] {
+            let text = file(policy, more);
+            let limits = Limits::parse("l.toml", text.as_bytes()).expect("a good file");
+            let mut scratch = Vec::new();
+            let found = limits.find(b"sms:q", &mut scratch).expect("a short key").expect("a limit");
+            assert_eq!(found.is_simple(), expected, "{text}");
+        }
+    }
+}
