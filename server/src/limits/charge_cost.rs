@@ -109,8 +109,6 @@ pub(super) struct Charging {
     pub(super) weight: u64,
     /// The rule of each parent.
     pub(super) rules: Vec<ParentRule>,
-    /// Weight and rules as text; empty if the limit has neither.
-    pub(super) text: Box<str>,
 }
 
 impl Limit {
@@ -120,9 +118,9 @@ impl Limit {
         self.charging.weight
     }
 
-    /// The weight and the parents as text; empty if the cost of a request is that of all its keys.
-    pub(super) fn charging(&self) -> &str {
-        &self.charging.text
+    /// The rule of each parent.
+    pub(super) fn parent_rules(&self) -> &[ParentRule] {
+        &self.charging.rules
     }
 }
 

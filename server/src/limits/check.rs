@@ -8,9 +8,9 @@ use std::path::Path;
 
 use engine::algorithms::{Attempt, Decision, Verdict, take};
 use engine::{Nanos, Now};
-use protocol::{Algorithm, Policy};
+use protocol::{Algorithm, Policy, duration_text};
 
-use super::{Limit, Limits, LimitsError, OverrideSource};
+use super::{Limit, Limits, LimitsError, OverrideSource, ParentRule};
 
 /// Most overrides of a limit that are listed or compared.
 const OVERRIDES_SHOWN_MAX: usize = 1_000;
@@ -107,11 +107,15 @@ fn details(limit: &Limit) -> Vec<(&'static str, String)> {
         details.push(("order", limit.order().to_string()));
     }
     details.extend(limit.key_text().map(|key| ("key", key)));
-    if limit.charging().is_empty() {
-        details.extend(limit.parent_texts().map(|parent| ("parent", parent)));
-    } else {
-        details.push(("charges", limit.charging().trim_start().to_owned()));
+    if limit.weight() != 1 {
+        details.push(("weight", limit.weight().to_string()));
     }
+    let parents = limit.parent_texts().zip(limit.parent_rules());
+    details.extend(parents.map(|(parent, ParentRule { cost, hold })| {
+        let cost = cost.map_or_else(String::new, |cost| format!("  cost {cost}"));
+        let hold = hold.map(|nanos| format!("  hold {}", duration_text(nanos)));
+        ("parent", format!("{parent}{cost}{}", hold.unwrap_or_default()))
+    }));
     let overrides = limit.written_overrides().take(OVERRIDES_SHOWN_MAX);
     details.extend(overrides.map(|(text, policy, weight)| {
         let weight = weight.map_or_else(String::new, |weight| format!("  weight {weight}"));
@@ -144,7 +148,8 @@ mod tests {
         "#;
         let limits = Limits::parse("limits.toml", file).expect("a good file");
         let expected = "login  login:{ip}  fixed:5/m\nb      ^b\\d+$      unlimited\n    \
-                        charges   weight 5  parents \"login:1\", { key = \"login:2\", cost = 1, hold = \"2m\" }\n";
+                        weight    5\n    parent    login:1\n    \
+                        parent    login:2  cost 1  hold 2m\n";
         assert_eq!(listing(&limits), expected);
     }
 

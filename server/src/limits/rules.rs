@@ -226,7 +226,6 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         charging: Charging {
             weight: draft.weight,
             rules: draft.parents.iter().map(|parent| parent.rule).collect(),
-            text: draft.charging().into(),
         },
         overrides: None,
         overrides_file: draft.overrides_file.as_ref().map(|at| at.value.as_str().into()),

@@ -86,19 +86,6 @@ fn policy_text(policy: &Policy) -> String {
 }
 
 impl Draft {
-    /// The weight and the parents as text; empty if neither changes a cost.
-    pub(super) fn charging(&self) -> String {
-        let mut text = String::new();
-        if self.weight != 1 {
-            write!(text, "  weight {}", self.weight).expect("a String takes every write");
-        }
-        if self.parents.iter().any(|one| one.rule != ParentRule::default()) {
-            let parents: Vec<_> = self.parents.iter().map(parent).collect();
-            write!(text, "  parents {}", parents.join(", ")).expect("a String takes every write");
-        }
-        text
-    }
-
     /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
         let mut text = "[[limit]]\n".to_owned();
