@@ -5,7 +5,8 @@
 //!
 //! ```text
 //! # limits | [[limit]]      a line of the limits file of the server
-//! # flags | -A              flags of the server; `{folder}` is its folder, `{auth}` a file
+//! # flags | -A              flags of the server; `{folder}` is its folder, `{auth}` a file,
+//!                           `{examples}` the folder `examples`
 //! # why                     any other comment
 //! > incr hits 1             a line that the client sends; consecutive ones go in one write
 //! < 1                       a line of the reply, exactly
@@ -165,7 +166,10 @@ impl Example {
     /// The errors of [`Example::play`].
     fn play_live(&self) -> Result<(), String> {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
-        let mut flags: Vec<&str> = self.flags.iter().map(String::as_str).collect();
+        let examples = root().join("examples").display().to_string();
+        let own: Vec<String> =
+            self.flags.iter().map(|flag| flag.replace("{examples}", &examples)).collect();
+        let mut flags: Vec<&str> = own.iter().map(String::as_str).collect();
         if !self.limits.is_empty() {
             fs::write(folder.path().join("limits.toml"), &self.limits).expect("the folder is ours");
             flags.extend(["--limits", "{folder}/limits.toml"]);
