@@ -43,6 +43,9 @@ pub const RECORD_BYTES_MAX: usize = 81_920;
 /// The feature version from which on the map has other records than limits, and takes
 /// [`MapCommand::Change`].
 pub const RECORDS_VERSION: u32 = 2;
+/// The feature version from which on limits may have what earlier nodes cannot read: `where`,
+/// `order`, and classes of captures. The server looks at it before it proposes a limit.
+pub const LIMITS_VERSION: u32 = 3;
 /// The first byte of the names of records that are no limits.
 pub const OWN_NAME: char = '@';
 /// The greatest weight of a node.

@@ -30,8 +30,9 @@ use tunnel::TunnelFrame;
 
 /// The oldest version of the control link protocol that we speak.
 pub const VERSION_MIN: u16 = 1;
-/// The newest version that we speak.
-pub const VERSION_MAX: u16 = 2;
+/// The newest version that we speak. Version 3 has the frames of version 2, and says that the node
+/// knows the limits of feature version 3.
+pub const VERSION_MAX: u16 = 3;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;

@@ -49,6 +49,11 @@ pub(crate) trait Records: Send + Sync {
     /// Returns the reason why API and operators cannot change records; `None`: they can.
     fn read_only(&self) -> Option<String>;
 
+    /// Returns the feature version whose records all readers know.
+    fn feature_version(&self) -> u32 {
+        u32::MAX
+    }
+
     /// Whether others change the records too, so that a task follows them and puts them in force.
     fn is_shared(&self) -> bool {
         false

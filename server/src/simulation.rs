@@ -15,7 +15,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 pub use cluster::map::command::Setting;
-pub use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put, RECORDS_VERSION};
+pub use cluster::map::{
+    LIMITS_VERSION, Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put, RECORDS_VERSION,
+};
 use cluster::message::{VERSION_MAX, VERSION_MIN};
 pub use cluster::replica::{Position, Role};
 pub use cluster::{Bug, Rules};

@@ -6,9 +6,8 @@ use std::path::Path;
 use super::{Limits, LimitsError, OverrideSource};
 
 /// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, weight, parents with a cost or a hold, overrides of a
-/// file), and a warning if the file has
-/// no limits.
+/// per limit (name, pattern, canonical policy, weight, parents if one has a rule, overrides of a
+/// file), and a warning if the file has no limits.
 ///
 /// # Errors
 ///

@@ -9,6 +9,7 @@
 //! matches a key wins, as in a file. Limits with the same number are ordered by name.
 
 mod body;
+mod new_parts;
 mod summary;
 
 use std::path::Path;
@@ -17,6 +18,7 @@ use cluster::map::{LIMITS_BYTES_MAX, LIMITS_MAX};
 use hashbrown::{HashMap, HashSet};
 
 pub use self::body::{OrderedLimit, Origin};
+pub use self::new_parts::{being_updated, new_part};
 pub use self::summary::LimitSummary;
 use super::file::{Draft, File};
 use super::rules::{self, LINES_MAX};

@@ -253,6 +253,8 @@ impl LimitsStore {
             let before = plan.entries.as_ref().map(|_| state.book.entries());
             (plan, before.unwrap_or_default())
         };
+        plan.check_new_parts(records.feature_version())?;
+        plan.check_new_overrides(records.feature_version())?;
         if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
             plan.compiled = compile_plan(entries, &before, request.name())?;
         }

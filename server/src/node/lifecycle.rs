@@ -148,6 +148,7 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
     let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some(YES.to_owned()) };
     while is_founder && !control.map().settings().others.contains_key(FOUNDED) {
         let settings = [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms)];
+        updates::raise(&node, &control).await;
         limits::found(&node, &control, &node.limits_file.get()).await;
         for setting in settings.into_iter().chain([mark.clone()]) {
             if control.propose(MapCommand::Set(setting), COMMAND_TTL).await.is_err() {

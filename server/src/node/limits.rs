@@ -15,7 +15,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::{FOUNDED, LIMITS_SET, Setting, YES};
-use cluster::map::{BODY_BYTES_MAX, Map, MapCommand, MapRefusal, OWN_NAME, RECORDS_VERSION};
+use cluster::map::{
+    BODY_BYTES_MAX, LIMITS_VERSION, Map, MapCommand, MapRefusal, OWN_NAME, RECORDS_VERSION,
+};
 use control::{Control, ProposeError};
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
@@ -54,6 +56,8 @@ pub(super) enum LimitsChangeError {
     Limits(#[from] LimitsError),
     #[error("limit {0} has {1} bytes as the cluster writes it, and may have {BODY_BYTES_MAX}")]
     TooLong(String, usize),
+    #[error("{}", map_text::being_updated(.0, .1))]
+    BeingUpdated(String, &'static str),
     #[error("limit {0}: {1}")]
     Refused(String, MapRefusal),
     #[error(transparent)]
@@ -73,6 +77,7 @@ impl LimitsChangeError {
             self,
             Self::NoOutcome(_)
                 | Self::Contended
+                | Self::BeingUpdated(..)
                 | Self::Failed(_)
                 | Self::Service(ServiceError::Unavailable(_))
         );
@@ -216,12 +221,12 @@ pub(super) async fn change(
 ) -> Result<usize, LimitsChangeError> {
     let mut count = 0;
     for _ in 0..TRIES {
-        let (before, versions) = {
+        let (before, versions, feature_version) = {
             let map = control.map();
             let limits = map.limits().iter();
             let versions: HashMap<String, u64> =
                 limits.map(|(name, limit)| (name.clone(), limit.version)).collect();
-            (entries_of(&map), versions)
+            (entries_of(&map), versions, map.settings().version)
         };
         let mut after = before.clone();
         edit(&mut after)?;
@@ -232,6 +237,9 @@ pub(super) async fn change(
             (bytes > BODY_BYTES_MAX).then(|| LimitsChangeError::TooLong(name.clone(), bytes))
         };
         if let Some(error) = changes.iter().find_map(long) {
+            return Err(error);
+        }
+        if let Some(error) = new_part_of(&changes, feature_version) {
             return Err(error);
         }
         if changes.is_empty() {
@@ -253,6 +261,17 @@ pub(super) async fn change(
         sleep(POLL).await;
     }
     Err(LimitsChangeError::Contended)
+}
+
+/// The reason against changes that nodes of this feature version cannot read.
+fn new_part_of(changes: &[LimitEdit], feature_version: u32) -> Option<LimitsChangeError> {
+    if feature_version >= LIMITS_VERSION {
+        return None;
+    }
+    changes.iter().find_map(|(name, body)| {
+        let text = OrderedLimit::of_body(name, body.as_ref()?).text;
+        Some(LimitsChangeError::BeingUpdated(name.clone(), map_text::new_part(&text)?))
+    })
 }
 
 /// Proposes the changes concurrently. Returns the number of applied changes, and whether all were

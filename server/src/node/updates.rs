@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::Setting;
-use cluster::map::{MapCommand, NodeState, RECORDS_VERSION};
+use cluster::map::{LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
 use cluster::message::VERSION_MIN;
 use control::Control;
 use tokio::time::sleep;
@@ -23,16 +23,16 @@ const COMMAND_TTL: Duration = Duration::from_secs(5);
 /// The oldest protocol version of links in a cluster whose map has this feature version: a node
 /// that does not know the map's commands must not take part.
 fn link_version(feature_version: u32) -> u16 {
-    let known = u16::try_from(feature_version.min(RECORDS_VERSION)).unwrap_or(VERSION_MIN);
+    let known = u16::try_from(feature_version.min(LIMITS_VERSION)).unwrap_or(VERSION_MIN);
     known.max(VERSION_MIN)
 }
 
 impl Node {
     /// Whether this node, and every other one that is not dead, has agreed on a protocol version
-    /// that knows the commands of [`RECORDS_VERSION`].
-    fn all_know_records(&self, control: &Control) -> bool {
+    /// that knows what this feature version has.
+    fn all_know(&self, control: &Control, feature_version: u32) -> bool {
         let Some(transport) = self.transport() else { return false };
-        if u32::from(transport.newest_version()) < RECORDS_VERSION {
+        if u32::from(transport.newest_version()) < feature_version {
             return false;
         }
         let me = self.me().0;
@@ -41,13 +41,29 @@ impl Node {
             metrics.iter().any(|(peer_addr, metrics)| {
                 *peer_addr == PeerAddr::Node(node)
                     && metrics.links_now > 0
-                    && u32::from(metrics.version) >= RECORDS_VERSION
+                    && u32::from(metrics.version) >= feature_version
             })
         };
         let map = control.map();
         let mut others =
             map.nodes().iter().filter(|(id, node)| **id != me && node.state != NodeState::Dead);
         others.all(|(id, _)| knows(*id))
+    }
+}
+
+/// Raises the feature version of the map to the newest one that all nodes know.
+pub(super) async fn raise(node: &Node, control: &Control) {
+    let present = control.map().settings().version;
+    let newest = [LIMITS_VERSION, RECORDS_VERSION].into_iter();
+    let newest = newest.take_while(|version| *version > present);
+    let Some(version) = newest.into_iter().find(|version| node.all_know(control, *version)) else {
+        return;
+    };
+    match control.propose(MapCommand::Set(Setting::Version(version)), COMMAND_TTL).await {
+        Ok(_) => {
+            tracing::info!(version, "all nodes are updated: older ones are refused from now on");
+        }
+        Err(error) => tracing::debug!(%error, "the feature version is not set yet"),
     }
 }
 
@@ -60,16 +76,7 @@ pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Cont
             transport.require_version(link_version(version));
         }
         if control.status().leader == Some(me) {
-            if version < RECORDS_VERSION && node.all_know_records(&control) {
-                let command = MapCommand::Set(Setting::Version(RECORDS_VERSION));
-                match control.propose(command, COMMAND_TTL).await {
-                    Ok(_) => tracing::info!(
-                        version = RECORDS_VERSION,
-                        "all nodes are updated: older ones are refused from now on"
-                    ),
-                    Err(error) => tracing::debug!(%error, "the feature version is not set yet"),
-                }
-            }
+            raise(&node, &control).await;
             let now_ms = service.clock().now().unix_ms;
             if version >= RECORDS_VERSION && service.limits_store().has_expired(now_ms) {
                 service.limits_store().expire(now_ms).await;
@@ -85,7 +92,7 @@ mod tests {
 
     #[test]
     fn the_oldest_link_follows_the_map() {
-        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 2), (u32::MAX, 2)] {
+        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 3), (4, 3), (u32::MAX, 3)] {
             assert_eq!(link_version(feature_version), expected);
         }
     }

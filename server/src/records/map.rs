@@ -84,6 +84,10 @@ impl Records for MapRecords {
         None
     }
 
+    fn feature_version(&self) -> u32 {
+        self.control.map().settings().version
+    }
+
     fn is_shared(&self) -> bool {
         true
     }

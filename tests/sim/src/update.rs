@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tollgate::simulation::{
-    self, Actor, LimitChange, LimitsEdit, MapAnswer, MapCommand, MapRefusal, PEER_VERSION_NEW,
-    PEER_VERSION_OLD, Put, RECORDS_VERSION, ServiceError, Via,
+    self, Actor, LIMITS_VERSION, LimitChange, LimitsEdit, MapAnswer, MapCommand, MapRefusal,
+    PEER_VERSION_NEW, PEER_VERSION_OLD, Put, ServiceError, Via,
 };
 
 use crate::client::Line;
@@ -56,7 +56,7 @@ impl Run {
         }
         let is_new = |run: &mut Self| {
             let sights = run.sights();
-            sights.iter().all(|(_, sight)| sight.map.settings().version == RECORDS_VERSION)
+            sights.iter().all(|(_, sight)| sight.map.settings().version == LIMITS_VERSION)
         };
         if self.until(NOTICED, is_new).is_none() {
             return self.violation("all nodes are updated, and the map does not say so");

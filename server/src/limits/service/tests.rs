@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::map::command::Setting;
-use cluster::map::{MapCommand, NodeDescription, RECORDS_VERSION};
+use cluster::map::{LIMITS_VERSION, MapCommand, NodeDescription, RECORDS_VERSION};
 use cluster::placement::{Placement, Scheme};
 use control::{
     CallFuture, Control, ControlOptions, ControlStore, ControlTransport, StartMode, Unreachable,
@@ -101,13 +101,15 @@ impl World {
         let early = world.put("a", &limit("a", "block", ""), 0).await;
         let expected = ServiceError::Unavailable("the cluster is being updated".to_owned());
         assert_eq!(early, Err(expected));
-        let version = MapCommand::Set(Setting::Version(RECORDS_VERSION));
-        control
-            .propose(version, Duration::from_secs(5))
-            .await
-            .expect("it leads")
-            .answer
-            .expect("2");
+        let part = wanted("a", &limit("a", "block", "weight = 2"), 0);
+        for (version, is_put) in [(RECORDS_VERSION, false), (LIMITS_VERSION, true)] {
+            let version = MapCommand::Set(Setting::Version(version));
+            let proposed = control.propose(version, Duration::from_secs(5)).await;
+            proposed.expect("it leads").answer.expect("a version");
+            let request = LimitsRequest::Put(Box::new(part.clone()));
+            let checked = world.store.check(request, NOW).await;
+            assert_eq!(checked.is_ok(), is_put, "{checked:?}");
+        }
         world
     }
 

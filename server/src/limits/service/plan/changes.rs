@@ -2,10 +2,10 @@
 //!
 //! Not here: the choice of the change (`super`, `bulk`).
 
-use cluster::map::Put;
 use cluster::map::command::{PUTS_BYTES_MAX, PUTS_MAX};
+use cluster::map::{LIMITS_VERSION, OWN_NAME, Put};
 use hashbrown::{HashMap, HashSet};
-use tollgate_http::{Actor, ImportPlan, Via};
+use tollgate_http::{Actor, ImportPlan, ServiceError, Via};
 
 use super::super::book::{Book, StoredChange, StoredOverride, override_name};
 use crate::limits::Limits;
@@ -89,6 +89,43 @@ pub(super) fn changes(
 }
 
 impl ChangePlan {
+    /// Refuses limits that readers of this feature version do not know.
+    pub(in super::super) fn check_new_parts(
+        &self,
+        feature_version: u32,
+    ) -> Result<(), ServiceError> {
+        if feature_version >= LIMITS_VERSION {
+            return Ok(());
+        }
+        let limits = self.batches.iter().flatten().filter(|put| !put.name.starts_with(OWN_NAME));
+        for Put { name, body, .. } in limits {
+            let Some(body) = body else { continue };
+            if let Some(part) = map_text::new_part(&OrderedLimit::of_body(name, body).text) {
+                return Err(ServiceError::Unavailable(map_text::being_updated(name, part)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses overrides that readers of this feature version do not know.
+    pub(in super::super) fn check_new_overrides(
+        &self,
+        feature_version: u32,
+    ) -> Result<(), ServiceError> {
+        if feature_version >= LIMITS_VERSION {
+            return Ok(());
+        }
+        let bodies = self.batches.iter().flatten().filter_map(|put| put.body.as_ref());
+        let mut overrides = bodies.filter_map(|body| StoredOverride::of(body));
+        match overrides.find(|row| row.policy.contains(' ')) {
+            Some(row) => {
+                let reason = map_text::being_updated(&row.limit, "an override with a weight");
+                Err(ServiceError::Unavailable(reason))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// Appends a put, and the record of its change: both are put, or none.
     fn push(&mut self, book: &Book, put: Put, change: Option<StoredChange>) {
         let record = change.as_ref().map(|change| book.put_of_change(change));
