@@ -23,7 +23,7 @@ pub(crate) const LIMITS: &str = r#"
 name    = "llm"
 match   = "llm:{org}:{user}"
 policy  = "fixed:1G/1d"
-parents = ["tok:{org}", { key = "req:{org}", cost = 1 }, { key = "run:{org}", cost = 1, hold = "2s" }]
+parents = ["tok:{org}", { key = "req:{org}", cost = 1 }, { key = "run:{org}", cost = 1, hold = "1s" }]
 on_unavailable = "error"
 
 [[limit]]
@@ -39,12 +39,12 @@ policy = "fixed:4000/1d"
 [[limit]]
 name   = "run"
 match  = "run:{org}"
-policy = "concurrency:24,hold=2s"
+policy = "concurrency:40"
 "#;
 
 const TOKENS_MAX: u64 = 900_000;
 const CALLS_MAX: u64 = 4_000;
-const RUNNING_MAX: i64 = 24;
+const RUNNING_MAX: i64 = 40;
 
 const CLIENTS: usize = 64;
 const ATTEMPTS: usize = 10_000;
@@ -154,7 +154,8 @@ impl Ledger {
         };
         if line.starts_with("DENY ") {
             let refusal = (node, Instant::now(), estimate);
-            return self.refused.lock().expect("no thread panics with it").push(refusal);
+            self.refused.lock().expect("no thread panics with it").push(refusal);
+            return thread::sleep(Duration::from_millis(1));
         }
         if !line.starts_with("ALLOW ") {
             if !line.starts_with("SERVER_ERROR ") {
@@ -172,7 +173,7 @@ impl Ledger {
         thread::sleep(Duration::from_micros(caller.below(1500)));
         // The count of this test is never above that of the server.
         self.running.fetch_sub(1, Ordering::SeqCst);
-        if caller.below(20) == 0 {
+        if caller.below(200) == 0 {
             // The client dies: the estimate stays spent, the running call ends by itself.
             return self.spend((estimate, estimate), (1, 1));
         }
@@ -254,5 +255,5 @@ fn a_call_is_one_atomic_step_on_one_node() {
     let ledger = Ledger::default();
     ledger.run(&[server.address()], || ());
     ledger.check(server.address(), None);
-    assert!(ledger.allowed.load(Ordering::Relaxed) > 1000, "most of the limits is used");
+    assert!(ledger.allowed.load(Ordering::Relaxed) > 1000, "it is busy");
 }

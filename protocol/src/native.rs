@@ -79,8 +79,8 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     Ok(command(key, Native::Take(take), quiet))
 }
 
-/// `takem <cost>[,<cost>…] <key> <key> … [option]*`. The keys end at the first word spelt like an option of
-/// `take`, but the first key is always a key.
+/// `takem <cost>[,<cost>…] <key> <key> … [option]*`. The keys end at the first word spelt like an
+/// option of `take`, but the first key is always a key.
 fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolError> {
     let word = line.long_word()?;
     let bad = if word.contains(&b',') { BAD_COSTS } else { BAD_COST };
@@ -119,8 +119,8 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
     Ok(Request::TakeMany { costs, keys, peek, wait, id, quiet })
 }
 
-/// Whether a word is spelt as an option of `take`. `takem` has three of them and refuses the others:
-/// read as keys they would be charged, and the option would have no effect.
+/// Whether a word is spelt as an option of `take`. `takem` has three of them and refuses the
+/// others: read as keys they would be charged, and the option would have no effect.
 fn is_option_of_take(word: &[u8]) -> bool {
     let named = [&b"id="[..], b"hold=", b"wait=", b"cas="];
     matches!(word, b"peek" | b"part" | b"cas") || named.iter().any(|name| word.starts_with(name))

@@ -33,6 +33,7 @@ use self::charge_cost::Charging;
 pub use self::charge_cost::{ChargeCost, ParentRule};
 pub use self::check::{check_file, first_verdict};
 pub use self::companion::{Companion, Companions};
+pub(crate) use self::error::CAS_OF_REFUND;
 pub use self::error::{LimitedKeyError, LimitsError};
 pub use self::explain::{ExplainedKey, Explanation, override_reason};
 use self::index::PatternIndex;

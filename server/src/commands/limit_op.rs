@@ -99,8 +99,7 @@ impl LimitOp {
         Some(Self { action, reply })
     }
 
-    /// Returns the operation of a `takem`. Its cost is that of all keys, or the sum of theirs, which
-    /// the charges have.
+    /// Returns the operation of a `takem`. Its cost is that of all keys, or the sum of theirs.
     pub(crate) fn of_many(
         costs: Costs<'_>,
         keys: Keys<'_>,

@@ -23,6 +23,9 @@ impl ExecContext<'_> {
         hash: u64,
         incrx: &IncrX<'_>,
     ) -> Result<Outcome<'static>, LimitedKeyError> {
+        if incrx.delta < 0 && incrx.cas.compares() {
+            return Err(LimitedKeyError::CasOfRefund);
+        }
         let op = LimitOp::of(&Operation::Native(Native::IncrX(*incrx)));
         // The owners of the parents are asked by the node that the client asked.
         let Some(op) = op.filter(|_| !self.alone || !found.has_parents()) else {

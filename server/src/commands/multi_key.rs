@@ -227,38 +227,10 @@ impl ChargeSet {
         let Some(first) = self.rows.first() else {
             return Ok(ChargeResult::undecided(TakeResult::NotFound));
         };
-        charge_scratch.facts.clear();
-        let mut granted = take.cost;
-        for (index, row) in self.rows.iter().enumerate() {
-            let attempt = TakeParams {
-                cost: row.cost.capped(take.cost),
-                peek: true,
-                part: take.part && row.cost.is_scaled(),
-                hold: row.hold(take),
-                compare_cas: take.compare_cas.filter(|_| index == 0),
-                ..*take
-            };
-            let looked = self.decide(charge_ctx, engines, row, &attempt);
-            let TakeResult::Decided(mut facts) = looked else {
-                return Ok(ChargeResult::undecided(looked));
-            };
-            if row.cost.of(take.cost).is_none() {
-                deny_beyond(&mut facts, row.policy.shadow);
-            } else if facts.decision.verdict == Verdict::Part {
-                let paid = row.cost.paid_by(facts.decision.granted, take.cost);
-                if paid == 0 {
-                    // The units that are left do not make one unit of the request.
-                    let whole = TakeParams { part: false, ..attempt };
-                    let looked = self.decide(charge_ctx, engines, row, &whole);
-                    if let TakeResult::Decided(denied) = looked {
-                        facts = denied;
-                    }
-                } else {
-                    granted = granted.min(paid);
-                }
-            }
-            charge_scratch.facts.push(facts);
-        }
+        let granted = match self.look(charge_ctx, charge_scratch, engines, take) {
+            Ok(granted) => granted,
+            Err(undecided) => return Ok(ChargeResult::undecided(undecided)),
+        };
         if charge_scratch.facts.iter().any(TakeInfo::refuses) {
             return Ok(self.refuse(charge_ctx, charge_scratch, engines, take));
         }
@@ -290,6 +262,50 @@ impl ChargeSet {
             }
         }
         Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost))
+    }
+
+    /// Peeks at all keys. Returns the units of the request that all of them grant; `Err`: one key was
+    /// not decided on.
+    fn look(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        charge_scratch: &mut ChargeScratch,
+        engines: &mut LockedShards<'_>,
+        take: &TakeParams,
+    ) -> Result<u64, TakeResult> {
+        charge_scratch.facts.clear();
+        let mut granted = take.cost;
+        for (index, row) in self.rows.iter().enumerate() {
+            let attempt = TakeParams {
+                cost: row.cost.capped(take.cost),
+                peek: true,
+                part: take.part && row.cost.is_scaled(),
+                hold: row.hold(take),
+                compare_cas: take.compare_cas.filter(|_| index == 0),
+                ..*take
+            };
+            let looked = self.decide(charge_ctx, engines, row, &attempt);
+            let TakeResult::Decided(mut facts) = looked else {
+                return Err(looked);
+            };
+            if row.cost.of(take.cost).is_none() {
+                deny_beyond(&mut facts, row.policy.shadow);
+            } else if facts.decision.verdict == Verdict::Part {
+                let paid = row.cost.paid_by(facts.decision.granted, take.cost);
+                if paid == 0 {
+                    // The units that are left do not make one unit of the request.
+                    let whole = TakeParams { part: false, ..attempt };
+                    let looked = self.decide(charge_ctx, engines, row, &whole);
+                    if let TakeResult::Decided(denied) = looked {
+                        facts = denied;
+                    }
+                } else {
+                    granted = granted.min(paid);
+                }
+            }
+            charge_scratch.facts.push(facts);
+        }
+        Ok(granted)
     }
 
     /// Takes from one key, or peeks at it.

@@ -26,14 +26,6 @@ const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be
 
 const LIST_NOT_LEASABLE: &str = "CLIENT_ERROR a limit with several policies cannot be leased";
 
-/// The reply where a unit of the caller is not a unit of each limit.
-const NOT_LEASABLE_BY_RULE: &str = "CLIENT_ERROR a limit with a weight, or a cost or hold of a \
-                                    parent, cannot be leased";
-
-/// The reply to a compare-and-set that gives units back.
-pub(crate) const NO_CAS: &str =
-    "CLIENT_ERROR incrx: cas=<n> does not go with a negative delta on a limited key";
-
 /// The reply where `wait=` would have no effect.
 const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
                                         gcra, or leaky with wait=; wait=0 goes with any";
@@ -136,32 +128,17 @@ impl<'a> ExecContext<'a> {
         let outcome = match native {
             Native::Take(take) => match self.resolve_take(take, key, bound) {
                 Ok(Err(error)) => return write_error(error, form, out),
-                Ok(Ok(RequestPolicy::Bound(found))) if self.charges_more(found) => {
-                    self.take_with_parents(found, hash, take).map(|(outcome, refused)| {
-                        (limit, is_charge) = (refused, true);
+                Ok(Ok(meant)) => {
+                    let taken = self.take_under(&meant, (own, key, hash), take);
+                    taken.map(|(outcome, named)| {
+                        (limit, is_charge) = named;
                         outcome
                     })
-                }
-                Ok(Ok(RequestPolicy::Bound(found))) => {
-                    limit = Some(found.limit().index());
-                    Ok(self.take((own, key, hash), self.policy_of(found), limit, take))
-                }
-                Ok(Ok(RequestPolicy::Written(policy_id))) => {
-                    let policy_ref = PolicyRef::from(self.scratch.policy_cache.policy(policy_id));
-                    Ok(self.take((own, key, hash), policy_ref, None, take))
-                }
-                Ok(Ok(RequestPolicy::Named { policy, limit: named })) => {
-                    limit = Some(named);
-                    let policy_ref = self.active_limits.policy_ref(named, policy);
-                    Ok(self.take((own, key, hash), policy_ref, limit, take))
                 }
                 Err(refused) => return refuse(refused, command, form, out),
             },
             Native::Refund(_) | Native::Settle { .. } | Native::Renew { .. } => {
                 self.change(key, hash, bound, &command.operation)
-            }
-            Native::IncrX(incrx) if incrx.delta < 0 && bound.is_some() && incrx.cas.compares() => {
-                return write_error(NO_CAS, form, out);
             }
             Native::IncrX(incrx) => match (bound, found) {
                 (Some(bound), _) => self.limited_incrx(bound, hash, incrx),
@@ -171,9 +148,6 @@ impl<'a> ExecContext<'a> {
             Native::Slide(_) if found.is_some() => Ok(Outcome::NotAllowed),
             Native::Slide(slide) => Ok(self.slide(key, hash, slide)),
             Native::Lease(lease) => match self.resolve(lease.policy, key, bound) {
-                Ok(meant) if self.is_ruled(&meant) => {
-                    return write_error(NOT_LEASABLE_BY_RULE, form, out);
-                }
                 Ok(meant) => match self.lease(key, hash, &meant, lease) {
                     Ok(LeaseResult::Decided(line)) => Ok(Outcome::Leased(line)),
                     Ok(LeaseResult::Full) => Ok(Outcome::OutOfMemory),
@@ -196,6 +170,30 @@ impl<'a> ExecContext<'a> {
             }
             Err(error) => write_error(&error.to_string(), form, out),
         }
+    }
+
+    /// Takes from `key` under a policy. Returns the limit to name after a refusal too, and whether
+    /// `scratch.charges` lists what was charged.
+    fn take_under(
+        &mut self,
+        meant: &RequestPolicy<'_>,
+        (own, key, hash): (&[u8], &[u8], u64),
+        take: &Take<'_>,
+    ) -> Result<(Outcome<'static>, (Option<usize>, bool)), LimitedKeyError> {
+        let (policy_ref, limit) = match meant {
+            RequestPolicy::Bound(found) if self.charges_more(found) => {
+                let (outcome, refused) = self.take_with_parents(found, hash, take)?;
+                return Ok((outcome, (refused, true)));
+            }
+            RequestPolicy::Bound(found) => (self.policy_of(found), Some(found.limit().index())),
+            RequestPolicy::Written(policy_id) => {
+                (PolicyRef::from(self.scratch.policy_cache.policy(*policy_id)), None)
+            }
+            RequestPolicy::Named { policy, limit } => {
+                (self.active_limits.policy_ref(*limit, policy), Some(*limit))
+            }
+        };
+        Ok((self.take((own, key, hash), policy_ref, limit, take), (limit, false)))
     }
 
     /// The policy of a take, or the reply to an option that it cannot carry out.
@@ -262,6 +260,9 @@ impl<'a> ExecContext<'a> {
         lease: &Lease<'_>,
     ) -> Result<LeaseResult, LimitedKeyError> {
         let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
+        if self.is_ruled(meant) {
+            return Err(LimitedKeyError::NotLeasable);
+        }
         let params = LeaseParams { client, want, used, unused, weight, ttl };
         let policy_ref = match meant {
             RequestPolicy::Bound(found) if self.charges_more(found) => {

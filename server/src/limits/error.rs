@@ -59,6 +59,10 @@ pub enum LimitsError {
     },
 }
 
+/// The reply to a compare-and-set that gives units back.
+pub(crate) const CAS_OF_REFUND: &str =
+    "CLIENT_ERROR incrx: cas=<n> does not go with a negative delta on a limited key";
+
 /// The reason why a client's key has no valid counted key.
 ///
 /// `Display` is the reply line, because the client's key causes the error. Nothing is charged, and
@@ -74,4 +78,10 @@ pub enum LimitedKeyError {
     /// The key has more than [`super::PARENTS_MAX`] parents, their parents included.
     #[error("CLIENT_ERROR the key has too many parents")]
     TooManyParents,
+    /// A unit of the caller is not a unit of each limit of the key.
+    #[error("CLIENT_ERROR a limit with a weight, or a cost or hold of a parent, cannot be leased")]
+    NotLeasable,
+    /// A compare-and-set gives units back.
+    #[error("{CAS_OF_REFUND}")]
+    CasOfRefund,
 }

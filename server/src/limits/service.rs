@@ -262,6 +262,7 @@ impl LimitsStore {
             (plan, before.unwrap_or_default())
         };
         plan.check_new_parts(records.feature_version())?;
+        plan.check_new_overrides(records.feature_version())?;
         if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
             plan.compiled = compile_plan(entries, &before, request.name())?;
         }

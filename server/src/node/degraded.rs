@@ -409,25 +409,34 @@ impl Router {
         {
             let granted = facts.decision.granted;
             node.metrics.degraded.fetch_add(granted, Ordering::Relaxed);
-            for (row, charge) in charges.into_iter().enumerate() {
-                let units = charge.cost.capped(granted);
-                if mode != OnUnavailable::Local || units == 0 {
-                    continue;
-                }
-                match (facts.decision.lease, charge.hold_ns(&take)) {
-                    (Some(lease), Some(for_ns)) => {
-                        self.owe_hold(router_ctx, (lease, row), charge, (units, for_ns));
-                    }
-                    _ => self.owe(
-                        router_ctx,
-                        (charge.debt_policy, charge.key),
-                        charge.partition,
-                        units,
-                    ),
-                }
+            if mode == OnUnavailable::Local {
+                self.owe_all(router_ctx, charges, &take, &facts);
             }
         }
         Bytes::from(text)
+    }
+
+    /// Owes what the node's own counts have allowed to the owners of the keys.
+    fn owe_all(
+        &mut self,
+        router_ctx: &mut RouterContext<'_>,
+        charges: Vec<DegradedCharge>,
+        take: &TakeParams,
+        allowed: &TakeInfo,
+    ) {
+        let Decision { granted, lease, .. } = allowed.decision;
+        for (row, charge) in charges.into_iter().enumerate() {
+            let units = charge.cost.capped(granted);
+            if units == 0 {
+                continue;
+            }
+            if let (Some(lease), Some(for_ns)) = (lease, charge.hold_ns(take)) {
+                self.owe_hold(router_ctx, (lease, row), charge, (units, for_ns));
+            } else {
+                let name = (charge.debt_policy, charge.key);
+                self.owe(router_ctx, name, charge.partition, units);
+            }
+        }
     }
 
     /// Answers a request by a degraded decision after its operation failed.

@@ -26,9 +26,8 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::look_up;
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet, deny_beyond};
-use crate::commands::native::NO_CAS;
 use crate::commands::verdict::{name_holds, write_many_reply};
-use crate::limits::{ChargeCost, Limit, LimitMatch};
+use crate::limits::{CAS_OF_REFUND, ChargeCost, Limit, LimitMatch};
 
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +64,7 @@ pub(super) fn limit_op_of(
             Native::Take(Take { id: Some(_), .. }) | Native::IncrX(IncrX { id: Some(_), .. }),
         ) => Err(NotMultiOwner::Unsupported(NO_IDS)),
         Operation::Native(Native::IncrX(incrx)) if incrx.delta < 0 && incrx.cas.compares() => {
-            Err(NotMultiOwner::Unsupported(NO_CAS))
+            Err(NotMultiOwner::Unsupported(CAS_OF_REFUND))
         }
         Operation::Native(Native::Lease(lease)) => match lease.policy {
             PolicyArg::Inline(_) => Err(NotMultiOwner::OneKey),

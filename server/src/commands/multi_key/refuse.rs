@@ -8,8 +8,8 @@ use engine::{TakeInfo, TakeParams, TakeResult};
 use super::{ChargeContext, ChargeResult, ChargeScratch, ChargeSet};
 use crate::shards::LockedShards;
 
-/// Turns a peek into the decision on a cost of more than a limit can have: it never passes. A limit that only
-/// reports does not refuse it.
+/// Turns a peek into the decision on a cost of more than a limit can have: it never passes. A limit
+/// that only reports does not refuse it.
 pub(crate) fn deny_beyond(facts: &mut TakeInfo, is_shadow: bool) {
     facts.decision = Decision {
         verdict: Verdict::Deny,

@@ -58,6 +58,13 @@ pub(super) struct StoredOverride {
     pub(super) at: u64,
 }
 
+impl StoredOverride {
+    /// Reads the body of a record; `None`: it is no override, or of another version.
+    pub(super) fn of(body: &[u8]) -> Option<Self> {
+        serde_json::from_slice(body).ok()
+    }
+}
+
 /// A change in the history.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredChange {
@@ -197,7 +204,7 @@ impl Book {
             touched.limits = true;
         } else if name.starts_with(OVERRIDE) {
             // A body that this version cannot read stays in the store and has no effect.
-            let Ok(mut row) = serde_json::from_slice::<StoredOverride>(body) else { return };
+            let Some(mut row) = StoredOverride::of(body) else { return };
             row.version = *version;
             touched.overrides.insert(row.limit.clone());
             let keys = self.of_limits.entry(row.limit.clone()).or_default();

@@ -107,6 +107,27 @@ impl ChangePlan {
         Ok(())
     }
 
+    /// Refuses overrides that readers of this feature version do not know.
+    pub(in super::super) fn check_new_overrides(
+        &self,
+        feature_version: u32,
+    ) -> Result<(), ServiceError> {
+        if feature_version >= LIMITS_VERSION {
+            return Ok(());
+        }
+        let bodies = self.batches.iter().flatten().filter_map(|put| put.body.as_ref());
+        let mut overrides = bodies.filter_map(|body| StoredOverride::of(body));
+        let found = overrides.find_map(|row| {
+            let part = match () {
+                () if row.policy.contains(' ') => "an override with a weight",
+                () if row.policy.contains(';') => "an override with several policies",
+                () => return None,
+            };
+            Some(map_text::being_updated(&row.limit, part))
+        });
+        found.map_or(Ok(()), |reason| Err(ServiceError::Unavailable(reason)))
+    }
+
     /// Appends a put, and the record of its change: both are put, or none.
     fn push(&mut self, book: &Book, put: Put, change: Option<StoredChange>) {
         let record = change.as_ref().map(|change| book.put_of_change(change));
