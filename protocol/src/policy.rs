@@ -4,6 +4,7 @@
 //! (`parse` reads it, `print` writes it). Not here: the arithmetic (`engine`), which key has which
 //! policy (`server`). Source: `docs/reference/policies.md`.
 
+mod ban;
 mod list;
 mod parse;
 mod print;
@@ -12,6 +13,7 @@ mod tests;
 mod token;
 mod zone;
 
+pub use ban::{BAN_REFUSALS_MAX, Ban, BanError};
 pub use list::{LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX, PolicyList, PolicyListError};
 pub use parse::PolicyError;
 pub(crate) use parse::duration_nanos;
@@ -128,7 +130,7 @@ pub enum Algorithm {
         /// Nanoseconds after which a hold ends by itself; by default a minute.
         hold: u64,
     },
-    /// Several policies that each count every attempt. Only limits have them.
+    /// Several policies that each count every attempt, or policies with a ban. Only limits have them.
     Several(PolicyList),
 }
 

@@ -115,7 +115,7 @@ fn flag(f: &mut Formatter<'_>, name: &str, given: bool) -> fmt::Result {
 
 /// Nanoseconds, printed in the largest unit that divides them; `{:#}` omits a count of one, as in
 /// `10/s`.
-struct Duration(u64);
+pub(super) struct Duration(pub(super) u64);
 
 impl Display for Duration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

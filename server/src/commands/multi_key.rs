@@ -328,7 +328,8 @@ impl ChargeSet {
                 }
             }
             // Only admitted holders count.
-            if (row.policy.over || take.debit) && !take.peek && !row.holds_by_itself() {
+            let notes = facts.refuses() && row.policy.ban().is_some();
+            if (row.policy.over || take.debit || notes) && !take.peek && !row.holds_by_itself() {
                 let attempt = TakeParams {
                     cost: row.cost(take.cost),
                     compare_cas: None,
@@ -344,9 +345,11 @@ impl ChargeSet {
                     &attempt,
                 );
                 if let TakeResult::Decided(counted) = counted {
+                    let counts = row.policy.over || take.debit;
+                    facts.at = counted.at;
                     facts.decision = Decision {
                         verdict: facts.decision.verdict,
-                        counted: counted.decision.changed,
+                        counted: counts && counted.decision.changed,
                         ..counted.decision
                     };
                 }

@@ -148,7 +148,7 @@ impl<'f> File<'f> {
         let (mut parents, mut overrides, mut overrides_file) = (Vec::new(), Vec::new(), None);
         let mut companions = Companions::default();
         let (mut on_unavailable, mut deny) = (None, Deny::default());
-        let (mut over, mut shadow) = (None, None);
+        let (mut over, mut shadow, mut ban) = (None, None, None);
         let mut about = About::default();
         for field in in_order(table) {
             match field.0.get_ref().as_ref() {
@@ -171,6 +171,7 @@ impl<'f> File<'f> {
                 "deny" => deny = self.one_of(field, &Deny::ALL)?,
                 "over" => over = Some(self.flag(field)?),
                 "shadow" => shadow = Some(self.flag(field)?),
+                "ban" => ban = Some(self.ban(field)?),
                 "owner" => about.owner = Some(self.short(field)?),
                 "note" => about.note = Some(self.short(field)?),
                 "disabled" => about.disabled = self.flag(field)?.value,
@@ -197,6 +198,7 @@ impl<'f> File<'f> {
             about,
         };
         self.fold_flags(&mut draft, over.as_ref(), shadow.as_ref())?;
+        self.fold_ban(&mut draft, ban.as_ref())?;
         Ok(draft)
     }
 
@@ -336,7 +338,7 @@ fn map<T, U>(at: WithLine<T>, with: impl FnOnce(T) -> U) -> WithLine<U> {
 }
 
 /// The fields in file order, so that the first mistake in the file is the one reported.
-fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
+pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
     let mut fields: Vec<_> = table.iter().collect();
     fields.sort_by_key(|(field, _)| field.span().start);
     fields
