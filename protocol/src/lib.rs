@@ -54,10 +54,10 @@ pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_hold, na
 pub use near::is_near;
 pub use number::{canonical_u64, lenient_u64};
 pub use policy::{
-    Algorithm, COUNT_MAX, CalendarUnit, LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX,
-    LOG_ENTRIES_MAX, NamedZone, OffsetChange, Oldest, PERIOD_NANOS_MAX, Phase, Policy, PolicyError,
-    PolicyList, PolicyListError, Rate, SLICES_MAX, Warm, Window, Zone, duration_nanos,
-    duration_text,
+    Algorithm, BAN_REFUSALS_MAX, Ban, BanError, COUNT_MAX, CalendarUnit, LIST_BYTES_MAX,
+    LIST_POLICIES_MAX, LISTS_MAX, LOG_ENTRIES_MAX, NamedZone, OffsetChange, Oldest,
+    PERIOD_NANOS_MAX, Phase, Policy, PolicyError, PolicyList, PolicyListError, Rate, SLICES_MAX,
+    Warm, Window, Zone, duration_nanos, duration_text,
 };
 pub use reply::{
     CountLine, ItemView, LeaseLine, Outcome, Value, VerdictLine, VerdictWord, encode_hit,

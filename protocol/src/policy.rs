@@ -4,6 +4,7 @@
 //! (`parse` reads it, `print` writes it). Not here: the arithmetic (`engine`), which key has which
 //! policy (`server`). Source: `docs/reference/policies.md`.
 
+mod ban;
 mod hints;
 mod list;
 mod parse;
@@ -13,6 +14,7 @@ mod tests;
 mod token;
 mod zone;
 
+pub use ban::{BAN_REFUSALS_MAX, Ban, BanError};
 pub use list::{LIST_BYTES_MAX, LIST_POLICIES_MAX, LISTS_MAX, PolicyList, PolicyListError};
 pub use parse::{PolicyError, duration_nanos};
 pub use print::duration_text;
@@ -129,7 +131,7 @@ pub enum Algorithm {
         /// Nanoseconds after which a hold ends by itself; by default a minute.
         hold: u64,
     },
-    /// Several policies that each count every attempt. Only limits have them.
+    /// Several policies that each count every attempt, or policies with a ban. Only limits have them.
     Several(PolicyList),
 }
 

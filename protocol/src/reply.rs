@@ -104,13 +104,16 @@ pub struct VerdictLine {
     pub shadow: bool,
     /// Whether the decision was made without the owner of the key.
     pub degraded: bool,
+    /// Whether the key is banned.
+    pub ban: bool,
 }
 
 impl VerdictLine {
     /// Whether the line has `key=value` pairs beside the verdict and its four numbers.
     pub(crate) fn has_pairs(&self) -> bool {
-        let Self { cas, lease, granted, at, shadow, degraded, .. } = *self;
-        cas.is_some() || lease.is_some() || granted.is_some() || at.is_some() || shadow || degraded
+        let Self { cas, lease, granted, at, shadow, degraded, ban, .. } = *self;
+        let has_numbers = cas.is_some() || lease.is_some() || granted.is_some() || at.is_some();
+        has_numbers || shadow || degraded || ban
     }
 }
 

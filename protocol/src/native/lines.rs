@@ -102,6 +102,7 @@ fn encode_pairs(out: &mut Vec<u8>, line: &VerdictLine) {
     pair(out, b" at=", line.at.map(|at| at as u64));
     pair(out, b" shadow=", line.shadow.then_some(1));
     pair(out, b" degraded=", line.degraded.then_some(1));
+    pair(out, b" ban=", line.ban.then_some(1));
     out.extend_from_slice(b"\r\n");
 }
 

@@ -350,6 +350,7 @@ fn verdict(
         at: None,
         shadow: false,
         degraded: false,
+        ban: false,
     }
 }
 
@@ -383,6 +384,7 @@ fn verdicts_are_written_as_designed() {
                 at: Some(0),
                 shadow: true,
                 degraded: true,
+                ban: false,
                 ..allow
             },
             "ALLOW 200 199 0 600 cas=18446744073709551615 lease=1 granted=2 at=0 shadow=1 \

@@ -1,4 +1,4 @@
-//! Several policies in one limit, each of which counts every attempt.
+//! Several policies in one limit, each of which counts every attempt, and the ban of a limit.
 //!
 //! Here: which policies go together, and the text of all. Not here: one policy (`parse`, `print`),
 //! the decision over all of them (`engine`).
@@ -8,14 +8,17 @@ use std::fmt::{self, Display, Formatter};
 use std::hash::{Hash, Hasher};
 use std::sync::{LazyLock, PoisonError, RwLock};
 
-use super::{Algorithm, Policy, PolicyError};
+use super::{Algorithm, Ban, BanError, Policy, PolicyError};
 use crate::bounds::POLICY_BYTES_MAX;
 
 /// Most policies of one limit.
 pub const LIST_POLICIES_MAX: usize = 8;
 
-/// Longest text of several policies in bytes: each, and a separator between two.
-pub const LIST_BYTES_MAX: usize = LIST_POLICIES_MAX * (POLICY_BYTES_MAX + 1) - 1;
+/// Longest text of several policies in bytes: each, and a separator between two, and a ban.
+pub const LIST_BYTES_MAX: usize = LIST_POLICIES_MAX * (POLICY_BYTES_MAX + 1) + BAN_BYTES_MAX;
+
+/// Longest text of a ban in bytes: three durations of up to 17 bytes, and the words between them.
+const BAN_BYTES_MAX: usize = 80;
 
 /// Most different lists that a process makes. Only limits have lists: no client can make one.
 pub const LISTS_MAX: usize = 1 << 14;
@@ -23,12 +26,20 @@ pub const LISTS_MAX: usize = 1 << 14;
 /// The separator of policies in a text without blanks.
 const SEPARATOR: u8 = b';';
 
-/// Two to [`LIST_POLICIES_MAX`] policies in their order. Equal lists are one value.
+/// Policies in their order, up to [`LIST_POLICIES_MAX`], and a ban; one policy only with a ban. Equal
+/// lists are one value.
 #[derive(Clone, Copy)]
-pub struct PolicyList(&'static [Policy]);
+pub struct PolicyList(&'static ListEntry);
+
+/// The content of a list.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct ListEntry {
+    policies: Box<[Policy]>,
+    ban: Option<Ban>,
+}
 
 /// Lists that were made, each once.
-type Lists = RwLock<HashSet<&'static [Policy]>>;
+type Lists = RwLock<HashSet<&'static ListEntry>>;
 
 /// The lists that limits of this process have named.
 static LISTS: LazyLock<Lists> = LazyLock::new(RwLock::default);
@@ -57,6 +68,12 @@ pub enum PolicyListError {
     /// `over` or `shadow` of some policies only.
     #[error("policy {0}: `{1}` holds for a whole limit: every policy says it, or none")]
     Mixed(usize, &'static str),
+    /// The ban is invalid.
+    #[error("{0}")]
+    Ban(#[from] BanError),
+    /// A policy that no ban goes with.
+    #[error("a ban does not go with {0}")]
+    Unbannable(&'static str),
     /// The process has no room for one more list.
     #[error("this process has seen {LISTS_MAX} different lists of policies, the most: restart it")]
     Full,
@@ -64,19 +81,25 @@ pub enum PolicyListError {
 
 impl PolicyList {
     /// Returns the list of these policies, one of at most `lists_max` in `lists`.
-    fn of(policies: &[Policy], lists: &Lists, lists_max: usize) -> Result<Self, PolicyListError> {
-        if let Some(list) = lists.read().unwrap_or_else(PoisonError::into_inner).get(policies) {
+    fn of(
+        policies: &[Policy],
+        ban: Option<Ban>,
+        lists: &Lists,
+        lists_max: usize,
+    ) -> Result<Self, PolicyListError> {
+        let entry = ListEntry { policies: policies.into(), ban };
+        if let Some(list) = lists.read().unwrap_or_else(PoisonError::into_inner).get(&entry) {
             return Ok(Self(list));
         }
         let mut lists = lists.write().unwrap_or_else(PoisonError::into_inner);
-        if let Some(list) = lists.get(policies) {
+        if let Some(list) = lists.get(&entry) {
             return Ok(Self(list));
         }
         if lists.len() >= lists_max {
             return Err(PolicyListError::Full);
         }
         // Never freed: policies are compared and copied as plain values.
-        let list: &'static [Policy] = Box::leak(policies.into());
+        let list: &'static ListEntry = Box::leak(Box::new(entry));
         lists.insert(list);
         Ok(Self(list))
     }
@@ -84,7 +107,13 @@ impl PolicyList {
     /// The policies in their order, without `over` and `shadow`, which are those of the whole.
     #[must_use]
     pub fn policies(self) -> &'static [Policy] {
-        self.0
+        &self.0.policies
+    }
+
+    /// The ban, if there is one.
+    #[must_use]
+    pub fn ban(self) -> Option<&'static Ban> {
+        self.0.ban.as_ref()
     }
 }
 
@@ -98,13 +127,13 @@ impl Eq for PolicyList {}
 
 impl Hash for PolicyList {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.as_ptr().hash(state);
+        std::ptr::hash(self.0, state);
     }
 }
 
 impl fmt::Debug for PolicyList {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.0).finish()
+        self.0.fmt(f)
     }
 }
 
@@ -116,9 +145,35 @@ impl Policy {
     ///
     /// The policies do not go together, or there is no room for one more list.
     pub fn several(policies: &[Self]) -> Result<Self, PolicyListError> {
+        Self::whole(policies, None)
+    }
+
+    /// Makes the same policy with this ban, or with none.
+    ///
+    /// # Errors
+    ///
+    /// The policy is `unlimited`, `block` or `concurrency`, or there is no room for one more list.
+    pub fn with_ban(&self, ban: Option<Ban>) -> Result<Self, PolicyListError> {
+        let policies: Vec<Self> = self.each().collect();
+        Self::whole(&policies, ban)
+    }
+
+    /// Makes the policy of all of `policies` and a ban.
+    fn whole(policies: &[Self], ban: Option<Ban>) -> Result<Self, PolicyListError> {
         let [first, ..] = policies else { return Err(PolicyListError::Count(0)) };
         if policies.len() == 1 {
-            return Ok(*first);
+            if ban.is_none() {
+                return Ok(*first);
+            }
+            let name = match first.algorithm {
+                Algorithm::Unlimited => Some("unlimited"),
+                Algorithm::Block => Some("block"),
+                Algorithm::Concurrency { .. } => Some("concurrency"),
+                _ => None,
+            };
+            if let Some(name) = name {
+                return Err(PolicyListError::Unbannable(name));
+            }
         }
         if policies.len() > LIST_POLICIES_MAX {
             return Err(PolicyListError::Count(policies.len()));
@@ -145,17 +200,26 @@ impl Policy {
             }
             plain.push(policy);
         }
-        let algorithm = Algorithm::Several(PolicyList::of(&plain, &LISTS, LISTS_MAX)?);
+        let algorithm = Algorithm::Several(PolicyList::of(&plain, ban, &LISTS, LISTS_MAX)?);
         Ok(Self { algorithm, ..*first })
     }
 
-    /// Parses one policy or several, separated by `;`, as [`Display`] prints them. Only for texts
+    /// Parses one policy or several and a ban, separated by `;`, as [`Display`] prints them. Only for texts
     /// of limits and of nodes: a client's policy is parsed by [`Policy::parse`].
     ///
     /// # Errors
     ///
     /// A policy is invalid, or the errors of [`Policy::several`].
     pub fn parse_list(text: &[u8]) -> Result<Self, PolicyListError> {
+        let is_ban = |last: &&[u8]| last.starts_with(b"ban=");
+        let (text, ban) = match text.rsplit(|byte| *byte == SEPARATOR).next().filter(is_ban) {
+            Some(ban) => {
+                let text = &text[..text.len().saturating_sub(ban.len() + 1)];
+                let ban = str::from_utf8(&ban[4..]).map_err(|_| BanError::Form)?;
+                (text, Some(Ban::parse(ban)?))
+            }
+            None => (text, None),
+        };
         let count = text.split(|byte| *byte == SEPARATOR).count();
         if count > LIST_POLICIES_MAX {
             return Err(PolicyListError::Count(count));
@@ -164,7 +228,7 @@ impl Policy {
         let policies: Result<Vec<Self>, _> = texts
             .map(|(at, text)| Self::parse(text).map_err(|why| PolicyListError::Policy(at, why)))
             .collect();
-        Self::several(&policies?)
+        Self::whole(&policies?, ban)
     }
 
     /// The policies of the whole, at least one, each with its `over` and `shadow`.
@@ -181,7 +245,16 @@ impl Policy {
         self.list().first().map_or(*self, |first| Self { over, shadow, ..*first })
     }
 
-    /// Whether there are several policies.
+    /// The ban, if there is one.
+    #[must_use]
+    pub fn ban(&self) -> Option<&'static Ban> {
+        match self.algorithm {
+            Algorithm::Several(list) => list.ban(),
+            _ => None,
+        }
+    }
+
+    /// Whether there are several policies, or a ban.
     #[must_use]
     pub fn is_list(&self) -> bool {
         matches!(self.algorithm, Algorithm::Several(_))
@@ -194,18 +267,18 @@ impl Policy {
     /// The errors of [`Policy::several`].
     pub fn map_each(&self, change: impl Fn(&Self) -> Self) -> Result<Self, PolicyListError> {
         let changed: Vec<Self> = self.each().map(|policy| change(&policy)).collect();
-        Self::several(&changed)
+        Self::whole(&changed, self.ban().copied())
     }
 
     fn list(&self) -> &[Self] {
         match &self.algorithm {
-            Algorithm::Several(list) => list.0,
+            Algorithm::Several(list) => &list.0.policies,
             _ => std::slice::from_ref(self),
         }
     }
 }
 
-/// Prints the policies of a list, separated by `;`.
+/// Prints the policies of a list and its ban, separated by `;`.
 pub(super) fn print(policy: &Policy, f: &mut Formatter<'_>) -> fmt::Result {
     for (at, policy) in policy.each().enumerate() {
         if at > 0 {
@@ -213,7 +286,10 @@ pub(super) fn print(policy: &Policy, f: &mut Formatter<'_>) -> fmt::Result {
         }
         Display::fmt(&policy, f)?;
     }
-    Ok(())
+    match policy.ban() {
+        Some(ban) => write!(f, ";{ban}"),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -235,6 +311,8 @@ mod tests {
             "fixed:1/m;fixed:10/d,align=calendar,tz=Asia/Shanghai;sliding:100/30d",
             "bucket:5/s,over,shadow;gcra:5/m,over,shadow",
             "leaky:1/s,wait=5s;log:9/m",
+            "fixed:1/m;ban=20/10m,for=1h,max=1d",
+            "fixed:1/m,shadow;log:9/m,shadow;ban=1/1m,for=1m,max=1m",
         ] {
             let policy = list(text).expect(text);
             assert_eq!(policy.to_string(), text);
@@ -248,7 +326,27 @@ mod tests {
     }
 
     #[test]
+    fn ban_goes_with_policies_that_refuse() {
+        let ban = Ban::new(3, "1m", "1h", None).expect("a ban");
+        let plain = list("fixed:1/m").expect("a policy");
+        let banned = plain.with_ban(Some(ban)).expect("they go together");
+        assert_eq!(banned.to_string(), "fixed:1/m;ban=3/1m,for=1h,max=1h");
+        assert_eq!((banned.ban(), banned.first()), (Some(&ban), plain));
+        assert_eq!(banned.with_ban(None), Ok(plain));
+        assert_eq!(banned.map_each(|one| *one), Ok(banned));
+        assert_eq!(wrong("block;ban=3/1m,for=1h,max=1h"), "a ban does not go with block");
+        assert_eq!(
+            wrong("concurrency:3;ban=3/1m,for=1h,max=1h"),
+            "a ban does not go with concurrency"
+        );
+        assert!(wrong("fixed:1/m;ban=3/1m,for=1h").starts_with("expected ban="));
+        assert!(wrong("ban=3/1m,for=1h,max=1h").starts_with("policy 0: bad policy: "));
+        assert!(wrong("ban=3/1m,for=1h,max=1h;fixed:1/m").starts_with("policy 0: bad policy: "));
+    }
+
+    #[test]
     fn client_cannot_write_a_list() {
+        assert!(Policy::parse(b"fixed:1/m;ban=3/1m,for=1h,max=1h").is_err());
         assert!(Policy::parse(b"fixed:1/m;fixed:2/h").is_err());
     }
 
@@ -276,7 +374,7 @@ mod tests {
         let lists = Lists::default();
         let policies: Vec<Policy> =
             (1..=4).map(|count| list(&format!("fixed:{count}/m")).expect("a policy")).collect();
-        let of = |from: usize| PolicyList::of(&policies[from..], &lists, 2);
+        let of = |from: usize| PolicyList::of(&policies[from..], None, &lists, 2);
         let first = of(0).expect("room");
         assert_eq!(of(1).map(PolicyList::policies), Ok(&policies[1..]));
         assert_eq!(of(2), Err(PolicyListError::Full));

@@ -121,7 +121,7 @@ pub fn duration_text(nanos: u64) -> String {
 
 /// Nanoseconds, printed in the largest unit that divides them; `{:#}` omits a count of one, as in
 /// `10/s`.
-struct Duration(u64);
+pub(super) struct Duration(pub(super) u64);
 
 impl Display for Duration {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -190,7 +190,7 @@ impl Limiter {
             }
             Algorithm::Log { rate, entries } => Self::Log(Log { rate, entries }),
             Algorithm::Concurrency { max, hold } => Self::Concurrency(Concurrency { max, hold }),
-            Algorithm::Several(list) => Self::Several(Several(list.policies())),
+            Algorithm::Several(list) => Self::Several(Several::of(list)),
         })
     }
 

@@ -41,8 +41,7 @@ pub use commands::limited_keys::{
     added, adding, counted, refused_count, taking, undecided, units, usage,
 };
 pub use commands::take::{
-    ForeignHold, HOLDS_MAX, Judged, Judgement, PolicyPosition, SetUsage, TakeInfo, TakeParams,
-    TakeResult,
+    Decider, ForeignHold, HOLDS_MAX, Judged, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
 };
 pub use engine::{Engine, EngineOptions};
 pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};

@@ -24,7 +24,8 @@ use crate::shards::{KeyId, NoRoom, Shards};
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
 
-const LIST_NOT_LEASABLE: &str = "CLIENT_ERROR a limit with several policies cannot be leased";
+const LIST_NOT_LEASABLE: &str =
+    "CLIENT_ERROR a limit with several policies or a ban cannot be leased";
 
 /// The reply where `wait=` would have no effect.
 const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \

@@ -5,7 +5,7 @@
 use std::hint::cold_path;
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{PolicyPosition, TakeInfo, TakeParams, TakeResult, undecided};
+use engine::{Decider, TakeInfo, TakeParams, TakeResult, undecided};
 use protocol::{
     CasCondition, CountLine, Outcome, Take, VerdictLine, VerdictWord, encode_allow, encode_deny,
     encode_verdict, name_hold,
@@ -27,7 +27,8 @@ pub(crate) fn verdict_line(facts: &TakeInfo, show_cas: bool) -> VerdictLine {
         cas: show_cas.then_some(facts.cas),
         lease,
         granted: (verdict == Verdict::Part).then_some(granted),
-        at: facts.at.map(PolicyPosition::index),
+        at: facts.at.and_then(Decider::index),
+        ban: facts.at == Some(Decider::BAN),
         shadow: facts.shadow,
         degraded: false,
     }

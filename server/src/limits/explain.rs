@@ -19,7 +19,7 @@ pub struct ExplainedKey {
     pub counted: Vec<u8>,
     /// The name of its limit.
     pub limit: String,
-    /// The policy in force; several are separated by `;`.
+    /// The policy in force; several and a ban are separated by `;`.
     pub policy: String,
     /// The key of the override in force, as written, and its origin.
     pub overridden: Option<(String, OverrideSource)>,
@@ -47,7 +47,7 @@ pub struct Explanation {
 impl ExplainedKey {
     /// The policies in force, each as a client writes it.
     pub(crate) fn policies(&self) -> impl Iterator<Item = &str> + Clone {
-        self.policy.split(';')
+        self.policy.split(';').filter(|text| !text.starts_with("ban="))
     }
 
     fn of(found: &LimitMatch<'_>, cost: ChargeCost, hold: Option<u64>) -> Self {

@@ -18,7 +18,7 @@ use super::wheres::WhereText;
 use super::{Deny, LimitsError, OnUnavailable, date};
 
 mod overrides;
-mod unknown;
+pub(super) mod unknown;
 
 /// Maximum length of a note and of an owner, in bytes.
 pub(crate) const ABOUT_BYTES_MAX: usize = 200;
@@ -181,7 +181,7 @@ impl<'f> File<'f> {
         let (mut parents, mut overrides, mut overrides_file) = (Vec::new(), Vec::new(), None);
         let mut companions = Companions::default();
         let (mut on_unavailable, mut deny, mut weight) = (None, Deny::default(), 1);
-        let (mut over, mut shadow) = (None, None);
+        let (mut over, mut shadow, mut ban) = (None, None, None);
         let mut about = About::default();
         let (mut wheres, mut order) = (Vec::new(), 0);
         for field in in_order(table) {
@@ -207,6 +207,7 @@ impl<'f> File<'f> {
                 "deny" => deny = self.one_of(field, &Deny::ALL)?,
                 "over" => over = Some(self.flag(field)?),
                 "shadow" => shadow = Some(self.flag(field)?),
+                "ban" => ban = Some(self.ban(field)?),
                 "owner" => about.owner = Some(self.short(field)?),
                 "note" => about.note = Some(self.short(field)?),
                 "disabled" => about.disabled = self.flag(field)?.value,
@@ -236,6 +237,7 @@ impl<'f> File<'f> {
             about,
         };
         self.fold_flags(&mut draft, over.as_ref(), shadow.as_ref())?;
+        self.fold_ban(&mut draft, ban.as_ref())?;
         Ok(draft)
     }
 
@@ -345,7 +347,7 @@ fn map<T, U>(at: WithLine<T>, with: impl FnOnce(T) -> U) -> WithLine<U> {
 }
 
 /// The fields in file order, so that the first mistake in the file is the one reported.
-fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
+pub(super) fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Field<'t, 'i>> {
     let mut fields: Vec<_> = table.iter().collect();
     fields.sort_by_key(|(field, _)| field.span().start);
     fields

@@ -12,7 +12,7 @@ use super::overrides::{
     OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder, Overrides,
 };
 use super::wheres::WhereTable;
-use super::{Limit, Limits};
+use super::{Limit, Limits, policy_fields};
 
 /// Parses the policy of an override, with its weight if it has one: a policy, several separated by
 /// `;`, `allow` or `block`, and behind a blank `weight=5`.
@@ -49,8 +49,12 @@ pub(super) fn parse_policy(text: &str) -> Result<Policy, String> {
 }
 
 impl Limit {
-    /// Returns the policy with the flags of the limit, which hold for its overrides too.
-    pub(super) fn with_flags(&self, mut policy: Policy) -> Policy {
+    /// Returns the policy with the flags and the ban of the limit, which hold for its overrides too.
+    ///
+    /// # Errors
+    ///
+    /// There is no room for one more list.
+    pub(super) fn with_flags(&self, mut policy: Policy) -> Result<Policy, String> {
         let (keeps, refuses) = match policy.algorithm {
             Algorithm::Unlimited => (false, false),
             Algorithm::Block => (false, true),
@@ -58,7 +62,7 @@ impl Limit {
         };
         policy.over |= keeps && self.policy.over;
         policy.shadow |= refuses && self.policy.shadow;
-        policy
+        policy_fields::banned(policy, self.policy.ban()).map_err(|error| error.to_string())
     }
 
     /// Replaces the overrides of one origin.
@@ -188,10 +192,12 @@ impl Limits {
         let mut left_out = Vec::new();
         let mut table = OverrideTableBuilder::default();
         for (text, (policy, weight)) in rows {
-            let policy = limit.with_flags(policy);
             match self.override_keys(limit, &counted, text) {
-                Ok(keys) if table.push(text, keys, (policy, weight)) => {}
-                Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
+                Ok(keys) => match limit.with_flags(policy) {
+                    Ok(policy) if table.push(text, keys, (policy, weight)) => {}
+                    Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
+                    Err(reason) => left_out.push((text.to_owned(), reason)),
+                },
                 Err(reason) => left_out.push((text.to_owned(), reason)),
             }
         }

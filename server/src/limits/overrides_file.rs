@@ -99,7 +99,7 @@ impl Limit {
 
     /// Whether the overrides of a file are the same in another version of the limit.
     pub(super) fn has_file_as(&self, other: &Self) -> bool {
-        let parts = |limit: &Self| (limit.policy.over, limit.policy.shadow);
+        let parts = |limit: &Self| (limit.policy.over, limit.policy.shadow, limit.policy.ban());
         self.overrides_file.is_some()
             && self.overrides_file == other.overrides_file
             && self.pattern.is_same(&other.pattern)
@@ -254,7 +254,10 @@ impl Limits {
             }
             let policy = match last {
                 Some((same, policy)) if same == word => policy,
-                _ => limit.with_flags(parse_policy(word).map_err(wrong)?),
+                _ => {
+                    let policy = parse_policy(word).map_err(wrong)?;
+                    limit.with_flags(policy).map_err(wrong)?
+                }
             };
             last = Some((word, policy));
             let weight = weight.map(parse_weight).transpose().map_err(wrong)?;

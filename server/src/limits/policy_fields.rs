@@ -1,12 +1,12 @@
-//! The fields of a limit that make its policies: `policy`, `over` and `shadow`.
+//! The fields of a limit that make its policies: `policy`, `over`, `shadow` and `ban`.
 //!
-//! Here: a text or a list of texts → one policy, and the flags of a limit in it. Not here: the other
-//! fields (`file`), the grammar of a policy (`protocol`).
+//! Here: a text or a list of texts → one policy, and the flags and the ban of a limit in it. Not
+//! here: the other fields (`file`), the grammar of a policy (`protocol`).
 
-use protocol::{Algorithm, Policy};
+use protocol::{Algorithm, Ban, Policy, PolicyListError};
 
 use super::LimitsError;
-use super::file::{Draft, Field, File, WithLine};
+use super::file::{Draft, Field, File, WithLine, in_order, unknown};
 
 /// Makes the policy of a limit from the texts of its policies.
 ///
@@ -21,7 +21,70 @@ fn policy_of_list(texts: &[&str]) -> Result<Policy, (Option<usize>, String)> {
     Policy::several(&policies).map_err(|error| (None, error.to_string()))
 }
 
+/// Adds the ban of a limit to a policy of it. `unlimited`, `block` and `concurrency` have none.
+pub(super) fn banned(policy: Policy, ban: Option<&Ban>) -> Result<Policy, PolicyListError> {
+    match policy.with_ban(ban.copied()) {
+        Err(PolicyListError::Unbannable(_)) => Ok(policy),
+        other => other,
+    }
+}
+
 impl File<'_> {
+    /// Reads the table of a ban.
+    pub(super) fn ban(&self, field: Field<'_, '_>) -> Result<WithLine<Ban>, LimitsError> {
+        let line = self.line(field.1.span().start);
+        let table = field.1.get_ref().as_table().ok_or_else(|| {
+            self.refuse(line, "`ban` is a table with refusals, within, for and max")
+        })?;
+        let (mut refusals, mut within, mut first, mut longest) = (None, None, None, None);
+        for field in in_order(table) {
+            match field.0.get_ref().as_ref() {
+                "refusals" => refusals = Some(self.whole_number(field)?),
+                "within" => within = Some(self.text(field)?.value),
+                "for" => first = Some(self.text(field)?.value),
+                "max" => longest = Some(self.text(field)?.value),
+                other => {
+                    let line = self.line(field.0.span().start);
+                    return Err(self.unknown(line, other, &unknown::OF_BAN));
+                }
+            }
+        }
+        let lacks = |name: &str| self.refuse(line, format!("the ban lacks its `{name}`"));
+        let refusals = refusals.ok_or_else(|| lacks("refusals"))?;
+        let within = within.ok_or_else(|| lacks("within"))?;
+        let first = first.ok_or_else(|| lacks("for"))?;
+        let ban = Ban::new(refusals, &within, &first, longest.as_deref());
+        ban.map(|value| WithLine { value, line })
+            .map_err(|error| self.refuse(line, error.to_string()))
+    }
+
+    fn whole_number(&self, (field, value): Field<'_, '_>) -> Result<u64, LimitsError> {
+        let number = value.get_ref().as_integer();
+        let number =
+            number.and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok());
+        number.ok_or_else(|| {
+            let line = self.line(value.span().start);
+            self.refuse(line, format!("`{}` takes a whole number", field.get_ref()))
+        })
+    }
+
+    /// Adds the ban of a limit to its policies.
+    pub(super) fn fold_ban(
+        &self,
+        draft: &mut Draft,
+        ban: Option<&WithLine<Ban>>,
+    ) -> Result<(), LimitsError> {
+        let Some(WithLine { value: ban, line }) = ban else { return Ok(()) };
+        let wrong = |error: PolicyListError| self.refuse(*line, error.to_string());
+        draft.policy.value = draft.policy.value.with_ban(Some(*ban)).map_err(wrong)?;
+        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
+        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
+        for policy in policies.chain(wheres) {
+            *policy = banned(*policy, Some(ban)).map_err(wrong)?;
+        }
+        Ok(())
+    }
+
     /// Reads the policy of a limit or an override: a text, or a list of texts.
     pub(super) fn policy(&self, field: Field<'_, '_>) -> Result<WithLine<Policy>, LimitsError> {
         if field.1.get_ref().as_array().is_some() {
@@ -135,6 +198,67 @@ mod tests {
         let more = "shadow = false\n";
         let error = wrong(&file("[\"fixed:1/m,shadow\", \"log:5/h,shadow\"]", more));
         assert!(error.ends_with("but the policy says `shadow`"), "{error}");
+    }
+
+    #[test]
+    fn ban_is_written_and_read_again() {
+        let text = file(
+            "\"sliding:5/60s\"",
+            "overrides = [{ key = \"sms:a\", policy = [\"log:1/m\", \"log:5/h\"] }, \
+             { key = \"sms:b\", policy = \"unlimited\" }]\n\
+             [limit.ban]\nrefusals = 20\nwithin = \"10m\"\nfor = \"1h\"\nmax = \"24h\"\n",
+        );
+        let ban = "ban=20/10m,for=1h,max=1d";
+        assert_eq!(policy_of(&text, "sms:x"), format!("sliding:5/m;{ban}"));
+        assert_eq!(policy_of(&text, "sms:a"), format!("log:1/m;log:5/h;{ban}"));
+        assert_eq!(policy_of(&text, "sms:b"), "unlimited");
+        let written = LimitText::of_file("l.toml", text.as_bytes()).expect("a good file");
+        let toml = &written.limits[0].toml;
+        let line = "ban = { refusals = 20, within = \"10m\", for = \"1h\", max = \"1d\" }\n";
+        assert!(toml.contains(line), "{toml}");
+        let again = LimitText::of_file("l.toml", toml.as_bytes()).expect("a good file");
+        assert_eq!(again, written);
+        // An override of the API gets the ban of its limit.
+        let mut limits = Limits::parse("l.toml", text.as_bytes()).expect("a good file");
+        let policy = protocol::Policy::parse(b"fixed:9/m").expect("a policy");
+        let rows = [("sms:c", (policy, None))];
+        assert_eq!(limits.set_overrides("sms", super::super::OverrideSource::Api, rows), []);
+        let of = limits.by_name(b"sms").expect("the limit").policy_of(b"sms:c");
+        assert_eq!(of.to_string(), format!("fixed:9/m;{ban}"));
+    }
+
+    #[test]
+    fn mistake_in_a_ban_is_refused() {
+        let ban = |body: &str| file("\"fixed:5/m\"", &format!("ban = {body}\n"));
+        for (text, reason) in [
+            (ban("5"), "l.toml:5: `ban` is a table"),
+            (ban("{ refusals = 5 }"), "l.toml:5: the ban lacks its `within`"),
+            (ban("{ within = \"1m\", for = \"1m\" }"), "l.toml:5: the ban lacks its `refusals`"),
+            (
+                ban("{ refusals = \"5\", within = \"1m\", for = \"1m\" }"),
+                "l.toml:5: `refusals` takes a whole number",
+            ),
+            (
+                ban("{ refusals = -5, within = \"1m\", for = \"1m\" }"),
+                "l.toml:5: `refusals` takes a whole number",
+            ),
+            (
+                ban("{ refusals = 1001, within = \"1m\", for = \"1m\" }"),
+                "l.toml:5: a ban needs 1 to 1000 refusals",
+            ),
+            (
+                ban("{ refusals = 5, within = \"1m\", for = \"2m\", max = \"1m\" }"),
+                "l.toml:5: `max` of a ban is at least its `for`",
+            ),
+            (ban("{ refusal = 5 }"), "l.toml:5: unknown field `refusal`"),
+            (
+                file("\"block\"", "ban = { refusals = 5, within = \"1m\", for = \"2m\" }\n"),
+                "l.toml:5: a ban does not go with block",
+            ),
+        ] {
+            let error = wrong(&text);
+            assert!(error.starts_with(reason), "{text}: {error}");
+        }
     }
 
     #[test]

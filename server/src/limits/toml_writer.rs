@@ -98,6 +98,13 @@ impl Draft {
             PatternText::Regex(pattern) => field("regex", &Quoted(pattern)),
         }
         field("policy", &policy_text(&self.policy.value));
+        if let Some(ban) = self.policy.value.ban() {
+            let [within, first, longest] = ban.durations();
+            let (refusals, longest) = (ban.refusals, Quoted(&longest));
+            let (within, first) = (Quoted(&within), Quoted(&first));
+            let times = format!("within = {within}, for = {first}, max = {longest}");
+            field("ban", &format!("{{ refusals = {refusals}, {times} }}"));
+        }
         if let Some(key) = &self.key {
             field("key", &Quoted(&key.value));
         }

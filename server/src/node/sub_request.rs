@@ -8,9 +8,7 @@
 //! like any other, and is resent and logged as a client's request is.
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{
-    Engine, ForeignHold, Now, PolicyPosition, PolicyRef, TakeInfo, TakeParams, TakeResult,
-};
+use engine::{Decider, Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
 
 use crate::commands::context::ExecContext;
@@ -228,8 +226,8 @@ impl SubResponse {
         });
         let Decision { changed, counted, .. } = decision;
         let bits = [has_state, shadow, changed, counted].into_iter().enumerate();
-        // The upper bits have the position of the policy plus one; 0 for none.
-        let position = at.map_or(0, |at| at.index() as u8 + 1) << 4;
+        // The upper bits have the part that decided; 0 for none.
+        let position = at.map_or(0, Decider::code) << 4;
         out.push(bits.fold(position, |bits, (place, on)| bits | u8::from(on) << place));
         let Decision { limit, remaining, used, granted, reset, .. } = decision;
         let remaining = remaining.cast_unsigned();
@@ -264,7 +262,7 @@ fn facts(reader: &mut SubRequestReader<'_>) -> Option<TakeInfo> {
     let flags = reader.byte()?;
     let at = match flags >> 4 {
         0 => None,
-        position => Some(PolicyPosition::new(usize::from(position) - 1)?),
+        code => Some(Decider::of_code(code)?),
     };
     let cas = reader.number()?;
     let client_flags = u32::try_from(reader.number()?).ok()?;
@@ -400,9 +398,9 @@ mod tests {
         let option = || proptest::option::of(any::<u64>());
         let facts =
             (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 4]>(), option(), option());
-        (facts, 0..8, 0..9_usize).prop_map(|(facts, kind, position)| {
+        (facts, 0..8, 0..10_u8).prop_map(|(facts, kind, code)| {
             let (verdict, numbers, client_flags, bits, retry, lease) = facts;
-            let at = PolicyPosition::new(position);
+            let at = Decider::of_code(code);
             let [cas, limit, remaining, used, granted, reset] = numbers;
             let [has_state, shadow, changed, counted] = bits;
             let remaining = remaining.cast_signed();

@@ -242,6 +242,7 @@ fn answers() -> [(&'static str, &'static [u8], Outcome<'static>); 6] {
         at: None,
         shadow: false,
         degraded: false,
+        ban: false,
     };
     let ttl_ms = Some(60_000);
     let count = CountLine { exists: false, value: 2, applied: 1, ttl_ms, cas: None };

@@ -1,22 +1,32 @@
-//! Several policies on one key: each of them lets an attempt pass, or nothing is taken.
+//! Several policies on one key: each of them lets an attempt pass, or nothing is taken. A ban
+//! refuses everything.
 //!
-//! Here: the states of all policies in one, and the decision over them. Not here: the arithmetic of
-//! each policy (the other algorithms), which policies go together (`protocol`).
+//! Here: the states of all policies and the ban in one, and the decision over them. Not here: the
+//! arithmetic of each policy (the other algorithms) and of the ban (`ban`), which policies go
+//! together (`protocol`).
 //!
 //! ```text
-//! for each policy: n as a varint | its own state n bytes
+//! for each policy, and for the ban: n as a varint | its own state n bytes
 //! ```
 //!
 //! If every policy is idle, the whole state is empty. Every policy is first peeked at. One refusal
 //! refuses all, and then nothing is taken, unless refused attempts count (`over`).
 
-use protocol::{LIST_POLICIES_MAX, Policy, PolicyList};
+mod ban;
+
+use protocol::{Ban, LIST_POLICIES_MAX, Policy, PolicyList};
 
 use super::{Attempt, Decision, Verdict};
 use crate::time::Now;
 
-/// The policies of a limit, two at least.
-pub(super) struct Several(pub(super) &'static [Policy]);
+/// Most parts of a state.
+const PARTS_MAX: usize = LIST_POLICIES_MAX + 1;
+
+/// The policies of a limit, and its ban.
+pub(super) struct Several {
+    policies: &'static [Policy],
+    ban: Option<&'static Ban>,
+}
 
 /// Buffers that a caller keeps, so that a decision allocates nothing.
 #[derive(Debug, Default)]
@@ -49,7 +59,9 @@ pub(crate) struct SeveralDecision {
     pub(crate) decision: Decision,
     /// The position of the policy with the least remaining, or of the one that refuses for longest.
     pub(crate) at: usize,
-    /// Nanoseconds until the policy at `at` is idle.
+    /// Whether a ban refuses.
+    pub(crate) banned: bool,
+    /// Nanoseconds until the policy at `at` is idle, and the ban over.
     pub(crate) reset: u64,
     /// The figures of the first policy; its verdict is its own.
     pub(crate) first: Decision,
@@ -57,17 +69,22 @@ pub(crate) struct SeveralDecision {
 
 /// The places of the parts in a state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Places([(usize, usize); LIST_POLICIES_MAX]);
+struct Places([(usize, usize); PARTS_MAX]);
 
 /// Whether these bytes are a state of the list.
 pub(crate) fn is_state_of_several(list: PolicyList, state: &[u8]) -> bool {
-    state.is_empty() || Places::read(state, list.policies().len()).is_some()
+    let several = Several::of(list);
+    let has_ban = |places: Places| {
+        let (start, end) = places.0[several.policies.len()];
+        several.ban.is_none() || state.get(start..end).is_some_and(ban::is_state)
+    };
+    state.is_empty() || Places::read(state, several.parts()).is_some_and(has_ban)
 }
 
 impl Places {
     /// Finds `count` parts, which are the whole state; `None` for any other bytes.
     fn read(state: &[u8], count: usize) -> Option<Self> {
-        let (mut places, mut at) = ([(0, 0); LIST_POLICIES_MAX], 0);
+        let (mut places, mut at) = ([(0, 0); PARTS_MAX], 0);
         for place in places.iter_mut().take(count) {
             let (mut length, mut shift) = (0_usize, 0);
             loop {
@@ -92,7 +109,7 @@ impl Places {
 
     /// Like [`Places::read`]; any other bytes count as idle policies.
     fn of(state: &[u8], count: usize) -> Self {
-        Self::read(state, count).unwrap_or(Self([(0, 0); LIST_POLICIES_MAX]))
+        Self::read(state, count).unwrap_or(Self([(0, 0); PARTS_MAX]))
     }
 
     /// Copies the part at a position into `part`.
@@ -115,20 +132,37 @@ fn push(part: &[u8], whole: &mut Vec<u8>) {
 }
 
 impl Several {
-    /// Replaces the state by its parts after `change`, which gets the position of each.
+    pub(super) fn of(list: PolicyList) -> Self {
+        Self { policies: list.policies(), ban: list.ban() }
+    }
+
+    /// The number of parts of a state.
+    fn parts(&self) -> usize {
+        self.policies.len() + usize::from(self.ban.is_some())
+    }
+
+    /// Replaces the state by its parts after `change`, which gets the position of each, and
+    /// `change_ban`.
     fn change(
         &self,
         state: &mut Vec<u8>,
         scratch: &mut SeveralScratch,
         mut change: impl FnMut(usize, &Policy, &mut Vec<u8>),
+        mut change_ban: impl FnMut(&Ban, &mut Vec<u8>),
     ) {
         let SeveralScratch { part, whole } = scratch;
-        let places = Places::of(state, self.0.len());
+        let places = Places::of(state, self.parts());
         let mut is_idle = true;
         whole.clear();
-        for (at, policy) in self.0.iter().enumerate() {
+        for (at, policy) in self.policies.iter().enumerate() {
             places.copy(state, at, part);
             change(at, policy, part);
+            is_idle &= part.is_empty();
+            push(part, whole);
+        }
+        if let Some(ban) = self.ban {
+            places.copy(state, self.policies.len(), part);
+            change_ban(ban, part);
             is_idle &= part.is_empty();
             push(part, whole);
         }
@@ -145,11 +179,19 @@ impl Several {
         scratch: &mut SeveralScratch,
         mut look: impl FnMut(usize, &Policy, &mut Vec<u8>),
     ) {
-        let places = Places::of(state, self.0.len());
-        for (at, policy) in self.0.iter().enumerate() {
+        let places = Places::of(state, self.parts());
+        for (at, policy) in self.policies.iter().enumerate() {
             places.copy(state, at, &mut scratch.part);
             look(at, policy, &mut scratch.part);
         }
+    }
+
+    /// Nanoseconds until the ban ends, and until its state is idle; 0 without one.
+    fn ban_times(&self, state: &[u8], now: Now, scratch: &mut SeveralScratch) -> (u64, u64) {
+        let Some(ban) = self.ban else { return (0, 0) };
+        let part = &mut scratch.part;
+        Places::of(state, self.parts()).copy(state, self.policies.len(), part);
+        (ban::left(ban, part, now), ban::reset(ban, part, now))
     }
 
     /// Decides, and stores the new state unless the attempt is a peek.
@@ -162,16 +204,27 @@ impl Several {
     ) -> SeveralDecision {
         let peek = Attempt { peek: true, ..*attempt };
         let mut all = [Decision::without_state(0, attempt); LIST_POLICIES_MAX];
-        let seen = &mut all[..self.0.len()];
+        let seen = &mut all[..self.policies.len()];
         self.each(state, scratch, |at, policy, part| {
             seen[at] = super::take(policy, part, now, &peek);
         });
-        if seen.iter().any(|one| one.verdict == Verdict::Deny) {
+        let (ban_left, ban_reset) = self.ban_times(state, now, scratch);
+        let refuses = seen.iter().any(|one| one.verdict == Verdict::Deny);
+        if refuses || ban_left > 0 {
             let counted = attempt.over && !attempt.peek;
-            if counted {
+            let notes = refuses && ban_left == 0 && !attempt.peek && attempt.cost > 0;
+            let notes = notes && self.ban.is_some();
+            if counted || notes {
                 let count = Attempt { part: false, ..*attempt };
-                self.change(state, scratch, |_, policy, part| {
-                    super::take(policy, part, now, &count);
+                let take = |_: usize, policy: &Policy, part: &mut Vec<u8>| {
+                    if counted {
+                        super::take(policy, part, now, &count);
+                    }
+                };
+                self.change(state, scratch, take, |ban, part| {
+                    if notes {
+                        ban::refuse(ban, part, now);
+                    }
                 });
             }
             if counted || attempt.part {
@@ -181,17 +234,22 @@ impl Several {
                     seen[at] = super::take(policy, part, now, &whole);
                 });
             }
-            return refused(seen, counted);
+            let mut decided = refused(seen, counted);
+            decided.decision.changed |= notes;
+            decided.add_ban(self.ban_times(state, now, scratch));
+            return decided;
         }
         let parts = seen.iter().filter(|one| one.verdict == Verdict::Part);
         let granted = parts.map(|one| one.granted).fold(attempt.cost, u64::min);
         let charge = Attempt { cost: granted, part: false, ..*attempt };
         if !attempt.peek {
-            self.change(state, scratch, |at, policy, part| {
+            let take = |at: usize, policy: &Policy, part: &mut Vec<u8>| {
                 seen[at] = super::take(policy, part, now, &charge);
-            });
+            };
+            self.change(state, scratch, take, |ban, part| ban::tidy(ban, part, now));
         }
         let mut decided = allowed(seen, granted);
+        decided.add_ban((0, ban_reset));
         if granted < attempt.cost {
             decided.decision.verdict = Verdict::Part;
             let rest = Attempt { cost: attempt.cost - granted, part: false, ..peek };
@@ -213,21 +271,49 @@ impl Several {
     }
 
     pub(super) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
-            super::refund(policy, part, now, units);
-        });
+        self.change(
+            state,
+            &mut SeveralScratch::default(),
+            |_, policy, part| {
+                super::refund(policy, part, now, units);
+            },
+            |_, _| (),
+        );
     }
 
     pub(super) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
-        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
-            super::set_used(policy, part, now, used);
-        });
+        self.change(
+            state,
+            &mut SeveralScratch::default(),
+            |_, policy, part| {
+                super::set_used(policy, part, now, used);
+            },
+            |_, _| (),
+        );
     }
 
     pub(super) fn shift(&self, state: &mut Vec<u8>, by: i128) {
-        self.change(state, &mut SeveralScratch::default(), |_, policy, part| {
-            super::shift(policy, part, by);
-        });
+        self.change(
+            state,
+            &mut SeveralScratch::default(),
+            |_, policy, part| {
+                super::shift(policy, part, by);
+            },
+            |ban, part| ban::shift(ban, part, by),
+        );
+    }
+}
+
+impl SeveralDecision {
+    /// Adds the nanoseconds until a ban ends and until its state is idle.
+    fn add_ban(&mut self, (left, reset): (u64, u64)) {
+        let decision = &mut self.decision;
+        decision.reset = decision.reset.max(reset);
+        if left > 0 {
+            self.banned = true;
+            self.reset = self.reset.max(left);
+            decision.retry = decision.retry.map(|retry| retry.max(left));
+        }
     }
 }
 
@@ -263,6 +349,7 @@ fn of(seen: &[Decision], at: usize, make: impl Fn(&Decision) -> Decision) -> Sev
     SeveralDecision {
         decision: Decision { reset: all_idle, lease: None, ..decision },
         at,
+        banned: false,
         reset: decision.reset,
         first: Decision { counted: decision.counted, ..seen[0] },
     }
@@ -276,7 +363,7 @@ pub(crate) fn take_several(
     attempt: &Attempt,
     scratch: &mut SeveralScratch,
 ) -> SeveralDecision {
-    Several(list.policies()).decide(state, now, attempt, scratch)
+    Several::of(list).decide(state, now, attempt, scratch)
 }
 
 /// Converts a state if one of both policies is a list.
@@ -286,9 +373,9 @@ pub(super) fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
     let exact: Vec<Option<usize>> =
         after.iter().map(|new| before.iter().position(|old| same(old, new))).collect();
     let places = if old.is_list() {
-        Places::of(state, before.len())
+        Places::of(state, before.len() + usize::from(old.ban().is_some()))
     } else {
-        let mut places = Places([(0, 0); LIST_POLICIES_MAX]);
+        let mut places = Places([(0, 0); PARTS_MAX]);
         places.0[0] = (0, state.len());
         places
     };
@@ -307,6 +394,15 @@ pub(super) fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
         } else {
             whole.extend_from_slice(&part);
         }
+    }
+    if let Some(new) = new.ban() {
+        part.clear();
+        if let Some(old) = old.ban() {
+            places.copy(state, before.len(), &mut part);
+            ban::adopt(old, new, &mut part, now);
+        }
+        is_idle &= part.is_empty();
+        push(&part, &mut whole);
     }
     state.clear();
     if !is_idle {

@@ -82,27 +82,44 @@ pub struct TakeInfo {
     /// Whether the attempt was refused, delayed or granted in part by a policy that only reports:
     /// the caller continues.
     pub shadow: bool,
-    /// The policy whose figures these are, if there are several and the caller did not want those of
-    /// the first.
-    pub at: Option<PolicyPosition>,
+    /// The policy whose figures these are, or the ban, if there are several and the caller did not
+    /// want those of the first.
+    pub at: Option<Decider>,
 }
 
-/// The position of a policy among several, from 0.
+/// The part of a limit with several policies that decided: a policy, or the ban.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PolicyPosition(NonZeroU8);
+pub struct Decider(NonZeroU8);
 
-impl PolicyPosition {
-    /// The position `index`; `None` beyond the most policies of a limit.
+impl Decider {
+    /// The ban.
+    pub const BAN: Self = Self(NonZeroU8::MIN);
+
+    /// The policy at the position `index`; `None` beyond the most policies of a limit.
     #[must_use]
-    pub fn new(index: usize) -> Option<Self> {
+    pub fn policy(index: usize) -> Option<Self> {
         let index = u8::try_from(index).ok().filter(|at| usize::from(*at) < LIST_POLICIES_MAX)?;
-        NonZeroU8::new(index + 1).map(Self)
+        NonZeroU8::new(index + 2).map(Self)
     }
 
-    /// The position, from 0.
+    /// The position of the policy, from 0; `None` for the ban.
     #[must_use]
-    pub fn index(self) -> usize {
-        usize::from(self.0.get()) - 1
+    pub fn index(self) -> Option<usize> {
+        usize::from(self.0.get()).checked_sub(2)
+    }
+
+    /// A number for another node, 1 to 9.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        self.0.get()
+    }
+
+    /// The inverse of [`Decider::code`]; `None` for other numbers.
+    #[must_use]
+    pub fn of_code(code: u8) -> Option<Self> {
+        NonZeroU8::new(code)
+            .map(Self)
+            .filter(|one| usize::from(one.code()) <= LIST_POLICIES_MAX + 1)
     }
 }
 

@@ -28,6 +28,8 @@ const MORE: u8 = 1 << 3;
 const SHADOW: u8 = 1 << 4;
 const DEGRADED: u8 = 1 << 5;
 const COUNT: u8 = 1 << 6;
+/// In the byte that says which numbers follow: a ban refused.
+const BAN: u8 = 1 << 5;
 
 const WORDS: [VerdictWord; 5] = [
     VerdictWord::Allow,
@@ -149,6 +151,7 @@ impl CachedReply {
             at: None,
             shadow: head & SHADOW != 0,
             degraded: head & DEGRADED != 0,
+            ban: false,
         };
         let mut refused = None;
         if head & MORE != 0 {
@@ -161,14 +164,16 @@ impl CachedReply {
             line.granted = of(4)?;
             line.at = of(8)?.map(usize::try_from).transpose().ok()?;
             refused = of(16)?.map(usize::try_from).transpose().ok()?;
+            line.ban = which & BAN != 0;
         }
         Some(Self::Verdict(line, refused))
     }
 }
 
 fn encode_verdict(line: &VerdictLine, refused: Option<usize>) -> EncodedReply {
-    let VerdictLine { cas, lease, granted, at, shadow, degraded, .. } = *line;
+    let VerdictLine { cas, lease, granted, at, shadow, degraded, ban, .. } = *line;
     let which = bit(cas, 1) | bit(lease, 2) | bit(granted, 4) | bit(at, 8) | bit(refused, 16);
+    let which = which | if ban { BAN } else { 0 };
     let word = WORDS.iter().position(|word| *word == line.word).unwrap_or(0) as u8;
     let of = |on: bool, bit: u8| if on { bit } else { 0 };
     let mut out = EncodedReply::new(
@@ -216,12 +221,12 @@ pub(super) mod tests {
         let left = prop_oneof![-300_i64..300, any::<i64>()];
         let verdict = (
             (0..WORDS.len(), any_number(), left, maybe(), any_number()),
-            (maybe(), maybe(), maybe(), any::<[bool; 2]>()),
+            (maybe(), maybe(), maybe(), any::<[bool; 3]>()),
             [prop::option::of(0_usize..99), prop::option::of(0_usize..99)],
         );
         let verdict = verdict.prop_map(|(numbers, more, [at, refused])| {
             let (word, limit, remaining, retry_ms, reset_ms) = numbers;
-            let (cas, lease, granted, [shadow, degraded]) = more;
+            let (cas, lease, granted, [shadow, degraded, ban]) = more;
             let word = WORDS[word];
             let line = VerdictLine {
                 word,
@@ -235,6 +240,7 @@ pub(super) mod tests {
                 at,
                 shadow,
                 degraded,
+                ban,
             };
             CachedReply::Verdict(line, refused)
         });

@@ -59,6 +59,7 @@ fn a_million_ids_take_56_mebibytes() {
         at: None,
         shadow: false,
         degraded: false,
+        ban: false,
     };
     for number in 0..COUNT {
         keep(&mut cache, 1000, number, CachedReply::Verdict(line, None), 56 << 20);

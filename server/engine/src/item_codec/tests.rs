@@ -25,7 +25,7 @@ const POLICIES: [&str; 13] = [
     "fixed:5/1s",
     "fixed:5/1m,align=calendar,phase=auto",
     "sliding:200/2s",
-    "fixed:3/1s;bucket:5/2s;log:4/1s",
+    "fixed:3/1s;bucket:5/2s;log:4/1s;ban=2/1s,for=1s,max=3s",
     "sliding:6/1s,slices=4",
     "log:4/1s",
     "concurrency:3,hold=1s",

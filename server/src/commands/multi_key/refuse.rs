@@ -47,7 +47,8 @@ impl ChargeSet {
                 }
             }
             // Only admitted holders count.
-            if (row.policy.over || take.debit) && !take.peek && !row.holds_by_itself() {
+            let notes = facts.refuses() && row.policy.ban().is_some();
+            if (row.policy.over || take.debit || notes) && !take.peek && !row.holds_by_itself() {
                 let attempt = TakeParams {
                     cost: row.cost.capped(take.cost),
                     compare_cas: None,
@@ -56,9 +57,11 @@ impl ChargeSet {
                 };
                 let counted = self.decide(charge_ctx, engines, row, &attempt);
                 if let TakeResult::Decided(counted) = counted {
+                    let counts = row.policy.over || take.debit;
+                    facts.at = counted.at;
                     facts.decision = Decision {
                         verdict: facts.decision.verdict,
-                        counted: counted.decision.changed,
+                        counted: counts && counted.decision.changed,
                         ..counted.decision
                     };
                 }

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::super::charge_cost::ParentRule;
-use super::{Field, File, ParentText, WithLine, in_order};
+use super::{Field, File, ParentText, WithLine, in_order, unknown};
 use crate::limits::LimitsError;
 
 impl File<'_> {
@@ -38,10 +38,9 @@ impl File<'_> {
                 "key" => key = Some(self.text(field)?),
                 "cost" => rule.cost = Some(self.count(field, 0)?),
                 "hold" => rule.hold = Some(self.duration(field)?),
-                unknown => {
+                other => {
                     let line = self.line(field.0.span().start);
-                    let reason = format!("unknown field `{unknown}`: a parent has key, cost, hold");
-                    return Err(self.refuse(line, reason));
+                    return Err(self.unknown(line, other, &unknown::OF_PARENT));
                 }
             }
         }

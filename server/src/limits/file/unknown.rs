@@ -11,13 +11,14 @@ use super::File;
 pub(super) const TOP: [&str; 2] = ["limit", "allow_empty"];
 
 /// The fields of a limit.
-pub(super) const OF_LIMIT: [&str; 18] = [
+pub(super) const OF_LIMIT: [&str; 20] = [
     "name",
     "match",
     "regex",
     "policy",
     "key",
     "parents",
+    "weight",
     "overrides",
     "order",
     "overrides_file",
@@ -26,6 +27,7 @@ pub(super) const OF_LIMIT: [&str; 18] = [
     "deny",
     "over",
     "shadow",
+    "ban",
     "owner",
     "note",
     "disabled",
@@ -33,7 +35,13 @@ pub(super) const OF_LIMIT: [&str; 18] = [
 ];
 
 /// The fields of an override.
-pub(super) const OF_OVERRIDE: [&str; 3] = ["key", "where", "policy"];
+pub(super) const OF_OVERRIDE: [&str; 4] = ["key", "where", "policy", "weight"];
+
+/// The fields of a parent.
+pub(super) const OF_PARENT: [&str; 3] = ["key", "cost", "hold"];
+
+/// The fields of a ban.
+pub(in crate::limits) const OF_BAN: [&str; 4] = ["refusals", "within", "for", "max"];
 
 /// Words that people write, and the form that is meant.
 const MEANT: [(&str, &str); 14] = [
@@ -55,7 +63,12 @@ const MEANT: [(&str, &str); 14] = [
 
 impl File<'_> {
     /// Makes the error against a field that is not one of `known`: the one that is meant, and all.
-    pub(super) fn unknown(&self, line: usize, field: &str, known: &[&str]) -> LimitsError {
+    pub(in crate::limits) fn unknown(
+        &self,
+        line: usize,
+        field: &str,
+        known: &[&str],
+    ) -> LimitsError {
         let meant =
             MEANT.iter().find(|(word, _)| *word == field).map(|(_, meant)| (*meant).to_owned());
         let near = || {

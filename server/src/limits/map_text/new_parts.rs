@@ -29,8 +29,8 @@ fn new_field(draft: &Draft) -> Option<&'static str> {
         return Some("an override with `where`");
     }
     let policies = draft.overrides.iter().map(|one| &one.policy).chain([&draft.policy.value]);
-    if policies.clone().any(Policy::is_list) {
-        return Some("a list of policies");
+    if let Some(policy) = policies.clone().find(|policy| policy.is_list()) {
+        return Some(if policy.ban().is_some() { "a ban" } else { "a list of policies" });
     }
     if policies.into_iter().any(has_named_zone) {
         return Some("a time zone by name");
@@ -98,6 +98,7 @@ mod tests {
                 Some("a parent with `cost` or `hold`"),
             ),
             ("a:{x}", &of_key("['fixed:1/m', 'fixed:9/h']"), Some("a list of policies")),
+            ("a:{x}", "ban = { refusals = 3, within = '1m', for = '1h' }", Some("a ban")),
             ("a:{x}", &of_key("'fixed:1/d,align=calendar,tz=+8'"), None),
             (
                 "a:{x}",

@@ -63,7 +63,7 @@ impl SeveralTwin {
         let charged = charged.or_else(|| {
             fewer().find_map(|cost| Some((cost, self.charge(now, &Attempt { cost, ..whole })?)))
         });
-        let SeveralDecision { decision, at, reset, first } = *decided;
+        let SeveralDecision { decision, at, reset, first, .. } = *decided;
         let Some((granted, _)) = charged else {
             if attempt.over {
                 for (policy, state) in &mut self.0 {
@@ -254,4 +254,159 @@ fn broken_states_are_told_apart() {
     state.push(0);
     assert!(!is_state_of_several(of, &state), "a byte too many");
     assert!(!is_state_of_several(of, &[0xFF; 40]), "a length without end");
+}
+
+/// A ban as lists of instants.
+struct BanTwin {
+    ban: Ban,
+    refusals: Vec<u64>,
+    bans: u8,
+    end: u64,
+    from: u64,
+}
+
+impl BanTwin {
+    fn is_banned(&self, now: u64) -> bool {
+        now < self.end
+    }
+
+    /// Counts a refusal of a key without a ban; true: it begins one.
+    fn refuse(&mut self, now: u64) -> bool {
+        if now >= self.from.saturating_add(self.ban.longest) {
+            self.bans = 0;
+        }
+        self.refusals.retain(|at| now - at < self.ban.within);
+        self.refusals.push(now);
+        if self.refusals.len() as u64 >= self.ban.refusals {
+            self.refusals.clear();
+            self.end = now + self.ban.length(self.bans);
+            self.from = self.end;
+            self.bans += 1;
+            return true;
+        }
+        if self.bans > 0 {
+            self.from = self.from.max(now);
+        }
+        false
+    }
+}
+
+proptest! {
+    #[test]
+    fn ban_is_that_of_the_twin(
+        refusals in 1_u64..5,
+        times in (1_u64..40, 1_u64..60, 0_u64..200),
+        count in 1_usize..3,
+        over: bool,
+        steps in prop::collection::vec((0_u64..40, 0_u64..4, 0_u8..40, any::<[bool; 2]>()), 1..120),
+    ) {
+        let second = 1_000_000_000;
+        let (within, first, more) = times;
+        let ban = Ban {
+            refusals,
+            within: within * second,
+            first: first * second,
+            longest: (first + more) * second,
+        };
+        let plain = list(&["fixed:3/10s", "bucket:4/5s,capacity=6"][..count]);
+        let policy = plain.with_ban(Some(ban)).expect("they go together");
+        let mut twin = SeveralTwin(policy.each().map(|one| (one, Vec::new())).collect());
+        let mut of_ban = BanTwin { ban, refusals: Vec::new(), bans: 0, end: 0, from: 0 };
+        let (mut state, mut ms) = (Vec::new(), 1_700_000_000_000);
+        for (gap, cost, act, [part, peek]) in steps {
+            ms += if act == 0 { gap * 20_000 } else { gap * 250 };
+            let now = Now::at_ms(ms);
+            let attempt = Attempt { cost, part, peek, over, hash: 77, ..Attempt::default() };
+            let was_banned = of_ban.is_banned(now.mono.0);
+            if was_banned {
+                let decided = decide(&policy, &mut state, now, &attempt);
+                if over && !peek {
+                    for (policy, state) in &mut twin.0 {
+                        let whole = Attempt { part: false, ..attempt };
+                        crate::algorithms::take(policy, state, now, &whole);
+                    }
+                }
+                let own = twin.retry(now, &attempt);
+                let left = of_ban.end - now.mono.0;
+                prop_assert_eq!((decided.decision.verdict, decided.banned), (Verdict::Deny, true));
+                prop_assert_eq!(decided.decision.granted, 0);
+                prop_assert_eq!(decided.decision.retry, own.map(|own| own.max(left)));
+                continue;
+            }
+            let mut decided = decide(&policy, &mut state, now, &attempt);
+            let begins = decided.decision.verdict == Verdict::Deny && !peek && cost > 0
+                && of_ban.refuse(now.mono.0);
+            prop_assert_eq!(decided.banned, begins);
+            if begins {
+                // The end of the ban, or later if the policies refuse for longer.
+                let whole = SeveralTwin(twin.0.clone());
+                let mut after = SeveralTwin(twin.0.clone());
+                if over {
+                    for (policy, state) in &mut after.0 {
+                        let whole = Attempt { part: false, ..attempt };
+                        crate::algorithms::take(policy, state, now, &whole);
+                    }
+                }
+                let own = if over { after.retry(now, &attempt) } else { whole.retry(now, &attempt) };
+                let left = of_ban.end - now.mono.0;
+                prop_assert_eq!(decided.decision.retry, own.map(|own| own.max(left)));
+                decided.decision.retry = own;
+            }
+            if decided.decision.verdict == Verdict::Deny {
+                twin.check(now, &attempt, &decided);
+            } else {
+                // The state of the ban may last longer than those of the policies.
+                let of_policies = decided.decision;
+                let look = |(policy, state): &(Policy, Vec<u8>)| {
+                    let peek = Attempt { peek: true, hash: 77, ..Attempt::default() };
+                    crate::algorithms::take(policy, &mut state.clone(), now, &peek).reset
+                };
+                let mut trial = twin.clone();
+                let granted = Attempt { cost: of_policies.granted, part: false, peek: false, ..attempt };
+                if !peek {
+                    trial.charge(now, &granted);
+                }
+                let longest = trial.0.iter().map(look).max().unwrap_or(0);
+                prop_assert!(of_policies.reset >= longest);
+                decided.decision.reset = longest;
+                twin.check(now, &attempt, &decided);
+            }
+        }
+    }
+}
+
+#[test]
+fn ban_doubles_and_is_forgotten() {
+    let ban = Ban::new(2, "10s", "1m", Some("3m")).expect("a ban");
+    let policy = list(&["fixed:1/1h"]).with_ban(Some(ban)).expect("they go together");
+    let take = Attempt { cost: 1, ..Attempt::default() };
+    let (mut state, mut second) = (Vec::new(), 1_000);
+    let mut step = |state: &mut Vec<u8>, gap: u64| {
+        second += gap;
+        let decided = decide(&policy, state, Now::at_ms(second * 1000), &take);
+        (
+            decided.decision.verdict,
+            decided.banned,
+            decided.decision.retry.map(|ns| ns / 1_000_000_000),
+        )
+    };
+    assert_eq!(step(&mut state, 0), (Verdict::Allow, false, Some(0)));
+    let plain = state.len();
+    assert!(plain < 16, "a key that was not refused has no state of a ban: {plain}");
+    assert_eq!(step(&mut state, 0), (Verdict::Deny, false, Some(3600)));
+    // The window refuses for longer than the ban.
+    assert_eq!(step(&mut state, 9), (Verdict::Deny, true, Some(3591)));
+    assert_eq!(step(&mut state, 59), (Verdict::Deny, true, Some(3532)));
+    assert_eq!(step(&mut state, 1), (Verdict::Deny, false, Some(3531)));
+    assert_eq!(step(&mut state, 3531), (Verdict::Allow, false, Some(0)));
+    assert_eq!(step(&mut state, 0), (Verdict::Deny, false, Some(3600)));
+    assert_eq!(step(&mut state, 0), (Verdict::Deny, true, Some(3600)));
+    // The second ban within the longest one's time is twice as long.
+    assert_eq!(step(&mut state, 60), (Verdict::Deny, false, Some(3540)));
+    assert_eq!(step(&mut state, 0), (Verdict::Deny, true, Some(3540)));
+    assert_eq!(step(&mut state, 119), (Verdict::Deny, true, Some(3421)));
+    assert_eq!(step(&mut state, 1), (Verdict::Deny, false, Some(3420)));
+    let reset =
+        decide(&policy, &mut state, Now::at_ms(second * 1000), &Attempt { peek: true, ..take });
+    assert!(!reset.banned);
 }

@@ -14,7 +14,7 @@ use std::hint::cold_path;
 
 use protocol::Policy;
 
-use super::{PolicyPosition, TakeInfo, TakeResult, holds_by_itself};
+use super::{Decider, TakeInfo, TakeResult, holds_by_itself};
 use crate::algorithms::{self, Attempt, Decision, SeveralDecision};
 use crate::commands::lease::{Leases, cover_leases, end_leases, kept_until};
 use crate::engine::{Engine, Hold};
@@ -60,6 +60,23 @@ pub(crate) struct LoadedState {
 }
 
 impl LoadedState {
+    /// Makes the state of a key that has none, with these empty buffers.
+    fn fresh(policy_ref: Option<PolicyRef<'_>>, holds: Vec<Hold>, state: Vec<u8>) -> Self {
+        Self {
+            policy: policy_ref.map_or(UNLIMITED, |policy_ref| *policy_ref.policy),
+            limit: policy_ref.map_or(0, |policy_ref| policy_ref.limit),
+            number: None,
+            holds,
+            leases: None,
+            state,
+            set: None,
+            header: ItemHeader::new(0, 0, Deadline::NEVER),
+            slot: None,
+            several: None,
+            of_first: true,
+        }
+    }
+
     /// Returns whether the state has the cas unique `unique`; 0 stands for a missing state.
     pub(super) fn has_cas(&self, unique: u64) -> bool {
         // Without uniques (`-C`) every existing state has 0, but it exists all the same.
@@ -85,27 +102,10 @@ impl Engine {
         let (mut holds, mut state) = std::mem::take(&mut self.limits.spare);
         holds.clear();
         state.clear();
-        let fresh = ItemHeader::new(0, 0, Deadline::NEVER);
         let found = at.slot.filter(|slot| slot.is_limit_state());
         let item = found.map(|slot| self.store.item(slot));
         let Some((item, state_of)) = item.and_then(|item| Some((item, item.state()?))) else {
-            let policy = policy_ref.map_or(UNLIMITED, |policy_ref| *policy_ref.policy);
-            let limit = policy_ref.map_or(0, |policy_ref| policy_ref.limit);
-            let (number, leases, set, slot) = (None, None, None, None);
-            let (header, several, of_first) = (fresh, None, true);
-            return LoadedState {
-                policy,
-                limit,
-                number,
-                holds,
-                leases,
-                state,
-                set,
-                header,
-                slot,
-                several,
-                of_first,
-            };
+            return LoadedState::fresh(policy_ref, holds, state);
         };
         let header = item.header();
         let (number, owned, bytes) = if state_of.policy_id == INLINE {
@@ -264,12 +264,13 @@ fn shown(
     decision: Decision,
     several: &SeveralDecision,
     of_first: bool,
-) -> (Decision, Option<PolicyPosition>) {
+) -> (Decision, Option<Decider>) {
     if of_first {
         let Decision { limit, remaining, used, reset, counted, .. } = several.first;
         return (Decision { limit, remaining, used, reset, counted, ..decision }, None);
     }
-    (Decision { reset: several.reset, ..decision }, PolicyPosition::new(several.at))
+    let at = if several.banned { Some(Decider::BAN) } else { Decider::policy(several.at) };
+    (Decision { reset: several.reset, ..decision }, at)
 }
 
 /// A state's body without its holds.
