@@ -2,8 +2,8 @@
 //!
 //! Here: its command line and the execution of each sub-command. Not here: the conversation
 //! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`check_limits`, `snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`, `explain`,
-//! `generate`), refusals of unknown words (`config`).
+//! sub-commands (`check_limits`, `snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`,
+//! `explain`, `generate`), refusals of unknown words (`config`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.

@@ -64,6 +64,7 @@ mod override_tables;
 mod overrides;
 mod overrides_file;
 mod pattern;
+mod place;
 mod policy_fields;
 mod regex;
 mod regex_set;
@@ -253,13 +254,6 @@ impl Limits {
         self.get(*self.names.get(name)? as usize)
     }
 
-    /// The limit with `match = "*"` and `unlimited`, for native verbs on keys without a limit. No
-    /// key finds it, so these keys are plain items.
-    #[must_use]
-    pub fn fallback(&self) -> Option<&Limit> {
-        self.get(self.fallback? as usize)
-    }
-
     /// Finds the first limit in file order that matches `key`. `None`: the key is not limited. A
     /// companion of a limited key is recognised before any limit that matches the companion's own
     /// text.
@@ -410,12 +404,6 @@ impl Limit {
         self.on_unavailable
     }
 
-    /// The number by which limits are tried: lower ones first.
-    #[must_use]
-    pub fn order(&self) -> i32 {
-        self.order
-    }
-
     /// The form in which the meta verbs report a denied attempt.
     #[must_use]
     pub fn deny(&self) -> Deny {
@@ -428,18 +416,12 @@ impl Limit {
         self.companions
     }
 
-    /// The pattern by which keys find the limit.
-    fn indexed_pattern(&self) -> Option<&Pattern> {
-        (!self.is_fallback).then_some(&self.pattern)
-    }
-
     /// Whether the limit has the pattern, the policy, the options and the overrides of another one.
     pub(crate) fn reads_like(&self, other: &Self) -> bool {
-        let parts = |limit: &Self| {
-            (limit.policy, limit.deny, limit.on_unavailable, limit.companions, limit.order)
-        };
+        let parts =
+            |limit: &Self| (limit.policy, limit.deny, limit.on_unavailable, limit.companions);
         self.pattern.is_same(&other.pattern)
-            && parts(self) == parts(other)
+            && (self.order, parts(self)) == (other.order, parts(other))
             && (&self.key, &self.parents) == (&other.key, &other.parents)
             && self.charging == other.charging
             && self.has_overrides_of(other)

@@ -17,7 +17,7 @@ use crate::limits::{
     ExplainedKey, Explanation, Limits, check_file, first_verdict, override_reason,
 };
 
-/// Check a limits file without a server: list its limits, or show the limit of a key and the reasons
+/// Check a limits file without a server: list its limits, or show why a key has its limit
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
 #[command(name = "tollgate check-limits", term_width = 100)]
 pub struct CheckLimitsRequest {
@@ -28,7 +28,11 @@ pub struct CheckLimitsRequest {
     #[arg(value_name = "KEY")]
     key: Option<String>,
     /// Cost of the attempt
-    #[arg(value_name = "COST", default_value_t = 1, value_parser = clap::value_parser!(u64).range(..=COUNT_MAX))]
+    #[arg(
+        value_name = "COST",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u64).range(..=COUNT_MAX)
+    )]
     cost: u64,
     /// Print JSON
     #[arg(long)]

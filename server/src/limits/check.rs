@@ -43,11 +43,13 @@ pub fn check_file(path: &Path) -> Result<(String, Vec<String>), LimitsError> {
     let limits = Limits::load(path)?;
     let mut warnings: Vec<String> = limits.warning(path).into_iter().collect();
     warnings.extend(limits.iter().flat_map(larger_overrides));
+    warnings.extend(limits.iter().filter_map(unclear_address));
     Ok((listing(&limits), warnings))
 }
 
 impl Limit {
-    /// The overrides that are written in the limit, as texts, policies and weights: by key, then by captures.
+    /// The overrides that are written in the limit, as texts, policies and weights: those by key
+    /// first.
     pub fn written_overrides(&self) -> impl Iterator<Item = (&str, &Policy, Option<u64>)> {
         self.override_rows(OverrideSource::Inline, "").chain(self.where_rows())
     }
@@ -74,6 +76,17 @@ fn larger_overrides(limit: &Limit) -> Vec<String> {
         )
     });
     warning.collect()
+}
+
+/// A warning of an address of which a part may become the capture behind it.
+fn unclear_address(limit: &Limit) -> Option<String> {
+    let name = limit.capture_before(b':')?;
+    Some(format!(
+        "limit {}: `:` ends `{{{name}:ip}}`, and IPv6 addresses have it too: who chooses an address \
+         can move a part of it into the capture behind it, so write `{{{name}:ip/128}}`, or another \
+         byte than `:`",
+        limit.name()
+    ))
 }
 
 /// Formats three columns, the first two padded, and the file of overrides; then the details of each
@@ -182,6 +195,23 @@ mod tests {
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         let start = "limit login: its override `l/10.0.0.1/ann` allows 50, more than 5: a plain ";
         assert!(warnings[0].starts_with(start), "{warnings:?}");
+    }
+
+    #[test]
+    fn an_address_that_ends_at_a_colon_is_warned_of() {
+        for (pattern, warns) in [
+            ("l:{a:ip}:{b}", true),
+            ("l:{a:ip}:x", false),
+            ("l:{a:ip}/{b}", false),
+            ("l:{a:ip/128}:{b}", false),
+            ("l:{a}:{b}", false),
+            ("l:{b}:{a:ip}", false),
+        ] {
+            let text = format!("[[limit]]\nname='l'\nmatch='{pattern}'\npolicy='fixed:5/s'\n");
+            let limits = Limits::parse("l.toml", text.as_bytes()).expect("a good file");
+            let warning = limits.iter().find_map(unclear_address);
+            assert_eq!(warning.is_some(), warns, "{pattern}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Here: the whole result of a lookup, for an operator. Not here: the lookup that requests use
 //! (`limits`), verdicts (`admin`).
 
+use super::capture::CaptureClass;
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::{ChargeCost, Limit, LimitMatch, LimitedKeyError, Limits, OverrideSource, PARENTS_MAX};
@@ -81,6 +82,17 @@ impl Pattern {
 impl Limit {
     fn capture_names(&self) -> Vec<String> {
         self.pattern.capture_names(&self.text)
+    }
+
+    /// The name of the first address that ends at `byte` before another capture, and is not counted
+    /// by its network.
+    pub(super) fn capture_before(&self, byte: u8) -> Option<String> {
+        let Pattern::Glob(glob) = &self.pattern else { return None };
+        let (_, before_last) = glob.steps.split_last()?;
+        let step = before_last.iter().find(|step| {
+            step.class == CaptureClass::Ip && step.then.bytes.first() == Some(&Some(byte))
+        })?;
+        self.capture_names().get(usize::from(step.slot)).cloned()
     }
 
     /// The limit's `key` as written.

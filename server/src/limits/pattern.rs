@@ -2,10 +2,10 @@
 //!
 //! Here: globs. `login:{ip}`: a capture takes at least one byte and as few as allow a match, so it
 //! ends before the next literal. `{x:digits}`, `{x:alnum}` and `{x:hex}` take only such bytes,
-//! `{x:ip}` takes a whole address, `{x:ip/64}` too, and counts by its network. `{x:any}` is the last
-//! part of a pattern and takes the rest. `*` takes any number of bytes, `?` one byte, and `\` makes
-//! the next byte a literal. A literal must separate captures and `*`, so that the end of each is
-//! unambiguous. A pattern matches the whole key. Not here: the types of captures (`capture`),
+//! `{x:ip}` takes a whole address, `{x:ip/64}` too, and counts by its network. `{x:any}` is the
+//! last part of a pattern and takes the rest. `*` takes any number of bytes, `?` one byte, and `\`
+//! makes the next byte a literal. A literal must separate captures and `*`, so that the end of each
+//! is unambiguous. A pattern matches the whole key. Not here: the types of captures (`capture`),
 //! regexes (`regex`), choosing the limits to test (`index`).
 
 use std::sync::Arc;
@@ -286,9 +286,9 @@ impl Glob {
         last.ends(key, at, captures)
     }
 
-    /// Tries every end for the steps from `index` on, shortest first. With `NETWORKS` those that are
-    /// counted by networks are tried longest first: whoever chooses an IPv6 address could move a
-    /// part of it into the capture behind it.
+    /// Tries every end for the steps from `index` on, shortest first. With `NETWORKS` those that
+    /// are counted by networks are tried longest first: whoever chooses an IPv6 address could move
+    /// a part of it into the capture behind it.
     ///
     /// `failed` has a bit for each place where a step failed. Nothing is tried twice, so the work
     /// is bounded by steps × bytes × bytes. The recursion is at most [`VARIABLES_MAX`] deep.

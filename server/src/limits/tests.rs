@@ -2,7 +2,7 @@
 
 use super::*;
 
-mod mistakes;
+pub(in crate::limits) mod mistakes;
 mod twin;
 mod wheres;
 

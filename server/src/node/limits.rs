@@ -27,7 +27,7 @@ use tollgate_http::ServiceError;
 
 pub(crate) use self::file_texts::FileTexts;
 use super::Node;
-use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimit};
+use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimit, stored_limits};
 use crate::limits::service::LimitsRequest;
 use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
@@ -190,8 +190,7 @@ pub(super) async fn follow(
                     fault = refused.map(|error| (now_ns(), error));
                 }
                 let _ = first.send(());
-            } else if let Ok(made) = spawn_blocking(move || map_text::stored_limits(&entries)).await
-            {
+            } else if let Ok(made) = spawn_blocking(move || stored_limits(&entries)).await {
                 let due_ns = now_ns() + HALF_CHANGED.as_nanos() as u64;
                 fault = match made {
                     Ok(limits) => {

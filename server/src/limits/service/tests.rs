@@ -471,3 +471,55 @@ async fn limits_of_a_file_stay_without_the_file() {
     let names: Vec<String> = world.store.limits().into_iter().map(|limit| limit.name).collect();
     assert_eq!(names, ["c", "b"]);
 }
+
+/// The rows of the page of overrides that cannot match, through the API: a limit, an import, and
+/// overrides by key.
+#[tokio::test]
+async fn overrides_that_cannot_match_are_refused_by_the_api() {
+    let vip = "[[limit]]\nname = 'vip'\nmatch = 'login:admin'\npolicy = 'block'\n";
+    for world in World::both().await {
+        world.put("vip", vip, 0).await.expect("a good limit");
+        for (toml, message) in crate::limits::tests::mistakes::rows() {
+            let message = message.replace(" of line 1", "");
+            let refused = world.put("one", &toml, 0).await.expect_err(&toml);
+            let ServiceError::Invalid { detail, line } = refused else { panic!("{refused:?}") };
+            assert_eq!(detail, message, "{toml}");
+            assert!(line.is_some(), "{toml}");
+        }
+        let one = "[[limit]]\nname = 'one'\nmatch = 'login:{ip:ip}'\npolicy = 'fixed:5/s'\n";
+        world.put("one", one, 0).await.expect("a good limit");
+        world.set("one", "login:10.*", Some("block"), 0).await.expect("it matches");
+        for (key, reason) in [
+            ("login:10.0.0.0/33", "`10.0.0.0/33` is no network"),
+            ("login:*:root", "`*` stands at the end of a key only"),
+            ("login:localhost", "it captures addresses, and `localhost` is none"),
+            ("logout:10.0.0.1", "the limit counts no such key"),
+        ] {
+            let refused = world.set("one", key, Some("block"), 0).await.expect_err(key);
+            let ServiceError::Invalid { detail, .. } = refused else { panic!("{refused:?}") };
+            assert!(detail.contains(reason), "{detail}");
+        }
+        world.set("one", "login:*", Some("allow"), 0).await.expect("it matches");
+        let hidden = world.set("one", "login:192.0.2.0/24", Some("block"), 0).await;
+        let ServiceError::Invalid { detail, .. } = hidden.expect_err("hidden") else { panic!() };
+        assert!(detail.contains("it is hidden: `login:*` comes before networks"), "{detail}");
+    }
+}
+
+/// An override that an earlier version accepted does not take its limit out of force.
+#[test]
+fn stored_overrides_that_cannot_match_are_left_out() {
+    let toml = "[[limit]]\nname = \"one\"\nmatch = \"login:{ip}:{user}\"\npolicy = \"fixed:5/s\"\n\
+                overrides = [\n    { key = \"login:*:root\", policy = \"block\" },\n    \
+                { key = \"login:1:root\", policy = \"block\" },\n]\n";
+    let text = LimitText { name: "one".to_owned(), toml: toml.to_owned() };
+    let entries = vec![OrderedLimit::new(text)];
+    map_text::limits(&entries).expect_err("it is refused now");
+    let (agree, error) = map_text::limits_that_agree(entries.clone());
+    assert!(error.is_none());
+    for limits in [map_text::stored_limits(&entries).expect("it was accepted"), agree] {
+        let limit = limits.by_name(b"one").expect("in force");
+        assert_eq!(limit.override_count(), 1);
+        assert_eq!(limit.policy_of(b"login:1:root").to_string(), "block");
+    }
+}
