@@ -103,12 +103,11 @@ impl Caller<'_> {
     /// The reply; `None` if the connection ended, and it is not known whether the node has acted.
     fn ask(&mut self, text: &str) -> Option<String> {
         while self.stream.is_none() {
-            match self.connect() {
-                Ok(stream) => self.stream = Some(stream),
-                Err(_) => {
-                    self.at += 1;
-                    thread::sleep(Duration::from_millis(5));
-                }
+            if let Ok(stream) = self.connect() {
+                self.stream = Some(stream);
+            } else {
+                self.at += 1;
+                thread::sleep(Duration::from_millis(5));
             }
         }
         let stream = self.stream.as_mut()?;

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::nodes::Cluster;
+use super::nodes::{Cluster, LONG};
 use crate::llm::{LIMITS, Ledger};
 
 #[test]
@@ -20,6 +20,14 @@ fn a_call_is_one_atomic_step_though_a_node_dies() {
     cluster.until_at_rest(3);
     let nodes = cluster.addresses();
     let victim = nodes[0];
+    // Weights and rules wait until all nodes know that no older one is there.
+    let start = Instant::now();
+    while (0..3)
+        .any(|node| !cluster.ask(node, "take llm:probe:u 0 - peek\r\n").starts_with("ALLOW"))
+    {
+        assert!(start.elapsed() < LONG, "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(50));
+    }
     let ledger = Ledger::default();
     let mut died = None;
     ledger.run(&nodes, || {

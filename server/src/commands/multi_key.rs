@@ -237,8 +237,7 @@ impl ChargeSet {
         if take.peek {
             return Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost));
         }
-        let holds = |row: &KeyCharge| row.holds_by_itself() || row.hold(take).is_some();
-        let holds = self.rows.iter().any(holds);
+        let holds = self.rows.iter().any(|row| row.holds_by_itself() || row.hold(take).is_some());
         let lease = holds.then(|| engines.engine(first.hash).next_lease(charge_ctx.now));
         let charge = TakeParams { cost: granted, part: false, compare_cas: None, lease, ..*take };
         let done = self.charge(charge_ctx, charge_scratch, engines, &charge)?;
@@ -264,8 +263,7 @@ impl ChargeSet {
         Ok(ChargeResult::allowed(&charge_scratch.facts, granted, take.cost))
     }
 
-    /// Peeks at all keys. Returns the units of the request that all of them grant; `Err`: one key was
-    /// not decided on.
+    /// Peeks at all keys. Returns the units that all of them grant; `Err`: one was not decided on.
     fn look(
         &self,
         charge_ctx: ChargeContext<'_>,
@@ -295,9 +293,9 @@ impl ChargeSet {
                 if paid == 0 {
                     // The units that are left do not make one unit of the request.
                     let whole = TakeParams { part: false, ..attempt };
-                    let looked = self.decide(charge_ctx, engines, row, &whole);
-                    if let TakeResult::Decided(denied) = looked {
-                        facts = denied;
+                    if let TakeResult::Decided(all) = self.decide(charge_ctx, engines, row, &whole)
+                    {
+                        facts = all;
                     }
                 } else {
                     granted = granted.min(paid);
