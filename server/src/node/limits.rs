@@ -341,6 +341,7 @@ pub(super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
                 }
                 return;
             }
+            Err(LimitsChangeError::BeingUpdated(..)) => sleep(POLL).await,
             Err(_) => sleep(PAUSE).await,
             Ok(()) => {}
         }
