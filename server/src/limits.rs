@@ -408,7 +408,8 @@ impl Limit {
             && self.has_overrides_of(other)
     }
 
-    /// Notes whether each key of the limit has one policy, whichever override it has, and no parents.
+    /// Notes whether each key of the limit has one policy, whichever override it has, and no
+    /// parents.
     fn note_other_charges(&mut self) {
         let has_lists = self.overrides.as_ref().is_some_and(|overrides| overrides.have_lists());
         self.is_simple = self.parents.is_empty() && !self.policy.is_list() && !has_lists;

@@ -1,7 +1,7 @@
 //! The fields of a limit that make its policies: `policy`, `over`, `shadow` and `ban`.
 //!
-//! Here: a text or a list of texts → one policy, and the flags and the ban of a limit in it. Not here: the other
-//! fields (`file`), the grammar of a policy (`protocol`).
+//! Here: a text or a list of texts → one policy, and the flags and the ban of a limit in it. Not
+//! here: the other fields (`file`), the grammar of a policy (`protocol`).
 
 use protocol::{Algorithm, Ban, Policy, PolicyListError};
 
