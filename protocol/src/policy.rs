@@ -131,7 +131,8 @@ pub enum Algorithm {
         /// Nanoseconds after which a hold ends by itself; by default a minute.
         hold: u64,
     },
-    /// Several policies that each count every attempt, or policies with a ban. Only limits have them.
+    /// Several policies that each count every attempt, or policies with a ban. Only limits have
+    /// them.
     Several(PolicyList),
 }
 

@@ -26,8 +26,8 @@ pub const LISTS_MAX: usize = 1 << 14;
 /// The separator of policies in a text without blanks.
 const SEPARATOR: u8 = b';';
 
-/// Policies in their order, up to [`LIST_POLICIES_MAX`], and a ban; one policy only with a ban. Equal
-/// lists are one value.
+/// Policies in their order, up to [`LIST_POLICIES_MAX`], and a ban; one policy only with a ban.
+/// Equal lists are one value.
 #[derive(Clone, Copy)]
 pub struct PolicyList(&'static ListEntry);
 
@@ -204,8 +204,8 @@ impl Policy {
         Ok(Self { algorithm, ..*first })
     }
 
-    /// Parses one policy or several and a ban, separated by `;`, as [`Display`] prints them. Only for texts
-    /// of limits and of nodes: a client's policy is parsed by [`Policy::parse`].
+    /// Parses one policy or several and a ban, separated by `;`, as [`Display`] prints them. Only
+    /// for texts of limits and of nodes: a client's policy is parsed by [`Policy::parse`].
     ///
     /// # Errors
     ///

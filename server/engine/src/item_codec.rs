@@ -22,11 +22,10 @@ mod tests;
 
 use std::num::NonZeroU64;
 
-use protocol::{Algorithm, KEY_BYTES_MAX, Policy, Value};
+use protocol::{KEY_BYTES_MAX, Policy, Value};
 
-use crate::algorithms::is_state_of_several;
 use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX};
+use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, has_own_state};
 use crate::engine::Engine;
 use crate::hasher::{HashRange, spread_of};
 use crate::policy_table::{INLINE, LimitState, inline, put_token};
@@ -435,16 +434,4 @@ fn is_body(body: &[u8]) -> bool {
     let has_leases = marked & HAS_LEASES != 0;
     holds <= HOLDS_MAX
         && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
-}
-
-/// Whether the algorithm's own state in a sound body is one of this policy. Only the states of
-/// several policies have a form that can be wrong.
-pub(crate) fn has_own_state(policy: &Policy, body: &[u8]) -> bool {
-    let Algorithm::Several(list) = policy.algorithm else { return true };
-    let Some((marked, rest)) = body.split_first_chunk() else { return false };
-    let marked = u16::from_le_bytes(*marked);
-    let holds = usize::from(marked & !(HAS_LEASES | HAS_SET));
-    // Neither leases nor a set of holders go with several policies.
-    marked & (HAS_LEASES | HAS_SET) == 0
-        && rest.get(holds * HOLD_BYTES..).is_some_and(|own| is_state_of_several(list, own))
 }

@@ -7,9 +7,8 @@ use protocol::{Policy, Value};
 
 use crate::algorithms;
 use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, read_u64};
+use crate::commands::take::{HAS_LEASES, HOLD_BYTES, has_own_state, read_u64};
 use crate::engine::Engine;
-use crate::item_codec::has_own_state;
 use crate::policy_table::{LimitState, OwnedPolicy};
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
 use crate::store::{HAS_SET, Located};

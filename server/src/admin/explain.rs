@@ -181,8 +181,8 @@ impl ServerHost {
         }
     }
 
-    /// Returns the verdict on one counted key alone, by a peek with `policy`, one of those in force.
-    /// `typed` is the key that the caller asked for.
+    /// Returns the verdict on one counted key alone, by a peek with `policy`, one of those in
+    /// force. `typed` is the key that the caller asked for.
     async fn standing(
         &self,
         typed: &[u8],

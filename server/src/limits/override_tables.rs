@@ -49,7 +49,8 @@ pub(super) fn parse_policy(text: &str) -> Result<Policy, String> {
 }
 
 impl Limit {
-    /// Returns the policy with the flags and the ban of the limit, which hold for its overrides too.
+    /// Returns the policy with the flags and the ban of the limit, which hold for its overrides
+    /// too.
     ///
     /// # Errors
     ///

@@ -76,6 +76,7 @@ impl LimitsChangeError {
         let is_passing = matches!(
             self,
             Self::NoOutcome(_)
+                | Self::TooNew(..)
                 | Self::Contended
                 | Self::BeingUpdated(..)
                 | Self::Failed(_)

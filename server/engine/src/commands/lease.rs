@@ -92,8 +92,8 @@ pub enum LeaseResult {
     /// - `lease`: the number of the lease, the same from call to call while it lasts; 0 without
     ///   lease.
     Decided(LeaseLine),
-    /// The units of the policy cannot be spent elsewhere: holders (`concurrency`), places in a queue
-    /// (`leaky` with `wait`), and units of several
+    /// The units of the policy cannot be spent elsewhere: holders (`concurrency`), places in a
+    /// queue (`leaky` with `wait`), and units of several
     /// policies or of a limit with a ban, which return at different times or not at all.
     NotLeasable,
     /// There is no room for the state; nothing was changed.

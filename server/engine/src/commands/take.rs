@@ -15,7 +15,7 @@ use std::num::NonZeroU8;
 use protocol::{LIST_POLICIES_MAX, Policy};
 
 pub use self::holds::ForeignHold;
-pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, read_u64};
+pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, has_own_state, read_u64};
 use self::many::without_hold;
 pub use self::usage::SetUsage;
 use crate::algorithms::{Attempt, Decision, Verdict};
@@ -50,8 +50,8 @@ pub struct TakeParams {
     pub lease: Option<u64>,
     /// Whether the cost was spent already: a refusal charges it too.
     pub debit: bool,
-    /// Whether a key with several policies reports the figures of the first, and not of the one that
-    /// decides.
+    /// Whether a key with several policies reports the figures of the first, and not of the one
+    /// that decides.
     pub of_first: bool,
 }
 

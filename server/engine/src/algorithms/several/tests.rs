@@ -54,6 +54,17 @@ impl SeveralTwin {
         longest.filter(|retry| *retry < u64::MAX)
     }
 
+    /// Counts a refused attempt if those count; returns the time until the cost passes.
+    fn count_refused(&mut self, now: Now, attempt: &Attempt) -> Option<u64> {
+        if attempt.over && !attempt.peek {
+            let whole = Attempt { part: false, ..*attempt };
+            for (policy, state) in &mut self.0 {
+                crate::algorithms::take(policy, state, now, &whole);
+            }
+        }
+        self.retry(now, attempt)
+    }
+
     /// Takes, and checks a decision against the expected one.
     fn check(&mut self, now: Now, attempt: &Attempt, decided: &SeveralDecision) {
         let before = self.clone();
@@ -320,13 +331,7 @@ proptest! {
             let was_banned = of_ban.is_banned(now.mono.0);
             if was_banned {
                 let decided = decide(&policy, &mut state, now, &attempt);
-                if over && !peek {
-                    for (policy, state) in &mut twin.0 {
-                        let whole = Attempt { part: false, ..attempt };
-                        crate::algorithms::take(policy, state, now, &whole);
-                    }
-                }
-                let own = twin.retry(now, &attempt);
+                let own = twin.count_refused(now, &attempt);
                 let left = of_ban.end - now.mono.0;
                 prop_assert_eq!((decided.decision.verdict, decided.banned), (Verdict::Deny, true));
                 prop_assert_eq!(decided.decision.granted, 0);
@@ -339,15 +344,7 @@ proptest! {
             prop_assert_eq!(decided.banned, begins);
             if begins {
                 // The end of the ban, or later if the policies refuse for longer.
-                let whole = SeveralTwin(twin.0.clone());
-                let mut after = SeveralTwin(twin.0.clone());
-                if over {
-                    for (policy, state) in &mut after.0 {
-                        let whole = Attempt { part: false, ..attempt };
-                        crate::algorithms::take(policy, state, now, &whole);
-                    }
-                }
-                let own = if over { after.retry(now, &attempt) } else { whole.retry(now, &attempt) };
+                let own = twin.clone().count_refused(now, &attempt);
                 let left = of_ban.end - now.mono.0;
                 prop_assert_eq!(decided.decision.retry, own.map(|own| own.max(left)));
                 decided.decision.retry = own;

@@ -334,3 +334,17 @@ pub(super) fn release_large(buffer: &mut Vec<u8>) {
         *buffer = Vec::new();
     }
 }
+
+/// Whether the algorithm's own state in a sound body is one of this policy. Only the states of
+/// several policies have a form that can be wrong.
+pub(crate) fn has_own_state(policy: &Policy, body: &[u8]) -> bool {
+    let protocol::Algorithm::Several(list) = policy.algorithm else { return true };
+    let Some((marked, rest)) = body.split_first_chunk() else { return false };
+    let marked = u16::from_le_bytes(*marked);
+    let holds = usize::from(marked & !(HAS_LEASES | HAS_SET));
+    // Neither leases nor a set of holders go with several policies.
+    marked & (HAS_LEASES | HAS_SET) == 0
+        && rest
+            .get(holds * HOLD_BYTES..)
+            .is_some_and(|own| algorithms::is_state_of_several(list, own))
+}
