@@ -38,6 +38,7 @@ pub use self::error::{LimitedKeyError, LimitsError};
 pub use self::explain::{ExplainedKey, Explanation, override_reason};
 use self::index::PatternIndex;
 pub use self::matched::{LimitMatch, Parent, Parents};
+pub use self::options::{Deny, OnUnavailable};
 pub use self::overrides::{OverrideId, OverrideSource};
 use self::overrides::{OverrideKeys, Overrides};
 pub(crate) use self::overrides_file::OverridesRead;
@@ -60,6 +61,7 @@ mod index;
 pub mod map_text;
 mod matched;
 mod networks;
+mod options;
 mod override_tables;
 mod overrides;
 mod overrides_file;
@@ -139,45 +141,6 @@ pub struct Limit {
     order: i32,
     /// Whether it is `match = "*"` and `unlimited`, with nothing else that a request could see.
     is_fallback: bool,
-}
-
-/// The decision for a key while its owner is unreachable.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OnUnavailable {
-    /// The asked node decides by a count of its own.
-    #[default]
-    Local,
-    /// Every attempt is allowed.
-    Allow,
-    /// Every attempt is denied.
-    Deny,
-    /// The reply is an error.
-    Error,
-}
-
-impl OnUnavailable {
-    /// The values in the limits file and of the flag.
-    pub(crate) const ALL: [(&str, Self); 4] = [
-        ("local", Self::Local),
-        ("allow", Self::Allow),
-        ("deny", Self::Deny),
-        ("error", Self::Error),
-    ];
-}
-
-/// The form in which the meta verbs report a denied attempt.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Deny {
-    /// With a number, like `incr`.
-    #[default]
-    Count,
-    /// With `NS`.
-    Ns,
-}
-
-impl Deny {
-    /// The values in the limits file.
-    const ALL: [(&str, Self); 2] = [("count", Self::Count), ("ns", Self::Ns)];
 }
 
 impl Limits {

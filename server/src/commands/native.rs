@@ -3,12 +3,11 @@
 //! Not here: the wire format (`protocol`), the arithmetic (`engine`), the verdict line (`verdict`),
 //! `takem` (`take_many`).
 
-use engine::{
-    CachedReply, Engine, LeaseParams, LeaseResult, Now, PolicyRef, TakeParams, TakeResult,
-    undecided,
-};
+mod lease;
+
+use engine::{CachedReply, Engine, LeaseResult, Now, PolicyRef, TakeParams, TakeResult, undecided};
 use protocol::{
-    Algorithm, COUNT_MAX, Command, Form, IncrX, Lease, Native, Oldest, Operation, Outcome, Policy,
+    Algorithm, COUNT_MAX, Command, Form, IncrX, Native, Oldest, Operation, Outcome, Policy,
     PolicyArg, Rate, Slide, Take, VerdictLine, encode,
 };
 
@@ -16,16 +15,10 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::write_error;
 use crate::commands::policy_cache::PolicyId;
-use crate::commands::scratch::Scratch;
 use crate::commands::verdict::{units_of, verdict};
 use crate::limits::{LimitMatch, LimitedKeyError};
 use crate::probe::SampledVerb;
-use crate::shards::{KeyId, NoRoom, Shards};
-
-const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
-
-const LIST_NOT_LEASABLE: &str =
-    "CLIENT_ERROR a limit with several policies or a ban cannot be leased";
+use crate::shards::{KeyId, Shards};
 
 /// The reply where `wait=` would have no effect.
 const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
@@ -228,69 +221,6 @@ impl<'a> ExecContext<'a> {
             }
             RequestPolicy::Named { policy, .. } => refusal(&take, std::iter::once(*policy)),
         }
-    }
-
-    /// The reply to a lease of policies that cannot be leased; those of parents are listed.
-    fn why_not_leasable(&self, meant: &RequestPolicy<'_>) -> &'static str {
-        let has_list = match meant {
-            RequestPolicy::Bound(found) => {
-                found.policy().is_list()
-                    || (self.charges_more(found) && self.scratch.charges.has_list())
-            }
-            RequestPolicy::Named { policy, .. } => policy.is_list(),
-            RequestPolicy::Written(_) => false,
-        };
-        if has_list { LIST_NOT_LEASABLE } else { NOT_LEASABLE }
-    }
-
-    /// Whether a policy is that of a limit whose weight or parents have rules of their own.
-    fn is_ruled(&mut self, meant: &RequestPolicy<'_>) -> bool {
-        let RequestPolicy::Bound(found) = meant else { return false };
-        // A failure to list the keys is reported by the lease itself.
-        self.charges_more(found)
-            && self.list_charges(found).is_ok()
-            && self.scratch.charges.rows().any(|row| row.has_rule())
-    }
-
-    /// Leases quota of a key and its parents.
-    fn lease(
-        &mut self,
-        key: &[u8],
-        hash: u64,
-        meant: &RequestPolicy<'_>,
-        lease: &Lease<'_>,
-    ) -> Result<LeaseResult, LimitedKeyError> {
-        let &Lease { client, want, used, unused, weight, ttl, .. } = lease;
-        if self.is_ruled(meant) {
-            return Err(LimitedKeyError::NotLeasable);
-        }
-        let params = LeaseParams { client, want, used, unused, weight, ttl };
-        let policy_ref = match meant {
-            RequestPolicy::Bound(found) if self.charges_more(found) => {
-                self.list_charges(found)?;
-                let charge_ctx = self.charge_context();
-                let Scratch { charges, charge_scratch, .. } = &mut *self.scratch;
-                let leased = charges.locked(charge_ctx, |engines| {
-                    match charges.lease(charge_ctx, charge_scratch, engines, &params) {
-                        Ok(LeaseResult::Full) => Err(NoRoom),
-                        other => other,
-                    }
-                });
-                return Ok(leased.unwrap_or(LeaseResult::Full));
-            }
-            RequestPolicy::Bound(found) => self.policy_of(found),
-            RequestPolicy::Written(policy_id) => {
-                PolicyRef::from(self.scratch.policy_cache.policy(*policy_id))
-            }
-            RequestPolicy::Named { policy, limit } => self.active_limits.policy_ref(*limit, policy),
-        };
-        let leased = self.service.shards().with_room(self.now, hash, |engine| {
-            match engine.lease(self.now, hash, key, Some(policy_ref), &params) {
-                LeaseResult::Full => None,
-                done => Some(done),
-            }
-        });
-        Ok(leased.unwrap_or(LeaseResult::Full))
     }
 
     /// Changes a key and its parents.

@@ -8,13 +8,15 @@
 //! node's own count of its share: the limit, divided by the number of active nodes. The units that
 //! the count allows are charged to the owner as soon as possible, once, and beyond the limit.
 
+mod decision;
+
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
 use cluster::map::NodeState;
-use engine::algorithms::{Attempt, Decision, Verdict, take};
+use engine::algorithms::Decision;
 use engine::{
     Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
 };
@@ -23,6 +25,7 @@ use protocol::{
     encode,
 };
 
+use self::decision::{degraded_result, whole_limit, with_limit};
 use super::Node;
 use super::debts::DebtPolicy;
 use super::own_holds::OwnHolds;
@@ -40,8 +43,6 @@ use crate::limits::{ChargeCost, LimitMatch, OnUnavailable};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;
-/// The retry time of a denied request.
-const DENY_RETRY_NS: u64 = 1_000_000_000;
 /// The node's own counts take this part of the memory cap, and at least `LOCAL_BYTES_MIN`.
 const LOCAL_SHARE: usize = 64;
 const LOCAL_BYTES_MIN: usize = 1 << 20;
@@ -162,55 +163,6 @@ impl Node {
             attempt.cost
         };
         ChargeResult::allowed(&facts, granted, attempt.cost)
-    }
-}
-
-/// The decision of a peek at a key without state.
-fn fresh(policy: &Policy, now: Now) -> Decision {
-    take(policy, &mut Vec::new(), now, &Attempt { cost: 0, peek: true, ..Attempt::default() })
-}
-
-fn whole_limit(policy: &Policy, now: Now) -> u64 {
-    fresh(&policy.first(), now).limit
-}
-
-fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
-    match limited {
-        TakeResult::Decided(facts) => TakeResult::Decided(TakeInfo {
-            decision: Decision { limit, ..facts.decision },
-            ..facts
-        }),
-        other => other,
-    }
-}
-
-/// The fixed result of a mode that allows or denies, independent of any count.
-fn degraded_result(now: Now, policy: &Policy, attempt: &TakeParams, passes: bool) -> ChargeResult {
-    let fresh = fresh(policy, now);
-    let decision = Decision {
-        verdict: if passes { Verdict::Allow } else { Verdict::Deny },
-        remaining: if passes { fresh.remaining } else { 0 },
-        used: 0,
-        granted: if passes { attempt.cost } else { 0 },
-        retry: Some(if passes { 0 } else { DENY_RETRY_NS }),
-        reset: 0,
-        changed: false,
-        counted: false,
-        lease: None,
-        ..fresh
-    };
-    let facts = TakeInfo {
-        decision,
-        cas: 0,
-        client_flags: 0,
-        has_state: false,
-        shadow: policy.shadow,
-        at: None,
-    };
-    if facts.refuses() {
-        ChargeResult::refused(&[facts], 0, 0)
-    } else {
-        ChargeResult::allowed(&[facts], attempt.cost, attempt.cost)
     }
 }
 

@@ -76,7 +76,6 @@ impl LimitsChangeError {
         let is_passing = matches!(
             self,
             Self::NoOutcome(_)
-                | Self::TooNew(..)
                 | Self::Contended
                 | Self::BeingUpdated(..)
                 | Self::Failed(_)

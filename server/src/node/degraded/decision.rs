@@ -1,0 +1,68 @@
+//! Decisions of a node that does not know the owner's count.
+//!
+//! Not here: the node's own counts (`degraded`).
+
+use engine::algorithms::{Attempt, Decision, Verdict, take};
+use engine::{Now, TakeInfo, TakeParams, TakeResult};
+use protocol::Policy;
+
+use crate::commands::multi_key::ChargeResult;
+
+/// The retry time of a denied request.
+const DENY_RETRY_NS: u64 = 1_000_000_000;
+
+/// The decision of a peek at a key without state.
+pub(super) fn fresh(policy: &Policy, now: Now) -> Decision {
+    take(policy, &mut Vec::new(), now, &Attempt { cost: 0, peek: true, ..Attempt::default() })
+}
+
+/// The limit of a policy, or of the first of several.
+pub(super) fn whole_limit(policy: &Policy, now: Now) -> u64 {
+    fresh(&policy.first(), now).limit
+}
+
+/// Replaces the limit of a decision.
+pub(super) fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
+    match limited {
+        TakeResult::Decided(facts) => TakeResult::Decided(TakeInfo {
+            decision: Decision { limit, ..facts.decision },
+            ..facts
+        }),
+        other => other,
+    }
+}
+
+/// The fixed result of a mode that allows or denies, independent of any count.
+pub(super) fn degraded_result(
+    now: Now,
+    policy: &Policy,
+    attempt: &TakeParams,
+    passes: bool,
+) -> ChargeResult {
+    let fresh = fresh(policy, now);
+    let decision = Decision {
+        verdict: if passes { Verdict::Allow } else { Verdict::Deny },
+        remaining: if passes { fresh.remaining } else { 0 },
+        used: 0,
+        granted: if passes { attempt.cost } else { 0 },
+        retry: Some(if passes { 0 } else { DENY_RETRY_NS }),
+        reset: 0,
+        changed: false,
+        counted: false,
+        lease: None,
+        ..fresh
+    };
+    let facts = TakeInfo {
+        decision,
+        cas: 0,
+        client_flags: 0,
+        has_state: false,
+        shadow: policy.shadow,
+        at: None,
+    };
+    if facts.refuses() {
+        ChargeResult::refused(&[facts], 0, 0)
+    } else {
+        ChargeResult::allowed(&[facts], attempt.cost, attempt.cost)
+    }
+}
