@@ -58,8 +58,10 @@ fn every_file_says_what_lives_in_it() {
 
 #[test]
 fn every_example_says_how_to_run_it() {
-    let folder = fs::read_dir(root().join("examples")).expect("there are examples");
-    for path in folder.flatten().map(|entry| entry.path()) {
+    let folders = ["examples", "examples/limits"].map(|folder| root().join(folder));
+    let files = folders.iter().flat_map(|folder| fs::read_dir(folder).expect("a folder"));
+    let files = files.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
+    for path in files {
         let text = fs::read_to_string(&path).expect("our sources are UTF-8");
         let head: Vec<_> = text.lines().take(12).collect();
         let head = head.join("\n");

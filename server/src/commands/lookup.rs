@@ -30,8 +30,8 @@ impl KeyLookup<'_> {
         self.key_limit.as_ref().ok().and_then(Option::as_ref).map_or(own, LimitMatch::key)
     }
 
-    /// Returns whether a limit matches the key that has one policy, and charges the cost to no other
-    /// key and without a weight.
+    /// Returns whether a limit matches the key that has one policy, no weight, and charges no other
+    /// key.
     pub(crate) fn has_limit_alone(&self) -> bool {
         let found = self.key_limit.as_ref().ok().and_then(Option::as_ref);
         found.is_some_and(|found| found.companion().is_none() && found.is_simple())

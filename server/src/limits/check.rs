@@ -33,8 +33,8 @@ pub fn first_verdict(policy: &Policy, cost: u64) -> String {
 }
 
 /// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, overrides of a file) with further lines for its order,
-/// key, weight, parents and overrides, and warnings.
+/// per limit (name, pattern, canonical policy, overrides of a file) with further lines for order,
+/// key, weight, parents and overrides; and warnings.
 ///
 /// # Errors
 ///

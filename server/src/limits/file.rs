@@ -1,8 +1,8 @@
 //! The limits file: TOML → drafts, each value with its line.
 //!
 //! Here: the fields, their values, and the lines of both; in this folder: costs (`charges`),
-//! overrides. Not here: policies (`policy_fields`), patterns and templates, and rules between limits
-//! (`rules`).
+//! overrides, fields that do not exist (`unknown`). Not here: policies (`policy_fields`), patterns
+//! and templates, and rules between limits (`rules`).
 
 mod charges;
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use protocol::{Algorithm, Policy, duration_text};
+use protocol::{Algorithm, Ban, Policy, duration_text};
 
 use super::charge_cost::ParentRule;
 use super::companion::Companion;
@@ -85,6 +85,14 @@ fn policy_text(policy: &Policy) -> String {
     }
 }
 
+/// The value of `ban`.
+fn ban_text(ban: &Ban) -> String {
+    let [within, first, longest] = ban.durations();
+    let (within, first, longest) = (Quoted(&within), Quoted(&first), Quoted(&longest));
+    let times = format!("within = {within}, for = {first}, max = {longest}");
+    format!("{{ refusals = {}, {times} }}", ban.refusals)
+}
+
 impl Draft {
     /// The limit as text. Parsing it gives an equal draft.
     pub(super) fn write(&self) -> String {
@@ -99,11 +107,7 @@ impl Draft {
         }
         field("policy", &policy_text(&self.policy.value));
         if let Some(ban) = self.policy.value.ban() {
-            let [within, first, longest] = ban.durations();
-            let (refusals, longest) = (ban.refusals, Quoted(&longest));
-            let (within, first) = (Quoted(&within), Quoted(&first));
-            let times = format!("within = {within}, for = {first}, max = {longest}");
-            field("ban", &format!("{{ refusals = {refusals}, {times} }}"));
+            field("ban", &ban_text(&ban));
         }
         if let Some(key) = &self.key {
             field("key", &Quoted(&key.value));
