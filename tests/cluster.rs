@@ -30,6 +30,7 @@ mod pictures;
 mod plain;
 mod promises;
 mod rolling;
+mod several;
 mod shared;
 mod starting;
 mod steered;

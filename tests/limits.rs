@@ -231,7 +231,7 @@ fn each_limit_tells_what_it_judged() {
     client.ask_until("take api:n 1 =api\r\n", "\r\n");
     client.ask_until("take elsewhere 4 =api\r\n", "\r\n");
     for (name, value) in [
-        ("limits", "24"),
+        ("limits", "26"),
         ("api:allowed", "3"),
         ("api:denied", "2"),
         ("api:shadow_denied", "0"),
@@ -334,8 +334,8 @@ fn a_limits_file_is_checked_offline() {
     fs::write(&path, format!("{LOGIN}polcy = 3\n")).expect("the folder is ours");
     let expected = format!(
         "tollgate: {}:5: unknown field `polcy`: write `policy`; the fields are name, match, regex, \
-         policy, key, parents, overrides, order, overrides_file, companions, on_unavailable, deny, \
-         over, shadow, owner, note, disabled, expires\n  |\n5 | polcy = 3\n  | ^^^^^\n",
+         policy, key, parents, weight, overrides, order, overrides_file, companions, \
+         on_unavailable, deny, over, shadow, ban, owner, note, disabled, expires\n  |\n5 | polcy = 3\n  | ^^^^^\n",
         path.display()
     );
     assert_eq!(check(), (Some(64), String::new(), expected.clone()));

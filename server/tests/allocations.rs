@@ -240,7 +240,9 @@ fn live(address: SocketAddr) -> Vec<(&'static str, usize)> {
                 }
             };
             ask_often();
-            (what, allocations(ask_often))
+            // Once a second the observer's thread allocates too.
+            let counts = [(); 3].map(|()| allocations(&mut ask_often));
+            (what, counts.into_iter().min().unwrap_or_default())
         })
         .into()
 }
