@@ -38,7 +38,7 @@ pub enum OverrideSource {
     Inline,
     /// Read from the limit's `overrides_file`.
     File,
-    /// Written in the limit with `where`. Not one of [`OverrideSource::ALL`].
+    /// Written in the limit with `where`. It has no table of keys.
     Where,
 }
 

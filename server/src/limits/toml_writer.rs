@@ -107,7 +107,7 @@ impl Draft {
         }
         field("policy", &policy_text(&self.policy.value));
         if let Some(ban) = self.policy.value.ban() {
-            field("ban", &ban_text(&ban));
+            field("ban", &ban_text(ban));
         }
         if let Some(key) = &self.key {
             field("key", &Quoted(&key.value));
