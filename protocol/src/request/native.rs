@@ -14,13 +14,13 @@ use crate::request::Exptime;
 pub enum Native<'a> {
     /// `take`: spend units, or be refused.
     Take(Take<'a>),
-    /// `refund`: give units back, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+    /// `refund`: give units back, 0 to [`COUNT_MAX`].
     Refund(u64),
     /// `settle`: end a hold at its true cost.
     Settle {
         /// The number of the hold.
         lease: u64,
-        /// The true cost, 0 to [`COUNT_MAX`](crate::COUNT_MAX); 0 cancels the hold.
+        /// The true cost, 0 to [`COUNT_MAX`]; 0 cancels the hold.
         actual: u64,
     },
     /// `renew`: let a hold last longer.
@@ -41,7 +41,7 @@ pub enum Native<'a> {
 /// Spend units, or be refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Take<'a> {
-    /// The cost in units, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+    /// The cost in units, 0 to [`COUNT_MAX`].
     pub cost: u64,
     /// The policy to apply.
     pub policy: PolicyArg<'a>,
@@ -142,7 +142,7 @@ impl CasCondition {
 pub struct Lease<'a> {
     /// The name of the client: 1 to 250 bytes.
     pub client: &'a [u8],
-    /// Units wanted, 0 to [`COUNT_MAX`](crate::COUNT_MAX).
+    /// Units wanted, 0 to [`COUNT_MAX`].
     pub want: u64,
     /// The policy to apply.
     pub policy: PolicyArg<'a>,
@@ -156,7 +156,7 @@ pub struct Lease<'a> {
     pub ttl: Option<u64>,
 }
 
-/// Count within bounds, with a ttl. All counts are within ±[`COUNT_MAX`](crate::COUNT_MAX).
+/// Count within bounds, with a ttl. All counts are within ±[`COUNT_MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IncrX<'a> {
     /// The amount, positive or negative.
@@ -206,7 +206,7 @@ pub enum TtlMode {
 /// Count in a sliding window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slide {
-    /// Units to add, 0 to [`COUNT_MAX`](crate::COUNT_MAX); 0 reads.
+    /// Units to add, 0 to [`COUNT_MAX`]; 0 reads.
     pub units: u64,
     /// The window in nanoseconds, at least 1.
     pub window: u64,
