@@ -6,7 +6,7 @@
 use std::hint::cold_path;
 
 use super::Engine;
-use crate::algorithms::SeveralScratch;
+use crate::algorithms::{SeveralDecision, SeveralScratch};
 use crate::policy_table::{INLINE, OwnedPolicy, POLICY_BYTES, PolicyTable, put_inline};
 use crate::time::Now;
 
@@ -22,6 +22,8 @@ pub(crate) struct LimitParts {
     pub(crate) encoded: Vec<u8>,
     /// The buffers of a decision over several policies.
     pub(crate) several: SeveralScratch,
+    /// The last decision over several policies.
+    pub(crate) decided: Option<SeveralDecision>,
 }
 
 impl LimitParts {
@@ -37,6 +39,7 @@ impl Default for LimitParts {
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
             several: SeveralScratch::default(),
+            decided: None,
         }
     }
 }

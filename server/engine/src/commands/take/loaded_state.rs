@@ -53,8 +53,8 @@ pub(crate) struct LoadedState {
     pub(super) set: Option<HoldSetId>,
     pub(super) header: ItemHeader,
     pub(super) slot: Option<Slot>,
-    /// The last decision over several policies.
-    pub(super) several: Option<SeveralDecision>,
+    /// Whether several policies decided: the engine keeps the last such decision.
+    pub(super) is_several: bool,
     /// Whether the figures of the first of several policies are reported.
     pub(super) of_first: bool,
 }
@@ -72,7 +72,7 @@ impl LoadedState {
             set: None,
             header: ItemHeader::new(0, 0, Deadline::NEVER),
             slot: None,
-            several: None,
+            is_several: false,
             of_first: true,
         }
     }
@@ -151,7 +151,7 @@ impl Engine {
             set,
             header,
             slot: found,
-            several: None,
+            is_several: false,
             of_first: true,
         }
     }
@@ -172,7 +172,8 @@ impl Engine {
         decision: Decision,
         shadow: bool,
     ) -> TakeInfo {
-        let (decision, at) = match &loaded.several {
+        let several = self.limits.decided.as_ref().filter(|_| loaded.is_several);
+        let (decision, at) = match several {
             Some(several) => shown(decision, several, loaded.of_first),
             None => (decision, None),
         };

@@ -35,7 +35,8 @@ impl Engine {
             let scratch = &mut self.limits.several;
             let several = algorithms::take_several(list, &mut loaded.state, now, attempt, scratch);
             scratch.release_large();
-            loaded.several = Some(several);
+            loaded.is_several = true;
+            self.limits.decided = Some(several);
             return several.decision;
         }
         algorithms::take(&loaded.policy, &mut loaded.state, now, attempt)
