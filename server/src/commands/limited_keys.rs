@@ -82,7 +82,9 @@ impl ExecContext<'_> {
         self.counters.cmd_meta.add(u64::from(meta));
         let mut text = Vec::new();
         let operation = &command.operation;
-        let (outcome, judged) = match self.limited_outcome(found, operation, hash, &mut text) {
+        let key = command.key.as_bytes();
+        let (outcome, judged) = match self.limited_outcome(found, (key, operation), hash, &mut text)
+        {
             Ok(decided) => decided,
             Err(error) => return write_error(&error.to_string(), form, out),
         };
@@ -138,7 +140,8 @@ impl ExecContext<'_> {
     ) {
         let mut text = Vec::new();
         // Only a charge of parents can fail, and a retrieval charges none.
-        let looked = self.limited_outcome(found, &command.operation, hash, &mut text);
+        let asked = (command.key.as_bytes(), &command.operation);
+        let looked = self.limited_outcome(found, asked, hash, &mut text);
         let Ok((outcome, _)) = looked else { return };
         self.note(command, &outcome, false);
         if let Outcome::Hit(item) = &outcome {
@@ -172,12 +175,13 @@ impl ExecContext<'_> {
     fn limited_outcome<'t>(
         &mut self,
         found: &LimitMatch<'_>,
-        operation: &Operation<'_>,
+        (key, operation): (&[u8], &Operation<'_>),
         hash: u64,
         text: &'t mut Vec<u8>,
     ) -> Result<(Outcome<'t>, Judged), LimitedKeyError> {
         if let Some(companion) = found.companion() {
-            let outcome = self.companion(found, companion, operation, hash, text);
+            let asked = (companion, Companion::units(key));
+            let outcome = self.companion(found, asked, operation, hash, text);
             return Ok((outcome, Judged::NOTHING));
         }
         if self.charges_more(found)
@@ -265,7 +269,7 @@ impl ExecContext<'_> {
     fn companion<'t>(
         &self,
         found: &LimitMatch<'_>,
-        companion: Companion,
+        (companion, units): (Companion, u64),
         operation: &Operation<'_>,
         hash: u64,
         text: &'t mut Vec<u8>,
@@ -282,11 +286,10 @@ impl ExecContext<'_> {
             Operation::Touch(_) if of_a_library => return Outcome::Touched,
             _ => return Outcome::NotAllowed,
         }
-        // One unit, so that the retry time is that of the next unit.
         // A limiter library compares with the first policy, as a plain `incr` reports it.
         let of_first =
             matches!(companion, Companion::Limit | Companion::Expires | Companion::Expire);
-        let cost = found.weight();
+        let cost = found.cost().capped(units);
         let look =
             TakeParams { cost, peek: true, wait: Some(0), of_first, ..TakeParams::default() };
         let looked = self.service.shards().with_room(self.now, hash, |engine| {
