@@ -259,6 +259,7 @@ impl ChargeSet {
     }
 
     /// Takes from one key, or peeks at it.
+    #[inline]
     fn decide(
         &self,
         charge_ctx: ChargeContext<'_>,

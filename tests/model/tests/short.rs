@@ -62,14 +62,20 @@ fn rules_that_are_left_out_are_missed() {
         "chunk-without-log",
         "no-dedupe",
         "transfer-undrained",
-        "serve-in-transfer",
         "serve-when-lost",
         "accept-old-terms",
         "accept-old-attempts",
-        "found-answered-at-once",
         "read-not-parked",
         "clock-of-node",
         "sweep-by-wall",
+        "unseen-lane-is-new",
+        "word-before-refusal",
+        "answer-early",
+        "deposal-opens-nothing",
+        "deposal-releases",
+        "drop-silent-backup",
+        "log-survives-wipe",
+        "owner-unbounded",
     ];
     on_two_threads(|first| {
         for name in quick.iter().skip(first as usize).step_by(2) {
