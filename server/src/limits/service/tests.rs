@@ -100,7 +100,9 @@ impl World {
         world.restart(None).await;
         let early = world.put("a", &limit("a", "block", ""), 0).await;
         let expected = ServiceError::Unavailable("the cluster is being updated".to_owned());
-        assert_eq!(early, Err(expected));
+        assert_eq!(early, Err(expected.clone()));
+        let plain = LimitsRequest::Put(Box::new(wanted("a", &limit("a", "block", ""), 0)));
+        assert_eq!(world.store.check(plain, NOW).await.map(|_| ()), Err(expected));
         let part = wanted("a", &limit("a", "block", "order = 1"), 0);
         for (version, is_put) in [(RECORDS_VERSION, false), (LIMITS_VERSION, true)] {
             let version = MapCommand::Set(Setting::Version(version));

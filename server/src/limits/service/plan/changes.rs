@@ -3,7 +3,7 @@
 //! Not here: the choice of the change (`super`, `bulk`).
 
 use cluster::map::command::{PUTS_BYTES_MAX, PUTS_MAX};
-use cluster::map::{LIMITS_VERSION, OWN_NAME, Put};
+use cluster::map::{LIMITS_VERSION, MapRefusal, OWN_NAME, Put, RECORDS_VERSION};
 use hashbrown::{HashMap, HashSet};
 use tollgate_http::{Actor, ImportPlan, ServiceError, Via};
 
@@ -89,13 +89,17 @@ pub(super) fn changes(
 }
 
 impl ChangePlan {
-    /// Refuses limits that readers of this feature version do not know.
+    /// Refuses every change while readers of this feature version do not know records, and then
+    /// limits with parts that they do not know.
     pub(in super::super) fn check_new_parts(
         &self,
         feature_version: u32,
     ) -> Result<(), ServiceError> {
         if feature_version >= LIMITS_VERSION {
             return Ok(());
+        }
+        if feature_version < RECORDS_VERSION && !self.batches.is_empty() {
+            return Err(ServiceError::Unavailable(MapRefusal::BeingUpdated.to_string()));
         }
         let limits = self.batches.iter().flatten().filter(|put| !put.name.starts_with(OWN_NAME));
         for Put { name, body, .. } in limits {
