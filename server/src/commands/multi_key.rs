@@ -259,7 +259,6 @@ impl ChargeSet {
     }
 
     /// Takes from one key, or peeks at it.
-    #[inline]
     fn decide(
         &self,
         charge_ctx: ChargeContext<'_>,
