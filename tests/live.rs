@@ -26,8 +26,9 @@ use nix::{
 
 use crate::faketime::WallClock;
 
-/// The time limit on a busy machine for actions that should complete at once.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit on a busy machine for actions that should complete at once. A node whose request
+/// to join stays unanswered at first has its copies after 13 s.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The program of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
