@@ -173,7 +173,7 @@ impl Ledger {
         // The count of this test is never above that of the server.
         self.running.fetch_sub(1, Ordering::SeqCst);
         if caller.below(200) == 0 {
-            // The client dies: the estimate stays spent, the running call ends by itself.
+            // The client dies: the estimate stays spent, and the running call ends with its hold.
             return self.spend((estimate, estimate), (1, 1));
         }
         let actual = 1 + caller.below(estimate);

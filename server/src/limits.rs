@@ -31,7 +31,7 @@ use protocol::{KEY_BYTES_MAX, Policy};
 pub use self::active::{ActiveLimits, LimitMetrics, LimitTotals, LimitsHandle};
 use self::charge_cost::Charging;
 pub use self::charge_cost::{ChargeCost, ParentRule};
-pub use self::check::{check_file, first_verdict};
+pub use self::check::{check_file, first_verdict, listing};
 pub use self::companion::{Companion, Companions};
 pub(crate) use self::error::CAS_OF_REFUND;
 pub use self::error::{LimitedKeyError, LimitsError};

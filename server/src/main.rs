@@ -56,11 +56,11 @@ fn start(args: Vec<OsString>) -> ExitCode {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
         Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
-            Ok((listing, warnings)) => {
+            Ok((limits, warnings)) => {
                 for warning in warnings {
                     let _ = writeln!(stderr(), "tollgate: warning: {warning}");
                 }
-                print(&listing)
+                print(&limits::listing(&limits))
             }
             Err(error) => fail(&error.with_excerpt(Some(&path)).trim_end(), ConfigError::EXIT_CODE),
         },

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{CliError, Parsed, api_show};
 use crate::config::ConfigError;
 use crate::limits::{
-    ExplainedKey, Explanation, Limits, check_file, first_verdict, override_reason,
+    ExplainedKey, Explanation, Limits, check_file, first_verdict, listing, override_reason,
 };
 
 /// Check a limits file without a server: list its limits, or show why a key has its limit
@@ -64,19 +64,17 @@ impl CheckLimitsRequest {
     ///
     /// The file is refused or unreadable, or the key has no valid counted key.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
-        let (listing, warnings) = check_file(&self.file)?;
+        let (limits, warnings) = check_file(&self.file)?;
         for warning in warnings {
             writeln!(stderr(), "tollgate: warning: {warning}")?;
         }
         let Some(key) = &self.key else {
             if self.json {
-                let limits = Limits::load(&self.file)?;
                 return api_show::print_json(out, &listed(&limits).to_string());
             }
-            out.write_all(listing.as_bytes())?;
+            out.write_all(listing(&limits).as_bytes())?;
             return Ok(());
         };
-        let limits = Limits::load(&self.file)?;
         let explained = limits.explain(key.as_bytes());
         let explained = explained.map_err(|error| CliError::Input(error.to_string()))?;
         let value = explained.map_or_else(

@@ -32,19 +32,18 @@ pub fn first_verdict(policy: &Policy, cost: u64) -> String {
     }
 }
 
-/// Parses the file as the server would, with the files of overrides that it names. Returns one line
-/// per limit (name, pattern, canonical policy, overrides of a file) with further lines for order,
-/// key, weight, parents and overrides; and warnings.
+/// Parses the file as the server would, with the files of overrides that it names. Returns the
+/// limits and warnings.
 ///
 /// # Errors
 ///
 /// The file is refused or unreadable.
-pub fn check_file(path: &Path) -> Result<(String, Vec<String>), LimitsError> {
+pub fn check_file(path: &Path) -> Result<(Limits, Vec<String>), LimitsError> {
     let limits = Limits::load(path)?;
     let mut warnings: Vec<String> = limits.warning(path).into_iter().collect();
     warnings.extend(limits.iter().flat_map(larger_overrides));
     warnings.extend(limits.iter().filter_map(unclear_address));
-    Ok((listing(&limits), warnings))
+    Ok((limits, warnings))
 }
 
 impl Limit {
@@ -89,9 +88,10 @@ fn unclear_address(limit: &Limit) -> Option<String> {
     ))
 }
 
-/// Formats three columns, the first two padded, and the file of overrides; then the details of each
-/// limit.
-fn listing(limits: &Limits) -> String {
+/// Formats one line per limit: three columns (name, pattern, canonical policy), the first two
+/// padded, and the file of overrides. Lines for order, key, weight, parents and overrides follow.
+#[must_use]
+pub fn listing(limits: &Limits) -> String {
     let width = |column: fn(&Limit) -> &str| {
         limits.iter().map(|limit| column(limit).chars().count()).max().unwrap_or_default()
     };

@@ -91,6 +91,21 @@ pub(super) struct About {
     pub(super) expires: Option<(String, u64)>,
 }
 
+impl Draft {
+    /// The policies of the overrides that are written in the limit.
+    pub(super) fn override_policies_mut(&mut self) -> impl Iterator<Item = &mut Policy> {
+        let keys = self.overrides.iter_mut().map(|one| &mut one.policy);
+        keys.chain(self.wheres.iter_mut().map(|entry| &mut entry.policy))
+    }
+
+    /// All policies that are written in the limit.
+    pub(super) fn policies(&self) -> impl Iterator<Item = &Policy> + Clone {
+        let keys = self.overrides.iter().map(|one| &one.policy);
+        let wheres = self.wheres.iter().map(|entry| &entry.policy);
+        keys.chain(wheres).chain([&self.policy.value])
+    }
+}
+
 /// The content of a file.
 #[derive(Debug)]
 pub(super) struct Drafts {
@@ -344,6 +359,12 @@ impl<'f> File<'f> {
 
 fn map<T, U>(at: WithLine<T>, with: impl FnOnce(T) -> U) -> WithLine<U> {
     WithLine { value: with(at.value), line: at.line }
+}
+
+/// Reads a whole number from 0 on, in any notation of TOML.
+pub(super) fn unsigned(value: &Spanned<DeValue<'_>>) -> Option<u64> {
+    let integer = value.get_ref().as_integer()?;
+    u64::from_str_radix(integer.as_str(), integer.radix()).ok()
 }
 
 /// The fields in file order, so that the first mistake in the file is the one reported.

@@ -6,7 +6,7 @@
 use protocol::{Algorithm, Ban, Policy, PolicyListError};
 
 use super::LimitsError;
-use super::file::{Draft, Field, File, WithLine, in_order, unknown};
+use super::file::{Draft, Field, File, WithLine, in_order, unknown, unsigned};
 
 /// Makes the policy of a limit from the texts of its policies.
 ///
@@ -59,10 +59,7 @@ impl File<'_> {
     }
 
     fn whole_number(&self, (field, value): Field<'_, '_>) -> Result<u64, LimitsError> {
-        let number = value.get_ref().as_integer();
-        let number =
-            number.and_then(|number| u64::from_str_radix(number.as_str(), number.radix()).ok());
-        number.ok_or_else(|| {
+        unsigned(value).ok_or_else(|| {
             let line = self.line(value.span().start);
             self.refuse(line, format!("`{}` takes a whole number", field.get_ref()))
         })
@@ -77,9 +74,7 @@ impl File<'_> {
         let Some(WithLine { value: ban, line }) = ban else { return Ok(()) };
         let wrong = |error: PolicyListError| self.refuse(*line, error.to_string());
         draft.policy.value = draft.policy.value.with_ban(Some(*ban)).map_err(wrong)?;
-        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
-        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
-        for policy in policies.chain(wheres) {
+        for policy in draft.override_policies_mut() {
             *policy = banned(*policy, Some(ban)).map_err(wrong)?;
         }
         Ok(())
@@ -128,9 +123,7 @@ impl File<'_> {
             }
         }
         // `over` and `shadow` of a limit apply to its overrides too.
-        let policies = draft.overrides.iter_mut().map(|one| &mut one.policy);
-        let wheres = draft.wheres.iter_mut().map(|entry| &mut entry.policy);
-        for policy in policies.chain(wheres).chain([&mut draft.policy.value]) {
+        let fold = |policy: &mut Policy| {
             let (keeps, refuses) = match policy.algorithm {
                 Algorithm::Unlimited => (false, false),
                 Algorithm::Block => (false, true),
@@ -138,7 +131,9 @@ impl File<'_> {
             };
             policy.over |= keeps && over.is_some_and(|flag| flag.value);
             policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
-        }
+        };
+        fold(&mut draft.policy.value);
+        draft.override_policies_mut().for_each(fold);
         Ok(())
     }
 }

@@ -152,10 +152,7 @@ impl Draft {
         if about.disabled {
             field("disabled", &true);
         }
-        let keys = self.overrides.iter().map(|one| &one.policy);
-        let wheres = self.wheres.iter().map(|entry| &entry.policy);
-        let mut policies = keys.chain(wheres).chain([&self.policy.value]);
-        if policies.any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
+        if self.policies().any(|policy| policy.algorithm == Algorithm::Block && policy.shadow) {
             // The text of such a policy cannot include `shadow`; only the limit's own `shadow` sets
             // it.
             field("shadow", &true);

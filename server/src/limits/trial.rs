@@ -19,8 +19,7 @@ impl Limits {
         let mut draft = one_draft(&file, name, toml.as_bytes())?;
         rules::check_length(&file, &draft)?;
         draft.policy.value.shadow = false;
-        draft.overrides.iter_mut().for_each(|one| one.policy.shadow = false);
-        draft.wheres.iter_mut().for_each(|entry| entry.policy.shadow = false);
+        draft.override_policies_mut().for_each(|policy| policy.shadow = false);
         rules::compile_in_place(&file, &draft, self)
     }
 }

@@ -56,11 +56,9 @@ impl Node {
 /// Raises the feature version of the map to the newest one that all nodes know.
 pub(super) async fn raise(node: &Node, control: &Control) {
     let present = control.map().settings().version;
-    let newest = [LIMITS_VERSION, RECORDS_VERSION].into_iter();
-    let newest = newest.take_while(|version| *version > present);
-    let Some(version) = newest.into_iter().find(|version| node.all_know(control, *version)) else {
-        return;
-    };
+    let mut newer =
+        [LIMITS_VERSION, RECORDS_VERSION].into_iter().filter(|version| *version > present);
+    let Some(version) = newer.find(|version| node.all_know(control, *version)) else { return };
     match control.propose(MapCommand::Set(Setting::Version(version)), COMMAND_TTL).await {
         Ok(_) => {
             tracing::info!(version, "all nodes are updated: older ones are refused from now on");

@@ -7,7 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::super::charge_cost::ParentRule;
-use super::{Field, File, ParentText, WithLine, in_order, unknown};
+use super::{Field, File, ParentText, WithLine, in_order, unknown, unsigned};
 use crate::limits::LimitsError;
 
 impl File<'_> {
@@ -58,10 +58,7 @@ impl File<'_> {
 
     /// Reads a whole number from `min` to [`COUNT_MAX`].
     fn count(&self, (field, value): Field<'_, '_>, min: u64) -> Result<u64, LimitsError> {
-        let integer = value.get_ref().as_integer();
-        let number = integer
-            .and_then(|integer| u64::from_str_radix(integer.as_str(), integer.radix()).ok())
-            .filter(|number| (min..=COUNT_MAX).contains(number));
+        let number = unsigned(value).filter(|number| (min..=COUNT_MAX).contains(number));
         number.ok_or_else(|| {
             let line = self.line(value.span().start);
             let name = field.get_ref();

@@ -28,11 +28,11 @@ fn new_field(draft: &Draft) -> Option<&'static str> {
     if !draft.wheres.is_empty() {
         return Some("an override with `where`");
     }
-    let policies = draft.overrides.iter().map(|one| &one.policy).chain([&draft.policy.value]);
+    let mut policies = draft.policies();
     if let Some(policy) = policies.clone().find(|policy| policy.is_list()) {
         return Some(if policy.ban().is_some() { "a ban" } else { "a list of policies" });
     }
-    if policies.into_iter().any(has_named_zone) {
+    if policies.any(has_named_zone) {
         return Some("a time zone by name");
     }
     if draft.weight != 1 || draft.overrides.iter().any(|one| one.weight.is_some()) {
