@@ -154,6 +154,10 @@ impl Policy {
     ///
     /// The policy is `unlimited`, `block` or `concurrency`, or there is no room for one more list.
     pub fn with_ban(&self, ban: Option<Ban>) -> Result<Self, PolicyListError> {
+        // The case of every override of a limit without a ban.
+        if ban.is_none() && !self.is_list() {
+            return Ok(*self);
+        }
         let policies: Vec<Self> = self.each().collect();
         Self::whole(&policies, ban)
     }
