@@ -69,12 +69,26 @@ fn an_idle_listener_costs_little() {
     println!("resident {:?} KiB more", grown.map(|bytes| bytes >> 10));
     assert!(grown[1] <= LISTENER_BYTES + WORKERS * WORKER_BYTES, "{grown:?}");
 
-    let [(without, with), ..] = &pairs;
-    let (before, after) = (wake_ups(without), wake_ups(&with.server));
-    println!("wake-ups in {WATCHED:?}: without {before:?}, with {after:?}");
-    assert_eq!(after.get("http"), Some(&0), "{after:?}");
-    for (name, count) in after.iter().filter(|(name, _)| *name != "observer") {
-        let most = before.get(name).copied().unwrap_or(0) + WAKE_UPS_BETWEEN;
-        assert!(*count <= most, "{name} woke {count} times, and {most} at most are allowed");
+    let watched = thread::scope(|scope| {
+        let watch = |server| scope.spawn(move || wake_ups(server));
+        let watched = pairs.each_ref().map(|(without, with)| (watch(without), watch(&with.server)));
+        watched.map(|(without, with)| {
+            (without.join().expect("it counts"), with.join().expect("it counts"))
+        })
+    });
+    // The thread's further wake-ups in each pair. A timer that is set again and again wakes its
+    // thread once or twice a period, by its phase, so the pair that differs least counts.
+    let mut further = BTreeMap::<&str, Vec<u64>>::new();
+    for (before, after) in &watched {
+        println!("wake-ups in {WATCHED:?}: without {before:?}, with {after:?}");
+        assert_eq!(after.get("http"), Some(&0), "{after:?}");
+        for (name, count) in after.iter().filter(|(name, _)| *name != "observer") {
+            let before = before.get(name).copied().unwrap_or(0);
+            further.entry(name).or_default().push(count.saturating_sub(before));
+        }
+    }
+    for (name, counts) in further {
+        let least = counts.iter().min().expect("a pair has it");
+        assert!(*least <= WAKE_UPS_BETWEEN, "{name} woke {counts:?} times more");
     }
 }

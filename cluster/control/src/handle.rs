@@ -137,6 +137,7 @@ impl Control {
         // Use the seed itself, not a draw from it: the caller ensures that no other node has this
         // seed.
         let identity = store.begin(options.seed).await?;
+        peers.identify(identity);
         let node = Arc::new(ControlNode::new(store, options, peers, identity));
         bootstrap::is_the_only_one(&node).await?;
         if identity.membership.is_some() {

@@ -25,6 +25,7 @@ use tokio::time::timeout;
 use crate::map_watch::MapPublisher;
 use crate::raft_types::{Types, node_id};
 use crate::rpc::{self, Declined, Envelope, Install, RpcReply, RpcRequest, Sender};
+use crate::store::NodeIdentity;
 
 /// The bytes of a snapshot in one call: far below the longest control frame.
 pub(crate) const CHUNK_BYTES: usize = 256 << 10;
@@ -45,6 +46,10 @@ pub trait ControlTransport: Send + Sync + 'static {
     /// `to` is none if only the address is known. The future is dropped after `ttl`, because a
     /// later answer is of no use. Calls to one node may overtake each other.
     fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture;
+
+    /// Sets the identity under which this node calls others: before its first call, and whenever
+    /// its membership changes. A call that waits for its answer meanwhile may be lost.
+    fn identify(&self, identity: NodeIdentity);
 }
 
 /// The reason for the lack of an answer.
@@ -100,6 +105,10 @@ impl RpcClient {
                 addresses,
             }),
         }
+    }
+
+    pub(crate) fn identify(&self, identity: NodeIdentity) {
+        self.inner.peers.identify(identity);
     }
 
     pub(crate) fn sender(&self) -> Sender {

@@ -17,7 +17,7 @@ use tokio::time::sleep;
 
 use crate::handle::Control;
 use crate::raft_network::{CallFuture, ControlTransport, Unreachable};
-use crate::store::{ControlStore, StoreError};
+use crate::store::{ControlStore, NodeIdentity, StoreError};
 
 /// The unit that a disk writes completely or not at all.
 const SECTOR_BYTES: usize = 512;
@@ -313,4 +313,6 @@ impl ControlTransport for SimTransport {
     fn call(&self, _: Option<NodeId>, address: &str, rpc: Bytes, _: Duration) -> CallFuture {
         Box::pin(self.net.clone().carry(self.from.clone(), address.to_owned(), rpc))
     }
+
+    fn identify(&self, _: NodeIdentity) {}
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use cluster::id::NodeId;
+use cluster::id::{Incarnation, NodeId};
 use cluster::message::Frame;
 use cluster::message::control::ControlCall;
-use control::{CallFuture, ControlTransport, Unreachable};
+use control::{CallFuture, ControlTransport, NodeIdentity, Unreachable};
 use engine::Nanos;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
@@ -22,7 +22,8 @@ use super::router::node_now;
 use crate::commands::scratch::Scratch;
 use crate::runtime::service::Service;
 use crate::transport::{
-    FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerSender, RemotePeer,
+    FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerIdentity, PeerSender,
+    RemotePeer,
 };
 
 /// A larger difference between two clocks is logged.
@@ -136,6 +137,17 @@ impl ControlTransport for PeerClient {
                 Err(_) => Err(Unreachable::Late),
             }
         })
+    }
+
+    fn identify(&self, identity: NodeIdentity) {
+        let Some(transport) = self.0.transport() else { return };
+        let (cluster, node, incarnation) = match identity.membership {
+            Some(membership) => (membership.cluster, membership.node, identity.incarnation),
+            // All nodes that seek a cluster have id 0. Their uuids, in place of incarnations,
+            // distinguish them, so that a link of one does not end that of another.
+            None => (0, NodeId::default(), Incarnation(identity.node_uuid as u64)),
+        };
+        transport.identify(PeerIdentity { cluster, node, incarnation, core: 0 });
     }
 }
 

@@ -17,7 +17,7 @@ use super::inbound::PeerHandler;
 use super::lifecycle::incarnations_of;
 use super::replicas::Replicas;
 use crate::cluster_stats::hears_control;
-use crate::transport::{FrameHandler as _, PeerIdentity};
+use crate::transport::FrameHandler as _;
 
 /// Time between ticks while an operation or a copy waits.
 const TICK: Duration = Duration::from_millis(20);
@@ -89,10 +89,8 @@ pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerH
     let mut operations = 0;
     let mut looked_ns = reception.now_ns();
     let mut is_off = false;
-    let mut identity = None;
     loop {
         node.rest_until_tick(TICK, TICK_AT_REST).await;
-        identify(&node, &control, &mut identity);
         let now_ns = reception.now_ns();
         node.partition_prefix.set_now(Nanos(now_ns));
         if let Some(keyspace) = node.keyspace() {
@@ -147,23 +145,6 @@ pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerH
                 inbox.wake();
             }
         }
-    }
-}
-
-/// Reports this node's identity to peers, if it differs from `last`.
-fn identify(node: &Node, control: &Control, last: &mut Option<control::NodeIdentity>) {
-    let identity = control.identity();
-    if *last != Some(identity)
-        && let Some(transport) = node.transport()
-    {
-        let (cluster, id, incarnation) = match identity.membership {
-            Some(membership) => (membership.cluster, membership.node, identity.incarnation),
-            // All nodes that seek a cluster have id 0. Their uuids, in place of incarnations,
-            // distinguish them, so that a link of one does not end that of another.
-            None => (0, NodeId::default(), Incarnation(identity.node_uuid as u64)),
-        };
-        transport.identify(PeerIdentity { cluster, node: id, incarnation, core: 0 });
-        *last = Some(identity);
     }
 }
 

@@ -171,7 +171,12 @@ async fn greet_node(node: Arc<ControlNode>, seed: String) {
     for (id, address) in &voters {
         node.rpc.learn(*id, cluster::Incarnation(0), address);
     }
+    let had_voters = !node.published.voters().1.is_empty();
     node.published.set_voters(index, voters.into_iter().map(|(id, _)| id).collect());
+    if !had_voters {
+        // A node that has just joined: its first heartbeat brings the map.
+        node.heartbeat_now.notify_one();
+    }
 }
 
 async fn take_reply(

@@ -354,6 +354,7 @@ impl ControlNode {
             state.was_member = false;
             state.answered.clear();
         }
+        self.rpc.identify(identity);
         let cluster = format!("{:08x}", (membership.cluster >> 96) as u32);
         tracing::info!(
             target: "tollgate::life",

@@ -8,7 +8,8 @@ use cluster::map::command::Setting;
 use cluster::map::{LIMITS_VERSION, MapCommand, NodeDescription, RECORDS_VERSION};
 use cluster::placement::{Placement, Scheme};
 use control::{
-    CallFuture, Control, ControlOptions, ControlStore, ControlTransport, StartMode, Unreachable,
+    CallFuture, Control, ControlOptions, ControlStore, ControlTransport, NodeIdentity, StartMode,
+    Unreachable,
 };
 use tempfile::TempDir;
 use tollgate_http::{ImportMode, LimitChange, OverrideChange};
@@ -39,6 +40,8 @@ impl ControlTransport for NoPeers {
     fn call(&self, _: Option<NodeId>, _: &str, _: Bytes, _: Duration) -> CallFuture {
         Box::pin(std::future::ready(Err(Unreachable::Lost)))
     }
+
+    fn identify(&self, _: NodeIdentity) {}
 }
 
 /// Founds a cluster of one node.
