@@ -130,6 +130,8 @@ pub struct PartitionTotals {
     pub moving: usize,
     /// Partitions that are getting another copy.
     pub learners: usize,
+    /// Times that a partition began anew, without its counts: no node had a copy any more.
+    pub lost: u64,
 }
 
 /// The health of a partition, the worst first.
@@ -326,6 +328,7 @@ impl PartitionTotals {
         self.under_replicated += usize::from(is_under_replicated(map, entry, wanted));
         self.moving += usize::from(entry.transfer_to.is_some());
         self.learners += usize::from(entry.learner.is_some());
+        self.lost += u64::from(entry.era);
     }
 }
 

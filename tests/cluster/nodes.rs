@@ -18,6 +18,8 @@ use nix::{
     unistd::Pid,
 };
 
+use cluster::placement::{Placement, Scheme};
+
 use super::net::Net;
 use crate::faketime::{self, WallClock};
 use crate::live::{PATIENCE, Program};
@@ -403,12 +405,17 @@ impl Cluster {
         }
     }
 
-    /// The reply of each running node to a `get` of `key`, and its log; printed when the key is
-    /// missing.
+    /// The reply of each running node about `key` and its partition, of 256, and its log: printed
+    /// when the key is missing.
     pub(super) fn accounts_of(&self, key: &str) -> String {
+        let placement = Placement::new(Scheme::Ketama, 8).expect("few bits");
+        let name = format!("STAT p{} ", placement.partition(key.as_bytes()).0);
         let account = |number| {
-            let answer = self.line(number).lines(&format!("get {key}\r\n"));
-            format!("node {number}: {answer:?}\n{}\n", self.log(number))
+            let mut line = self.line(number);
+            let answer = line.lines(&format!("get {key}\r\n"));
+            let partitions = line.lines("stats cluster partitions all\r\n").unwrap_or_default();
+            let partition = partitions.iter().find(|line| line.starts_with(&name));
+            format!("node {number}: {answer:?} {partition:?}\n{}\n", self.log(number))
         };
         self.running().map(account).collect()
     }

@@ -200,7 +200,15 @@ impl Account {
         for (key, replies) in &mut self.keys {
             let answer = line.lines(&format!("get {key}\r\n"));
             let Ok([_, value]) = answer.as_deref() else {
-                panic!("{key} through {node}: {answer:?}\n{}", cluster.accounts_of(key))
+                let (told, unknown) = (&replies.values, replies.unknown);
+                panic!(
+                    "{key} through {node}: {answer:?}, {} told, the last {:?}, {unknown} unknown, \
+                     {:?}\n{}",
+                    told.len(),
+                    told.iter().max(),
+                    kinds(&self.errors),
+                    cluster.accounts_of(key)
+                )
             };
             let value: u64 = value.trim().parse().expect("a count");
             let acknowledged = replies.values.len() as u64;
@@ -234,12 +242,16 @@ impl Account {
 
     /// The number of replies that are no count, by their text.
     pub(super) fn kinds(&self) -> BTreeMap<&str, usize> {
-        let mut kinds = BTreeMap::new();
-        for error in &self.errors {
-            *kinds.entry(error.as_str()).or_default() += 1;
-        }
-        kinds
+        kinds(&self.errors)
     }
+}
+
+fn kinds(errors: &[String]) -> BTreeMap<&str, usize> {
+    let mut kinds = BTreeMap::new();
+    for error in errors {
+        *kinds.entry(error.as_str()).or_default() += 1;
+    }
+    kinds
 }
 
 /// One client.

@@ -243,6 +243,7 @@ const METRICS: &str = "
     tollgate_debt_pending
     tollgate_held_requests
     tollgate_partitions state
+    tollgate_partitions_lost_total
     tollgate_map_version
     tollgate_control_lease_seconds
     tollgate_control_leader

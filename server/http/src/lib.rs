@@ -9,6 +9,7 @@ mod api;
 mod app;
 mod body;
 mod caller;
+mod diff;
 #[cfg(test)]
 mod fake_host;
 mod health;

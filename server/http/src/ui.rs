@@ -9,7 +9,6 @@ mod audit;
 mod chart;
 mod cluster;
 mod confirm;
-mod diff;
 mod format;
 mod hot;
 mod key;
@@ -28,6 +27,7 @@ mod tests;
 mod visit;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
@@ -41,6 +41,8 @@ use crate::host::AdminHost;
 
 use self::visit::{PageRefusal, UiState};
 
+/// Longest time for the comparison of two texts on a page.
+const DIFF_TIME_MAX: Duration = Duration::from_millis(20);
 /// Most bytes of a form.
 const FORM_MAX: usize = 1 << 20;
 

@@ -368,6 +368,11 @@ fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
                 ("unavailable", partitions.without_primary),
             ],
         ),
+        MetricFamily::counter(
+            "tollgate_partitions_lost",
+            "Times that a partition of the cluster began anew because no node had a copy any more",
+            partitions.lost,
+        ),
         MetricFamily::gauge(
             "tollgate_map_version",
             "The version of the cluster's map at this node",

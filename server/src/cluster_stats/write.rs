@@ -207,6 +207,7 @@ fn totals(view: &ClusterView<'_>, lines: &mut LineWriter) {
     ] {
         lines.stat(name, value);
     }
+    lines.stat("partitions_lost", totals.lost);
 }
 
 fn node(row: &NodeRow<'_>, view: &ClusterView<'_>, lines: &mut LineWriter) {

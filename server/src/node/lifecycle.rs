@@ -172,7 +172,7 @@ async fn follow(
     let _ = node.me.set(me);
     tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
-    let mut vers: Vec<u32> = Vec::new();
+    let (mut vers, mut eras): (Vec<u32>, Vec<u32>) = Default::default();
     let mut last_lost_after = node.options.replicas.lost_after_ns;
     let mut nodes = BTreeMap::new();
     let mut last_lives = BTreeMap::new();
@@ -191,6 +191,7 @@ async fn follow(
             let copies = Replicas::new(partitions, node.options.replicas, are_shared);
             let _ = node.keyspace.set(Keyspace { bits, replicas: copies });
             vers = vec![0; partitions];
+            eras = map.partitions().iter().map(|entry| entry.era).collect();
         }
         for links in sync_peers(&node, map, &mut nodes) {
             keepers.spawn(links::keep(Arc::clone(&node), Arc::clone(&reception), links));
@@ -222,9 +223,28 @@ async fn follow(
         for id in promoted {
             node.on_promoted(id, reception.now_ns());
         }
+        log_lost(map, &mut eras);
         node.learned_ver.store(map.ver(), Ordering::Release);
         node.generation.fetch_add(1, Ordering::AcqRel);
         node.wake_workers();
+    }
+}
+
+/// Logs the partitions that have begun anew since the `eras` of the last map.
+fn log_lost(map: &Map, eras: &mut [u32]) {
+    let mut lost = Vec::new();
+    for (number, (entry, era)) in map.partitions().iter().zip(eras).enumerate() {
+        if std::mem::replace(era, entry.era) < entry.era {
+            lost.push(number);
+        }
+    }
+    if let [first, ..] = lost[..] {
+        tracing::warn!(
+            target: crate::LIFE,
+            partitions = lost.len(),
+            "counts are lost: no node had a copy of partition p{first} and those counted here any \
+             more, so they begin anew"
+        );
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::{Duration, Instant};
 
 use axum::response::Response;
 use serde_json::{Value, json};
-use similar::{ChangeTag, TextDiff};
 
 use super::limits::{PAGE_MAX, no_limit};
 use super::reply::{json, view};
 use super::request::{ApiQuery, ApiRequest, INTEGER_MAX};
+use crate::diff;
 use crate::host::ChangeView;
 use crate::problem::Problem;
 
@@ -63,39 +63,11 @@ fn with_diff(change: &ChangeView, left: &mut Duration) -> Value {
         let diff = (is_known && !left.is_zero()).then(|| {
             let (old, new) = (change.body_before.as_deref(), change.body.as_deref());
             let start = Instant::now();
-            let lines = diff(old.unwrap_or_default(), new.unwrap_or_default(), *left);
+            let lines = diff::lines(old.unwrap_or_default(), new.unwrap_or_default(), *left);
             *left = left.saturating_sub(start.elapsed());
-            lines
+            lines.iter().map(|line| format!("{}{}", line.sign, line.text)).collect::<Vec<_>>()
         });
         fields.insert("diff".to_owned(), diff.into());
     }
     value
-}
-
-/// The lines of two texts, each behind `-` (only in the older), `+` (only in the newer) or a blank.
-/// After `time_max` the comparison is coarser.
-fn diff(old: &str, new: &str, time_max: Duration) -> Vec<String> {
-    let line = |change: similar::Change<&str>| {
-        let sign = match change.tag() {
-            ChangeTag::Delete => '-',
-            ChangeTag::Insert => '+',
-            ChangeTag::Equal => ' ',
-        };
-        format!("{sign}{}", change.value().trim_end_matches(['\r', '\n']))
-    };
-    let diff = TextDiff::configure().timeout(time_max).diff_lines(old, new);
-    diff.iter_all_changes().map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_difference_has_the_lines_of_both_texts() {
-        let diff = |old, new| diff(old, new, DIFF_TIME_MAX).join("|");
-        assert_eq!(diff("a\nb\n", "a\nc\n"), " a|-b|+c");
-        assert_eq!(diff("", "a"), "+a");
-        assert_eq!(diff("a\r\n", ""), "-a");
-    }
 }

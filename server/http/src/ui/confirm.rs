@@ -4,7 +4,8 @@ use askama::Template;
 use axum::http::StatusCode;
 use axum::response::Response;
 
-use super::diff::DiffLine;
+use crate::diff::DiffLine;
+
 use super::visit::{PageFrame, page, render};
 
 /// A question before a destructive change. It names the effect; the button sends the form again.

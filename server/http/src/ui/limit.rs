@@ -5,12 +5,13 @@ use axum::http::StatusCode;
 use axum::response::Response;
 
 use crate::caller::Caller;
+use crate::diff::{self, DiffLine};
 use crate::host::{
     ChangeView, HotKey, LimitReport, LimitView, MatchView, OverrideView, TryResult, TryShare,
 };
 
+use super::DIFF_TIME_MAX;
 use super::chart::ChartView;
-use super::diff::{self, DiffLine};
 use super::format as f;
 use super::limit_form::LimitFields;
 use super::policy_form::{ALGORITHMS, OPTIONS, PolicyFields, PolicyOption};
@@ -228,6 +229,7 @@ fn history(
         diff: diff::lines(
             change.body_before.as_deref().unwrap_or_default(),
             change.body.as_deref().unwrap_or_default(),
+            DIFF_TIME_MAX,
         ),
         can_revert: can_edit
             && change.what == "limit"

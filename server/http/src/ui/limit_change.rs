@@ -3,14 +3,16 @@
 use axum::http::StatusCode;
 use axum::response::Response;
 
+use crate::diff;
 use crate::host::{ChangeView, LimitChange, LimitView, Scope, ServiceError};
 
+use super::DIFF_TIME_MAX;
 use super::confirm::{ConfirmPage, ConflictPage};
+use super::format;
 use super::limit::{LimitDraft, draft_of, edits, show_limit};
 use super::limit_form::LimitFields;
 use super::policy_form::{OPTIONS, PolicyFields, reconcile};
 use super::visit::{PageRefusal, PageResult, Posted, Visit, limit_path, redirect};
-use super::{diff, format};
 
 const LIMITS: &str = "/ui/limits";
 /// Minutes of recorded traffic under which a limit is tried.
@@ -190,7 +192,7 @@ fn conflict(
         _ => format!("Replace version {version}"),
     };
     let lines = match (&present, &yours) {
-        (Some(present), Some(yours)) => diff::lines(present, yours),
+        (Some(present), Some(yours)) => diff::lines(present, yours, DIFF_TIME_MAX),
         _ => Vec::new(),
     };
     let page = ConflictPage {
@@ -335,7 +337,7 @@ pub(super) async fn revert(posted: Posted) -> PageResult {
         let confirm = ConfirmPage {
             frame: visit.frame(format!("Revert {name} to change {seq}?"), LIMITS),
             effects: vec![format!("The limit {name} gets the text that change {seq} gave it.")],
-            diff: diff::lines(&limit.toml, &body),
+            diff: diff::lines(&limit.toml, &body, DIFF_TIME_MAX),
             action: "/ui/limit/revert",
             hidden: vec![
                 ("name", name.clone()),

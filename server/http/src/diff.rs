@@ -4,20 +4,17 @@ use std::time::Duration;
 
 use similar::{ChangeTag, TextDiff};
 
-/// Longest time for the comparison of two texts; a coarser result is returned after it.
-const DIFF_TIME_MAX: Duration = Duration::from_millis(20);
-
 /// A line of the older text, the newer one, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DiffLine {
+pub(crate) struct DiffLine {
     /// `+`, `-` or a blank.
-    pub(super) sign: char,
-    pub(super) text: String,
+    pub(crate) sign: char,
+    pub(crate) text: String,
 }
 
 impl DiffLine {
     /// Returns the class of the line's look.
-    pub(super) fn class(&self) -> &'static str {
+    pub(crate) fn class(&self) -> &'static str {
         match self.sign {
             '+' => "added",
             '-' => "gone",
@@ -26,9 +23,9 @@ impl DiffLine {
     }
 }
 
-/// Compares two texts line by line.
-pub(super) fn lines(old: &str, new: &str) -> Vec<DiffLine> {
-    let diff = TextDiff::configure().timeout(DIFF_TIME_MAX).diff_lines(old, new);
+/// Compares two texts line by line. After `time_max` the comparison is coarser.
+pub(crate) fn lines(old: &str, new: &str, time_max: Duration) -> Vec<DiffLine> {
+    let diff = TextDiff::configure().timeout(time_max).diff_lines(old, new);
     let line = |change: similar::Change<&str>| DiffLine {
         sign: match change.tag() {
             ChangeTag::Delete => '-',
@@ -47,12 +44,13 @@ mod tests {
     #[test]
     fn changed_lines_carry_a_sign() {
         let text = |old, new| {
-            let lines =
-                lines(old, new).into_iter().map(|line| format!("{}{}", line.sign, line.text));
+            let lines = lines(old, new, Duration::from_secs(1))
+                .into_iter()
+                .map(|line| format!("{}{}", line.sign, line.text));
             lines.collect::<Vec<_>>().join("|")
         };
         assert_eq!(text("a\nb\n", "a\nc\n"), " a|-b|+c");
         assert_eq!(text("", "a"), "+a");
-        assert_eq!(text("a\n", ""), "-a");
+        assert_eq!(text("a\r\n", ""), "-a");
     }
 }
