@@ -29,7 +29,8 @@ pub struct ControllerInput {
     pub lost: BTreeSet<NodeId>,
     /// Draining nodes that report that they still serve clients: they are not forgotten yet.
     pub serving: BTreeSet<NodeId>,
-    /// Makes no new copies for now: many nodes died at once and may come back.
+    /// Makes no new copies for now of a partition that has two: many nodes died at once and may
+    /// come back.
     pub hold_copies: bool,
     /// Nodes with a wrong wall clock: none becomes primary while another copy can.
     pub off: BTreeSet<NodeId>,
@@ -246,7 +247,9 @@ impl Plan<'_> {
     }
 
     /// Adds the missing replica before removing the surplus one, unless that would exceed
-    /// `COPIES_MAX`.
+    /// `COPIES_MAX`. A partition with one copy does not wait for nodes to come back: its counts
+    /// would end with that node, even if a copy that lives was removed because it refused to
+    /// follow.
     fn add_or_remove(
         &mut self,
         entry: &PartitionEntry,
@@ -264,7 +267,7 @@ impl Plan<'_> {
             }
             (Some(node), _) if entry.in_sync.len() < COPIES_MAX => {
                 if entry.learner.is_some()
-                    || self.facts.hold_copies
+                    || (self.facts.hold_copies && entry.in_sync.len() > 1)
                     || !self.may_move(node, primary.node)
                 {
                     return None;

@@ -464,6 +464,41 @@ fn a_join_a_drain_and_a_death() {
 }
 
 #[test]
+fn a_single_copy_is_copied_even_while_copies_are_held() {
+    let mut map = created(Scheme::Ketama, 6);
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
+    (1..=5).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &ControllerInput::default());
+    is_at_target(&map);
+    let dies = |map: &mut Map, nodes: &[NodeId]| {
+        let silent = nodes.iter().copied().collect();
+        let facts = ControllerInput { silent, hold_copies: true, ..ControllerInput::default() };
+        (0..2).for_each(|_| round(map, &facts));
+        facts
+    };
+    let facts = dies(&mut map, &[N[1]]);
+    // A copy that refuses to follow a new primary is removed, although its node lives.
+    let lone = 0;
+    while let Some(&copy) = map.partitions()[lone]
+        .in_sync
+        .iter()
+        .find(|copy| Some(**copy) != map.partitions()[lone].primary)
+    {
+        step(&mut map, Transition::RemoveInSync(copy)).expect("it is a backup");
+    }
+    round(&mut map, &facts);
+    for (number, entry) in map.partitions().iter().enumerate() {
+        assert_eq!(entry.learner.is_some(), number == lone, "{number}: {entry:?}");
+    }
+    settle(&mut map, &facts);
+    let copies = |entry: &PartitionEntry| entry.in_sync.len();
+    assert!(map.partitions().iter().all(|entry| copies(entry) >= 2));
+    assert!(map.partitions().iter().any(|entry| copies(entry) == 2), "others wait");
+    dies(&mut map, &[N[1], N[2]]);
+    assert!(map.partitions().iter().all(|entry| entry.era == 0), "nothing was lost");
+}
+
+#[test]
 fn a_node_with_a_wrong_clock_becomes_primary_last() {
     let mut map = created(Scheme::Ketama, 8);
     (1..=3).for_each(|number| done(&mut map, &register(number, 1)));

@@ -48,7 +48,7 @@ const FALLING_SILENT: Duration = Duration::from_millis(600);
 /// The change waits no longer than this: one bad link between the leader and a voter must not
 /// prevent replacements.
 const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
-/// If more than a third of the nodes die within this time, no copies are made for as long.
+/// If more than a third of the nodes die within this time, no third copies are made for as long.
 const HOLD: Duration = Duration::from_secs(10);
 /// A new voter votes once it lacks at most this number of entries.
 const CAUGHT_UP: u64 = 64;
