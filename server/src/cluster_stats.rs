@@ -47,6 +47,8 @@ pub struct ClusterView<'a> {
     pub traffic: Traffic,
     /// The reason why peers refuse links, while that keeps the node from its cluster.
     pub refusal: Option<String>,
+    /// What the node waits for before it serves its first client.
+    pub waits_for: Option<&'static str>,
 }
 
 /// A node's link to another node.
@@ -197,6 +199,7 @@ impl<'a> ClusterView<'a> {
             partitions: PartitionTotals::default(),
             traffic,
             refusal: None,
+            waits_for: None,
         };
         let mut held: BTreeMap<NodeId, [usize; 3]> = BTreeMap::new();
         for row in view.partition_rows() {
@@ -250,6 +253,11 @@ impl<'a> ClusterView<'a> {
             _ if self.status.fault.is_some() => Some("its part in the control plane has failed"),
             MembershipState::Seeking => Some("it seeks a cluster"),
             MembershipState::Registering => Some("the cluster does not know it yet"),
+            MembershipState::Member(NodeState::Joining | NodeState::Active)
+                if self.waits_for.is_some() =>
+            {
+                self.waits_for
+            }
             MembershipState::Member(NodeState::Joining) => Some("it has not got its copies yet"),
             MembershipState::Member(NodeState::Draining) => Some("it is draining"),
             MembershipState::Member(NodeState::Dead) => Some("the cluster holds it dead"),

@@ -295,6 +295,10 @@ fn a_node_reports_why_it_is_not_ready() {
     }
     let failed = Some("its part in the control plane has failed");
     assert_eq!(why(&|status| status.fault = Some("disk".to_owned())), failed);
+    let all = status(&map);
+    let mut view = ClusterView::of(&all, &map, &BTreeMap::new(), Traffic::default());
+    view.waits_for = Some("it waits for limits");
+    assert_eq!(view.not_ready(), view.waits_for);
     // The third node is getting a copy of p1.
     let mut status = status(&map);
     status.lease = Some(Duration::ZERO);

@@ -150,6 +150,10 @@ async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Opti
         let settings = [Setting::Replicas(replicas), Setting::LostAfterMs(lost_after_ms)];
         updates::raise(&node, &control).await;
         limits::found(&node, &control, &node.limits_file.get()).await;
+        if node.limits_file.failure().is_some() {
+            // A marked cluster would be served without limits.
+            return;
+        }
         for setting in settings.into_iter().chain([mark.clone()]) {
             if control.propose(MapCommand::Set(setting), COMMAND_TTL).await.is_err() {
                 break;

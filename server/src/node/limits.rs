@@ -1,23 +1,22 @@
 //! The limits of a cluster, which are part of its map: putting them in force, and changing them.
 //!
-//! Here: following the map, proposing the changes of an operator or a limits file, applying the
-//! file at start. Not here: the body of a limit, and edits of bodies (`crate::limits::map_text`).
+//! Here: following the map, proposing changes. Not here: the condition for the first limits (`first`),
+//! the limits file (`from_file`), the body of a limit and edits of bodies
+//! (`crate::limits::map_text`).
 //!
 //! The map is authoritative. A node's limits file applies in full only to a cluster whose limits
 //! were never set. After that only changes of the file while the node runs apply, so a node that
 //! returns with an old file reverts nothing.
 
 mod file_texts;
+mod first;
+mod from_file;
 
-use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::map::command::{FOUNDED, LIMITS_SET, Setting, YES};
-use cluster::map::{
-    BODY_BYTES_MAX, LIMITS_VERSION, Map, MapCommand, MapRefusal, OWN_NAME, RECORDS_VERSION,
-};
+use cluster::map::command::{LIMITS_SET, Setting, YES};
+use cluster::map::{BODY_BYTES_MAX, LIMITS_VERSION, Map, MapCommand, MapRefusal, OWN_NAME};
 use control::{Control, ProposeError};
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
@@ -26,9 +25,9 @@ use tokio::time::{sleep, timeout};
 use tollgate_http::ServiceError;
 
 pub(crate) use self::file_texts::FileTexts;
+pub(super) use self::from_file::{follow_file, found};
 use super::Node;
-use crate::limits::map_text::{self, EditError, LimitEdit, LimitText, OrderedLimit, stored_limits};
-use crate::limits::service::LimitsRequest;
+use crate::limits::map_text::{self, EditError, LimitEdit, OrderedLimit, stored_limits};
 use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
 
@@ -38,14 +37,10 @@ const HALF_CHANGED: Duration = Duration::from_secs(1);
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 /// Time between two looks at state that has no notification.
 const POLL: Duration = Duration::from_millis(20);
-/// Time before the next attempt after a failure for want of a leader.
-const PAUSE: Duration = Duration::from_secs(1);
 /// Most attempts at a change while concurrent changes interfere.
 const TRIES: usize = 20;
 /// Most commands under way at once.
 const COMMANDS_MAX: usize = 32;
-/// Most names in a log line.
-const NAMES_MAX: usize = 20;
 
 /// Why the limits were not changed. `Display` is for operators.
 #[derive(Debug, thiserror::Error)]
@@ -141,7 +136,7 @@ async fn put_in_force(service: &Arc<Service>, limits: Option<Limits>) {
 
 /// Puts the limits of the map in force whenever they change. Limits that do not agree leave the
 /// previous ones in force; at start, where there are none, those that do agree are put in force.
-/// Sends on `first` once limits are in force.
+/// Sends on `first` once the first limits of the cluster are in force.
 pub(super) async fn follow(
     service: Arc<Service>,
     node: Arc<Node>,
@@ -149,6 +144,10 @@ pub(super) async fn follow(
     first: oneshot::Sender<()>,
 ) {
     control.registered().await;
+    if !first::until_in_map(&node, &control).await {
+        // `first` is not sent: no key may be served without its limit.
+        return std::future::pending().await;
+    }
     let mut first = Some(first);
     let mut watch = control.watch();
     let mut seen: Option<LimitsMark> = None;
@@ -313,131 +312,4 @@ pub(super) async fn note_limits_set(control: &Control) -> Result<(), ProposeErro
     }
     let mark = Setting::Other { name: LIMITS_SET.to_owned(), value: Some(YES.to_owned()) };
     control.propose(MapCommand::Set(mark), COMMAND_TTL).await.map(drop)
-}
-
-/// Gives the limits of this file to a cluster whose limits were never set.
-pub(super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
-    while !texts.is_empty() && !control.map().settings().others.contains_key(LIMITS_SET) {
-        // Existing limits came from this file on another node, or from another file: they stay.
-        let add = |entries: &mut Vec<OrderedLimit>| {
-            let has = |name: &str| entries.iter().any(|entry| entry.text.name == name);
-            let there: Vec<LimitText> =
-                texts.iter().filter(|text| has(&text.name)).cloned().collect();
-            map_text::follow_file(entries, &there, texts);
-            Ok(())
-        };
-        let result = match change(control, add).await {
-            Ok(count) => {
-                tracing::info!(count, "the limits file is now in force in the cluster");
-                note_limits_set(control).await.map_err(LimitsChangeError::from)
-            }
-            Err(error) => Err(error),
-        };
-        match result {
-            Err(error) if error.is_final() => {
-                tracing::error!(%error, "the cluster refuses the limits file: correct the file");
-                if control.map().limits().is_empty() {
-                    node.limits_file.fail(&error);
-                }
-                return;
-            }
-            Err(LimitsChangeError::BeingUpdated(..)) => sleep(POLL).await,
-            Err(_) => sleep(PAUSE).await,
-            Ok(()) => {}
-        }
-    }
-}
-
-/// Names of limits that differ between file and map, or exist in one of them only.
-fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> {
-    let of_file: HashMap<&str, &LimitText> =
-        texts.iter().map(|text| (text.name.as_str(), text)).collect();
-    let of_map: HashMap<&str, &LimitText> =
-        entries.iter().map(|entry| (entry.text.name.as_str(), &entry.text)).collect();
-    let names = of_file.keys().chain(of_map.keys());
-    let differ = names.filter(|name| of_file.get(**name) != of_map.get(**name));
-    differ.map(|name| (*name).to_owned()).collect()
-}
-
-/// Applies the difference of two versions of the limits file as a change in the history.
-async fn follow_by_store(
-    service: &Arc<Service>,
-    last: &Arc<Vec<LimitText>>,
-    now: &Arc<Vec<LimitText>>,
-) -> Result<usize, LimitsChangeError> {
-    let path = service.config().limits_file.as_deref().unwrap_or(Path::new("-"));
-    let (last, now, path) = (Arc::clone(last), Arc::clone(now), path.display().to_string());
-    let request = LimitsRequest::FileChange { last, now, path };
-    let now_ms = service.clock().now().unix_ms;
-    Ok(service.limits_store().change(request, now_ms, None).await?.count)
-}
-
-/// Applies changes of this node's limits file to the cluster while the node runs. `last` is the
-/// file as the process first read it.
-pub(super) async fn follow_file(
-    (service, node): (Arc<Service>, Arc<Node>),
-    control: Control,
-    mut last: Arc<Vec<LimitText>>,
-) {
-    let service = &service;
-    control.registered().await;
-    // The founder's file comes first.
-    while !control.map().settings().others.contains_key(FOUNDED) {
-        sleep(POLL).await;
-    }
-    found(&node, &control, &last).await;
-    let differ = differing(&last, &entries_of(&control.map()));
-    if !differ.is_empty() {
-        let names: Vec<&str> = differ.iter().take(NAMES_MAX).map(String::as_str).collect();
-        let names = names.join(" ");
-        tracing::warn!(
-            count = differ.len(),
-            names,
-            "the cluster's limits differ from the limits file, and stay in force: only later \
-             changes of the file apply; or use tollgate cluster limits put"
-        );
-    }
-    loop {
-        node.limits_file.changed().await;
-        loop {
-            let now = node.limits_file.get();
-            if now == last {
-                break;
-            }
-            let edit = |entries: &mut Vec<OrderedLimit>| {
-                map_text::follow_file(entries, &last, &now);
-                Ok(())
-            };
-            let is_updated = control.map().settings().version >= RECORDS_VERSION;
-            let changed = if is_updated {
-                follow_by_store(service, &last, &now).await
-            } else {
-                change(&control, edit).await
-            };
-            let result = match changed {
-                Ok(count) => {
-                    note_limits_set(&control).await.map(|()| count).map_err(LimitsChangeError::from)
-                }
-                Err(error) => Err(error),
-            };
-            match result {
-                Ok(count) => {
-                    tracing::info!(
-                        count,
-                        "limits changed: the change of the limits file is in force"
-                    );
-                    last = now;
-                }
-                Err(error) if error.is_final() => {
-                    // The next change of the file starts another attempt.
-                    tracing::error!(%error, "limits kept as they were: correct the limits file");
-                    break;
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "limits are not changed yet: trying again");
-                    sleep(PAUSE).await;
-                }
-            }
-        }
-    }
 }

@@ -86,6 +86,7 @@ impl Node {
         let (status, map) = (control.status(), control.map());
         let mut view = ClusterView::of(&status, &map, &links, self.traffic());
         view.refusal = self.refusal();
+        view.waits_for = self.awaited_limits(&map);
         Some(work(&view))
     }
 }

@@ -17,8 +17,6 @@ use crate::transport::PeerAddr;
 
 /// Time between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Time between two looks while the feature version may rise: limits of a new cluster wait for it.
-const PERIOD_OF_UPDATE: Duration = Duration::from_millis(50);
 /// The time to live of one command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 
@@ -82,7 +80,7 @@ pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Cont
                 service.limits_store().expire(now_ms).await;
             }
         }
-        sleep(if version < LIMITS_VERSION { PERIOD_OF_UPDATE } else { PERIOD }).await;
+        sleep(PERIOD).await;
     }
 }
 

@@ -4,6 +4,7 @@
 
 use std::fmt::Display;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -18,6 +19,7 @@ pub(crate) struct FileTexts {
     texts: Mutex<Arc<Vec<LimitText>>>,
     changed: Notify,
     failed: OnceLock<String>,
+    is_given_up: AtomicBool,
 }
 
 impl FileTexts {
@@ -34,6 +36,17 @@ impl FileTexts {
 
     pub(super) fn fail(&self, error: &impl Display) {
         let _ = self.failed.set(error.to_string());
+    }
+
+    /// Records that the map will not get the limits of the file soon: the cluster refuses them, or
+    /// some nodes are too old for them.
+    pub(super) fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Release);
+    }
+
+    /// Whether the file has limits that the map may get soon.
+    pub(super) fn is_pending(&self) -> bool {
+        !self.is_given_up.load(Ordering::Acquire) && !self.texts.lock().is_empty()
     }
 
     /// Reads the file again.
