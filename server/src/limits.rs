@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use protocol::{KEY_BYTES_MAX, Policy};
+use protocol::Policy;
 
 pub use self::active::{ActiveLimits, LimitMetrics, LimitTotals, LimitsHandle};
 use self::charge_cost::Charging;
@@ -35,6 +35,7 @@ pub use self::check::{check_file, first_verdict, listing};
 pub use self::companion::{Companion, Companions};
 pub(crate) use self::error::CAS_OF_REFUND;
 pub use self::error::{LimitedKeyError, LimitsError};
+use self::exempt::Exemptions;
 pub use self::explain::{ExplainedKey, Explanation, override_reason};
 use self::index::PatternIndex;
 pub use self::matched::{LimitMatch, Parent, Parents};
@@ -43,6 +44,7 @@ pub use self::overrides::{OverrideId, OverrideSource};
 use self::overrides::{OverrideKeys, Overrides};
 pub(crate) use self::overrides_file::OverridesRead;
 use self::pattern::{Captures, Pattern};
+pub(crate) use self::place::{UNLIMITED, Unlimited};
 use self::template::Template;
 use crate::files;
 
@@ -55,6 +57,7 @@ mod counted_keys;
 pub(crate) mod date;
 mod error;
 mod excerpt;
+mod exempt;
 mod explain;
 mod file;
 mod index;
@@ -111,6 +114,10 @@ pub struct Limits {
     fallback: Option<u32>,
     /// The companions that at least one limit has.
     companions: Companions,
+    /// The keys that no limit applies to. Shared by copies of the limits.
+    exemptions: Option<Arc<Exemptions>>,
+    /// Keys of 1 to this many bytes are looked up without a look at exemptions: all keys, or none.
+    direct_bytes: usize,
     allow_empty: bool,
 }
 
@@ -141,6 +148,8 @@ pub struct Limit {
     order: i32,
     /// Whether it is `match = "*"` and `unlimited`, with nothing else that a request could see.
     is_fallback: bool,
+    /// The slot of the capture named `ip`, for exempt networks; `u8::MAX` without one.
+    ip_slot: u8,
 }
 
 impl Limits {
@@ -153,14 +162,21 @@ impl Limits {
         Self::compile(&file::File::new(name, text), text).map(|(limits, _)| limits)
     }
 
-    fn compile(
+    fn compile(file: &file::File<'_>, text: &[u8]) -> Result<(Self, file::Drafts), LimitsError> {
+        let (mut limits, drafts) = Self::compile_limits(file, text)?;
+        limits.set_exemptions(file, &drafts.exempt, rules::BadOverrides::Refused)?;
+        Ok((limits, drafts))
+    }
+
+    /// Compiles a file without its exemptions.
+    fn compile_limits(
         file: &file::File<'_>,
         text: &[u8],
-    ) -> Result<(Self, Vec<file::Draft>), LimitsError> {
-        let file::Drafts { limits: drafts, allow_empty } = file.drafts(text)?;
-        let limits = rules::compile(file, &drafts, rules::BadOverrides::Refused)?;
-        drafts.iter().try_for_each(|draft| rules::check_length(file, draft))?;
-        Ok((Self { allow_empty, ..limits }, drafts))
+    ) -> Result<(Self, file::Drafts), LimitsError> {
+        let drafts = file.drafts(text)?;
+        let limits = rules::compile(file, &drafts.limits, rules::BadOverrides::Refused)?;
+        drafts.limits.iter().try_for_each(|draft| rules::check_length(file, draft))?;
+        Ok((Self { allow_empty: drafts.allow_empty, ..limits }, drafts))
     }
 
     /// Reads and parses the file at `path`, and the files of overrides that it names.
@@ -217,8 +233,8 @@ impl Limits {
         self.get(*self.names.get(name)? as usize)
     }
 
-    /// Finds the first limit in file order that matches `key`. `None`: the key is not limited. A
-    /// companion of a limited key is recognised before any limit that matches the companion's own
+    /// Finds the first limit in file order that matches `key`. `None`: the key is not limited, or
+    /// exempt. A companion of a limited key is recognised before any limit that matches the companion's own
     /// text.
     ///
     /// `scratch` is cleared, and filled with the counted key if the limit defines one.
@@ -254,12 +270,21 @@ impl Limits {
             .filter(|other| other.index != limit.index)
     }
 
-    /// Finds the first limit in file order that matches `key`, with its captures.
+    /// Finds the first limit in file order that matches `key`, with its captures. An exempt key has
+    /// none.
     #[inline]
     fn lookup(&self, key: &[u8]) -> Option<(&Limit, Captures)> {
-        if !(1..=KEY_BYTES_MAX).contains(&key.len()) {
-            return None;
+        // One comparison for bad lengths and for exemptions, which cost nothing where there are
+        // none.
+        if key.len().wrapping_sub(1) >= self.direct_bytes {
+            return self.lookup_exempting(key);
         }
+        self.lookup_any(key)
+    }
+
+    /// [`Limits::lookup`] of a key of 1 to 250 bytes without exemptions.
+    #[inline]
+    fn lookup_any(&self, key: &[u8]) -> Option<(&Limit, Captures)> {
         let (mut best, mut captures) = (u32::MAX, Captures::default());
         self.index.candidates(key, |list| {
             for candidate in list.iter().take_while(|candidate| candidate.limit < best) {

@@ -123,6 +123,35 @@ fn limits_are_changed_on_the_command_line() {
 }
 
 #[test]
+fn exempt_and_banned_keys_are_explained() {
+    let (operated, shell) = shell();
+    let ban = "ban = { refusals = 1, within = \"10m\", for = \"1h\" }\n";
+    let door = limit_text("door", "door:{user}", "sliding:1/10s", ban);
+    shell.write("limits.toml", &format!("exempt = [\"door:root\"]\n{door}"));
+    shell.ok("limits import limits.toml");
+    assert!(shell.ok("limits export").starts_with("exempt = [\"door:root\"]\n[[limit]]\n"));
+    let explained = shell.ok("explain door:root");
+    assert!(explained.contains("exempt           door:root\n"), "{explained}");
+    let matched = shell.json("limits match door:root");
+    assert_eq!((&matched["limit"], &matched["exempt"]), (&json!(null), &json!("door:root")));
+    assert_eq!(shell.json("explain door:a")["ban"], json!(null));
+
+    let mut client = operated.server.connect();
+    for word in ["ALLOW ", "DENY "] {
+        let taken = client.ask_until("take door:a 1 -\r\n", "\r\n");
+        assert!(taken.starts_with(word), "{taken}");
+    }
+    let explained = shell.json("explain door:a");
+    let ends_ms = explained["ban"]["ends_ms"].as_u64().expect("a ban that ends");
+    assert!((3_400_000..=3_600_000).contains(&ends_ms), "{explained}");
+    assert_eq!(explained["ban"]["limit"], json!("door"));
+    assert_eq!(explained["refused_by"], json!(["door"]));
+    assert!(shell.ok("explain door:a").contains("\nbanned      by door for "));
+    client.ask("delete door:a\r\n", "DELETED\r\n");
+    assert_eq!(shell.json("explain door:a")["ban"], json!(null));
+}
+
+#[test]
 fn keys_are_explained_on_the_command_line() {
     let (operated, shell) = shell();
     let api = limit_text("api", "api:{user}", "fixed:9/d", "parents = [\"all:api\"]\n");

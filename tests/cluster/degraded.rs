@@ -102,6 +102,55 @@ fn a_degraded_incr_refusal_exceeds_the_whole_limit() {
     }
 }
 
+#[test]
+fn keys_that_no_limit_applies_to_need_no_owner() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let limits = "exempt = ['user:root*']\n\
+                  [[limit]]\nname = 'user'\nmatch = 'user:{user}'\npolicy = 'fixed:1/d'\n\
+                  on_unavailable = 'deny'\n\
+                  [[limit]]\nname = 'rest'\nmatch = '*'\npolicy = 'unlimited'\n";
+    fs::write(&path, limits).expect("the folder is ours");
+    let cluster = Cluster::start(3, &["--limits", &path.display().to_string()]);
+    let key_of = |front| owned(&cluster, 1, front, 1).remove(0);
+    let (root, ann, plain) = (key_of("user:root"), key_of("user:ann"), key_of("plain"));
+    let passes = "ALLOW 9007199254740991 9007199254740991 0 0";
+    for key in [&root, &plain] {
+        assert_eq!(cluster.ask(0, &format!("take {key} 1 -\r\n")), passes, "{key}");
+        assert_eq!(cluster.ask(0, &format!("incr {key} 1\r\n")), "NOT_FOUND", "{key}");
+    }
+    assert_eq!(cluster.ask(0, &format!("takem 1 {root} {plain}\r\n")), passes);
+    // Only the limited key is charged.
+    let many = format!("takem 1 {root} {ann} {plain}\r\n");
+    let taken = cluster.ask(0, &many);
+    assert!(taken.starts_with("ALLOW 1 0 0 "), "{taken}");
+    let refused = cluster.ask(0, &many);
+    assert!(refused.starts_with("DENY 1 0 ") && refused.ends_with(" at=1 by=user"), "{refused}");
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGSTOP);
+    }
+    let mut line = cluster.line(0);
+    let mut ask = |text: String| line.ask(&text).expect("it answers").expect("it does not hang up");
+    let start = Instant::now();
+    // An owner is out of reach a moment after it falls silent.
+    while !ask(format!("take {ann} 1 -\r\n")).contains("degraded=1") {
+        assert!(start.elapsed() < Duration::from_secs(30), "{}", cluster.logs());
+    }
+    let away = format!("{passes} degraded=1");
+    for key in [&root, &plain] {
+        assert_eq!(ask(format!("take {key} 1 -\r\n")), away, "{key}");
+        let plain = ask(format!("incr {key} 1\r\n"));
+        assert!(plain.starts_with("SERVER_ERROR "), "{key}: {plain}");
+    }
+    assert_eq!(ask(format!("take {root} 1 =user\r\n")), away);
+    assert_eq!(ask(format!("takem 1 {root} {plain}\r\n")), passes);
+    let denied = ask(many.clone());
+    assert!(denied.starts_with("DENY ") && denied.contains(" degraded=1"), "{denied}");
+    for number in [1, 2] {
+        cluster.signal(number, Signal::SIGCONT);
+    }
+}
+
 /// The name of a hold in a reply.
 fn lease(answer: &str) -> String {
     let name = answer.split(' ').find_map(|word| word.strip_prefix("lease="));

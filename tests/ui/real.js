@@ -124,6 +124,41 @@ const flows = {
     assert.match(await flash(page), /removed/);
   },
 
+  async severalPolicies(page) {
+    await login(page, editor);
+    await goto(page, "/ui/limit/new");
+    await page.getByLabel("Name").fill("sms");
+    await page.getByLabel("Pattern").fill("sms:{phone}");
+    const token = page.getByLabel("Policy token");
+    await token.fill("fixed:2/m;fixed:0/h");
+    await button(page, "Save").click();
+    await page.getByRole("alert").waitFor();
+    await token.fill("fixed:2/m;fixed:9/h");
+    await button(page, "Save").click();
+    assert.match(await flash(page), /saved/);
+    // A change of another field keeps the list, and no field of one policy is filled in.
+    assert.equal(await token.inputValue(), "fixed:2/m; fixed:9/h");
+    assert.equal(await page.getByLabel("Algorithm").inputValue(), "");
+    await page.getByLabel("Owner").fill("team-sms");
+    await button(page, "Save").click();
+    assert.match(await flash(page), /saved/);
+    assert.equal(await token.inputValue(), "fixed:2/m; fixed:9/h");
+    await button(page, "◐ Only shadow").click();
+    await says(page, "◐ shadow");
+    assert.equal(await token.inputValue(), "fixed:2/m; fixed:9/h");
+    await button(page, "● Enforce now").click();
+    await says(page, "● enforced");
+    // The page of a key has a row for each policy.
+    await goto(page, "/ui/key?key=sms:1");
+    for (const policy of ["fixed:2/m", "fixed:9/h"]) {
+      assert.equal(await page.getByRole("cell", { name: policy, exact: true }).count(), 1, policy);
+    }
+    await goto(page, "/ui/limit?name=sms");
+    await button(page, "Remove…").click();
+    await button(page, "Remove the limit").click();
+    assert.match(await flash(page), /removed/);
+  },
+
   async block(page) {
     await login(page, support);
     await goto(page, "/ui/key?key=login:alice");
@@ -214,7 +249,9 @@ const flows = {
   },
 };
 
-const WITHOUT_SCRIPTS = ["createAndEdit", "conflict", "shadowAndEnforce", "revertAndRemove"];
+const WITHOUT_SCRIPTS = [
+  "createAndEdit", "conflict", "shadowAndEnforce", "revertAndRemove", "severalPolicies",
+];
 
 run(100, async (browser) => {
   for (const name of WITHOUT_SCRIPTS) {

@@ -384,6 +384,7 @@ impl Operator for FakeHost {
                 allowed: Some(false),
                 refused_by: vec!["login".to_owned()],
                 retry_ms: Some(500),
+                ban: None,
                 value: None,
             })
         })

@@ -23,7 +23,7 @@ pub use self::observer::{
     TailEvent, TailStream, TryResult, TryShare,
 };
 pub use self::operator::{
-    ExplainView, KeyStanding, KeyVerdict, NodeView, NodesView, Operator, ServerStatus,
+    ExplainView, KeyBan, KeyStanding, KeyVerdict, NodeView, NodesView, Operator, ServerStatus,
 };
 use crate::metrics::MetricFamily;
 

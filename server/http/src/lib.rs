@@ -28,7 +28,7 @@ mod ui;
 pub use access::{AUDIT, Access};
 pub use host::{
     Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
-    HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
+    HotKind, ImportMode, ImportPlan, KeyBan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
     LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView, NodesView,
     Observer, Operator, OverrideChange, OverrideView, ParentView, Scope, SeriesPoint, ServerRates,
     ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,

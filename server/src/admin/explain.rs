@@ -5,7 +5,9 @@
 
 use futures_util::future::join_all;
 use protocol::KEY_BYTES_MAX;
-use tollgate_http::{ExplainView, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError};
+use tollgate_http::{
+    ExplainView, KeyBan, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError,
+};
 
 use super::host::ServerHost;
 use crate::config::KeyDisplay;
@@ -38,7 +40,8 @@ pub(super) fn text(bytes: &[u8]) -> String {
 
 /// The reply of a peek.
 enum Peek {
-    Verdict(KeyVerdict),
+    /// With the ban that refuses; its limit is empty if the line names none.
+    Verdict(KeyVerdict, Option<KeyBan>),
     Fault(String),
 }
 
@@ -67,7 +70,11 @@ impl Peek {
             retry_ms: (word == "DENY").then(|| retry_ms.try_into().ok()).flatten(),
             reset_ms: reset_ms.try_into().unwrap_or(0),
         };
-        Self::Verdict(verdict)
+        let ban = pairs.contains(&"ban=1").then(|| {
+            let limit = pairs.iter().find_map(|pair| pair.strip_prefix("by="));
+            KeyBan { limit: limit.unwrap_or_default().to_owned(), ends_ms: verdict.retry_ms }
+        });
+        Self::Verdict(verdict, ban)
     }
 }
 
@@ -88,7 +95,8 @@ impl ServerHost {
             .explain(key)
             .map_err(|error| ServiceError::Invalid { detail: error.to_string(), line: None })?;
         let Some(explanation) = explained else {
-            return Ok((MatchView { key: text(key), ..MatchView::default() }, None));
+            let exempt = active.limits().exemption(key).map(str::to_owned);
+            return Ok((MatchView { key: text(key), exempt, ..MatchView::default() }, None));
         };
         let Explanation { key: found, captures, parents, later, .. } = &explanation;
         let parent = |parent: &ExplainedKey| ParentView {
@@ -105,6 +113,7 @@ impl ServerHost {
         let view = MatchView {
             key: text(key),
             limit: Some(found.limit.clone()),
+            exempt: None,
             captures: captures.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
             counted_key: Some(counted.clone()),
             policy: Some(found.policy.clone()),
@@ -155,9 +164,19 @@ impl ServerHost {
             }
             view.standings.push(standing);
         }
-        if let Peek::Verdict(verdict) = whole {
+        if let Peek::Verdict(verdict, ban) = whole {
             view.allowed = Some(verdict.allowed);
             view.retry_ms = verdict.retry_ms;
+            view.ban = ban.map(|ban| match ban.limit.as_str() {
+                "" => KeyBan { limit: found.limit.clone(), ..ban },
+                _ => ban,
+            });
+        }
+        // The policies of a key alone know nothing of its ban.
+        if let (Some(false), Some(ban)) = (view.allowed, &view.ban)
+            && !view.refused_by.contains(&ban.limit)
+        {
+            view.refused_by.push(ban.limit.clone());
         }
         Ok(view)
     }
@@ -194,11 +213,11 @@ impl ServerHost {
         let written = units.to_string();
         let line = [b"take", key.key.as_slice(), written.as_bytes(), policy.as_bytes(), b"peek"];
         let (verdict, fault) = match self.peek(&line).await {
-            Peek::Verdict(verdict) if key.cost.of(cost).is_none() => {
+            Peek::Verdict(verdict, _) if key.cost.of(cost).is_none() => {
                 // More than any limit can have.
                 (Some(KeyVerdict { allowed: false, retry_ms: None, ..verdict }), None)
             }
-            Peek::Verdict(verdict) => (Some(verdict), None),
+            Peek::Verdict(verdict, _) => (Some(verdict), None),
             Peek::Fault(reason) => (None, Some(reason)),
         };
         let (owner, copies) = self.holders(&key.counted);
@@ -262,16 +281,24 @@ mod tests {
 
     #[test]
     fn verdict_lines_are_read_and_the_rest_is_a_fault() {
-        let Peek::Verdict(verdict) = Peek::of(b"DENY 5 0 1500 60000") else {
+        let Peek::Verdict(verdict, None) = Peek::of(b"DENY 5 0 1500 60000") else {
             panic!("a verdict line")
         };
         assert!(!verdict.allowed);
         assert_eq!((verdict.retry_ms, verdict.reset_ms), (Some(1500), 60_000));
-        let Peek::Verdict(verdict) = Peek::of(b"DENY 5 -3 -1 60000 by=login") else {
+        let Peek::Verdict(verdict, _) = Peek::of(b"DENY 5 -3 -1 60000 by=login") else {
             panic!("a verdict line")
         };
         assert_eq!((verdict.remaining, verdict.retry_ms), (0, None));
-        let Peek::Verdict(verdict) = Peek::of(b"ALLOW 5 0 0 60000 shadow=1") else {
+        let Peek::Verdict(_, Some(ban)) = Peek::of(b"DENY 5 0 1500 60000 ban=1 by=login") else {
+            panic!("a ban")
+        };
+        assert_eq!((ban.limit.as_str(), ban.ends_ms), ("login", Some(1500)));
+        let Peek::Verdict(_, Some(ban)) = Peek::of(b"ALLOW 5 0 0 60000 shadow=1 ban=1") else {
+            panic!("a ban that shows")
+        };
+        assert_eq!(ban, KeyBan::default());
+        let Peek::Verdict(verdict, None) = Peek::of(b"ALLOW 5 0 0 60000 shadow=1") else {
             panic!("a verdict line")
         };
         assert!(verdict.allowed);

@@ -73,7 +73,16 @@ pub(super) fn entries<'a>(value: &'a Value, name: &str) -> &'a [Value] {
 pub(super) fn matched(value: &Value) -> String {
     let mut text = fields(
         value,
-        &["key", "limit", "policy", "counted_key", "override_key", "override_source", "shadowed"],
+        &[
+            "key",
+            "limit",
+            "exempt",
+            "policy",
+            "counted_key",
+            "override_key",
+            "override_source",
+            "shadowed",
+        ],
     );
     if let [Some(over), Some(source), Some(counted)] =
         ["override_key", "override_source", "counted_key"].map(|name| value[name].as_str())

@@ -8,13 +8,13 @@ use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use protocol::{COUNT_MAX, Policy};
+use protocol::{COUNT_MAX, duration_text};
 use serde_json::{Value, json};
 
 use super::{CliError, Parsed, api_show};
 use crate::config::ConfigError;
 use crate::limits::{
-    ExplainedKey, Explanation, Limits, check_file, first_verdict, listing, override_reason,
+    ExplainedKey, Explanation, Limit, Limits, check_file, first_verdict, listing, override_reason,
 };
 
 /// Check a limits file without a server: list its limits, or show why a key has its limit
@@ -78,7 +78,10 @@ impl CheckLimitsRequest {
         let explained = limits.explain(key.as_bytes());
         let explained = explained.map_err(|error| CliError::Input(error.to_string()))?;
         let value = explained.map_or_else(
-            || json!({ "key": key, "limit": null }),
+            || {
+                let exempt = limits.exemption(key.as_bytes());
+                json!({ "key": key, "limit": null, "exempt": exempt })
+            },
             |explained| self.explained(&limits, &explained),
         );
         if self.json {
@@ -101,14 +104,23 @@ impl CheckLimitsRequest {
 
     fn key_value(&self, limits: &Limits, key: &ExplainedKey) -> Value {
         let counted = lossy(&key.counted);
-        let pattern = limits.by_name(key.limit.as_bytes()).map(|limit| limit.pattern().to_owned());
-        let policy = Policy::parse(key.policy.as_bytes()).ok();
+        let of = limits.by_name(key.limit.as_bytes());
+        let policy = of.map(|limit| *limit.policy_of(&key.counted));
+        let ban = policy.and_then(|policy| policy.ban()).map(|ban| {
+            json!({
+                "refusals": ban.refusals,
+                "within": duration_text(ban.within),
+                "for": duration_text(ban.first),
+                "max": duration_text(ban.longest),
+            })
+        });
         let mut value = json!({
             "key": lossy(&key.key),
             "limit": key.limit,
-            "match": pattern,
+            "match": of.map(Limit::pattern),
             "counted_key": counted,
             "policy": key.policy,
+            "ban": ban,
             "cost": self.cost,
             "first_attempt": policy.map(|policy| first_verdict(&policy, self.cost)),
         });
@@ -125,8 +137,8 @@ fn lossy(bytes: &[u8]) -> String {
 }
 
 /// All limits as JSON.
-fn listed(limits: &Limits) -> Value {
-    let limits = limits.iter().map(|limit| {
+fn listed(all: &Limits) -> Value {
+    let limits = all.iter().map(|limit| {
         let overrides = limit.written_overrides();
         let overrides = overrides.map(|(text, policy, weight)| {
             json!({ "text": text, "policy": policy.to_string(), "weight": weight })
@@ -143,7 +155,8 @@ fn listed(limits: &Limits) -> Value {
             "overrides_file": limit.overrides_file(),
         })
     });
-    json!({ "limits": limits.collect::<Vec<Value>>() })
+    let exempt: Vec<&str> = all.exemptions().collect();
+    json!({ "limits": limits.collect::<Vec<Value>>(), "exempt": exempt })
 }
 
 /// The limit of a key as lines.
@@ -155,7 +168,14 @@ fn text(value: &Value) -> String {
     let plain = api_show::plain;
     line("key", plain(&value["key"]));
     if value["limit"].is_null() {
-        line("limit", "none: the key is a plain item".to_owned());
+        let plain_item = "the key is a plain item";
+        line(
+            "limit",
+            match value["exempt"].as_str() {
+                Some(entry) => format!("none: exempt by `{entry}`: {plain_item}, and take passes"),
+                None => format!("none: {plain_item}"),
+            },
+        );
         return text;
     }
     line("limit", format!("{}  {}", plain(&value["limit"]), plain(&value["match"])));
@@ -164,6 +184,13 @@ fn text(value: &Value) -> String {
     }
     line("counted key", plain(&value["counted_key"]));
     line("policy", plain(&value["policy"]));
+    if !value["ban"].is_null() {
+        let [refusals, within, first, max] =
+            ["refusals", "within", "for", "max"].map(|name| plain(&value["ban"][name]));
+        let longest =
+            if first == max { String::new() } else { format!(", each twice as long, up to {max}") };
+        line("ban", format!("after {refusals} refusals within {within}: for {first}{longest}"));
+    }
     if let Some(over) = value.get("override") {
         let [text, source, reason] = ["text", "source", "reason"].map(|name| plain(&over[name]));
         line("override", format!("{text} ({source}): {reason}"));

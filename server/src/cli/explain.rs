@@ -50,6 +50,10 @@ impl ExplainRequest {
         let value = reply.json();
         let verdict = api_show::fields(&value, &["allowed", "refused_by", "retry_ms", "value"]);
         out.write_all(verdict.as_bytes())?;
+        if let Some(limit) = value["ban"]["limit"].as_str() {
+            let ends_ms = api_show::plain(&value["ban"]["ends_ms"]);
+            writeln!(out, "banned      by {} for {ends_ms} ms", api_show::clean(limit))?;
+        }
         writeln!(out)?;
         out.write_all(api_show::matched(&value["matched"]).as_bytes())?;
         let standings = api_show::entries(&value, "standings");

@@ -80,6 +80,11 @@ impl ChargeSet {
         self.keys.clear();
     }
 
+    /// Returns whether nothing is to be charged.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
     /// Adds a limited key and its parents, at a cost for each of them; a key that is already listed
     /// is charged once more.
     ///

@@ -16,7 +16,7 @@ use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::write_error;
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::verdict::{units_of, verdict};
-use crate::limits::{LimitMatch, LimitedKeyError};
+use crate::limits::{LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
 use crate::probe::SampledVerb;
 use crate::shards::{KeyId, Shards};
 
@@ -49,6 +49,8 @@ enum RequestPolicy<'f> {
     Written(PolicyId),
     /// The policy of the named limit, and the limit's index.
     Named { policy: &'f Policy, limit: usize },
+    /// No limit applies to the key.
+    Exempt,
 }
 
 /// The reason why a policy word names no policy.
@@ -78,15 +80,15 @@ impl<'a> ExecContext<'a> {
                 .parse(token)
                 .map(RequestPolicy::Written)
                 .map_err(NoPolicy::Bad),
-            PolicyArg::Configured => match (found, self.active_limits.limits().fallback()) {
-                (Some(found), _) => Ok(RequestPolicy::Bound(found)),
-                (None, Some(limit)) => {
-                    Ok(RequestPolicy::Named { policy: limit.policy(), limit: limit.index() })
-                }
-                (None, None) => Err(NoPolicy::None),
-            },
+            PolicyArg::Configured => {
+                let Some(found) = found else { return self.resolve_unlimited(key) };
+                Ok(RequestPolicy::Bound(found))
+            }
             PolicyArg::Named(name) => {
                 let limit = self.active_limits.limits().by_name(name).ok_or(NoPolicy::None)?;
+                if found.is_none() && self.active_limits.limits().exemption(key).is_some() {
+                    return Ok(RequestPolicy::Exempt);
+                }
                 Ok(match found {
                     Some(found) if found.limit().index() == limit.index() => {
                         RequestPolicy::Bound(found)
@@ -96,6 +98,20 @@ impl<'a> ExecContext<'a> {
                     }
                 })
             }
+        }
+    }
+
+    /// Returns the policy of a key without a limit, if its requests pass all the same.
+    fn resolve_unlimited<'f>(&self, key: &[u8]) -> Result<RequestPolicy<'f>, NoPolicy>
+    where
+        'a: 'f,
+    {
+        match self.active_limits.limits().unlimited(key) {
+            Some(Unlimited::Fallback(limit)) => {
+                Ok(RequestPolicy::Named { policy: limit.policy(), limit: limit.index() })
+            }
+            Some(Unlimited::Exempt) => Ok(RequestPolicy::Exempt),
+            None => Err(NoPolicy::None),
         }
     }
 
@@ -186,6 +202,7 @@ impl<'a> ExecContext<'a> {
             RequestPolicy::Named { policy, limit } => {
                 (self.active_limits.policy_ref(*limit, policy), Some(*limit))
             }
+            RequestPolicy::Exempt => (PolicyRef::from(&UNLIMITED), None),
         };
         Ok((self.take((own, key, hash), policy_ref, limit, take), (limit, false)))
     }
@@ -220,6 +237,7 @@ impl<'a> ExecContext<'a> {
                 refusal(&take, std::iter::once(self.scratch.policy_cache.policy(*policy_id)))
             }
             RequestPolicy::Named { policy, .. } => refusal(&take, std::iter::once(*policy)),
+            RequestPolicy::Exempt => refusal(&take, std::iter::once(&UNLIMITED)),
         }
     }
 

@@ -45,6 +45,10 @@ impl ExecContext<'_> {
                     }
                     return;
                 }
+                if self.scratch.charges.is_empty() {
+                    let reply = self.unlimited_reply(&op);
+                    return out.extend_from_slice(if quiet { b"" } else { &reply });
+                }
                 let judged = Cell::new(Judged::NOTHING);
                 let outcome = self.take_listed(&units, many.id, |charged| {
                     judged.set(charged.all.judged(&units));
@@ -65,8 +69,8 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Lists the keys of a `takem` with their parents. Returns false if no limit matches one of
-    /// them.
+    /// Lists the keys of a `takem` with their parents, without those that pass unlimited. Returns
+    /// false if no limit matches one of the others.
     pub(crate) fn list_all_charges(
         &mut self,
         (costs, keys): (Costs<'_>, Keys<'_>),
@@ -82,10 +86,21 @@ impl ExecContext<'_> {
                 Some(found) if found.companion().is_none() => {
                     charges.add(limits, self.service.shards(), &found, (member, cost))?;
                 }
+                None if limits.unlimited(key.as_bytes()).is_some() => {}
                 _ => return Ok(false),
             }
         }
         Ok(true)
+    }
+
+    /// Returns the reply to a `takem` none of whose keys is charged.
+    pub(crate) fn unlimited_reply(&self, op: &LimitOp) -> Vec<u8> {
+        let mut reply = Vec::new();
+        if let LimitAction::Take(take) = &op.action {
+            let charged = ChargeResult::unlimited(self.now, take);
+            write_many_reply(&op.reply(charged), &mut reply);
+        }
+        reply
     }
 
     /// Records the decision on all keys of a `takem` for each of them.

@@ -15,6 +15,9 @@ use super::{Limit, Limits, LimitsError, OverrideSource, ParentRule};
 /// Most overrides of a limit that are listed or compared.
 const OVERRIDES_SHOWN_MAX: usize = 1_000;
 
+/// Most exemptions that are listed.
+const EXEMPTIONS_SHOWN_MAX: usize = 100;
+
 /// The decision on a key that was not used before.
 fn first_decision(policy: &Policy, cost: u64) -> Decision {
     let now = Now { mono: Nanos(0), unix_ms: 0 };
@@ -89,7 +92,8 @@ fn unclear_address(limit: &Limit) -> Option<String> {
 }
 
 /// Formats one line per limit: three columns (name, pattern, canonical policy), the first two
-/// padded, and the file of overrides. Lines for order, key, weight, parents and overrides follow.
+/// padded, and the file of overrides. Exemptions come first. Lines for order, key, weight, parents
+/// and overrides follow.
 #[must_use]
 pub fn listing(limits: &Limits) -> String {
     let width = |column: fn(&Limit) -> &str| {
@@ -97,6 +101,13 @@ pub fn listing(limits: &Limits) -> String {
     };
     let (names, patterns) = (width(Limit::name), width(Limit::pattern));
     let mut out = String::new();
+    for entry in limits.exemptions().take(EXEMPTIONS_SHOWN_MAX) {
+        writeln!(out, "exempt  {entry}").expect("writing to a String cannot fail");
+    }
+    let more = limits.exemptions().count().saturating_sub(EXEMPTIONS_SHOWN_MAX);
+    if more > 0 {
+        writeln!(out, "exempt  {more} more").expect("writing to a String cannot fail");
+    }
     for limit in limits {
         let (name, pattern, policy) = (limit.name(), limit.pattern(), limit.policy());
         write!(out, "{name:names$}  {pattern:patterns$}  {policy}")

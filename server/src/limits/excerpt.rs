@@ -1,7 +1,7 @@
 //! The line of a file that an error is about, with a caret under the mistake.
 //!
-//! Here: reading the line again and marking it, for the terminal of an operator. Not here: the
-//! error itself (`error`), whose text in logs is one line.
+//! Here: reading the line again and marking it, for the terminal and the log of an operator. Not
+//! here: the error itself (`error`), whose text elsewhere is one line.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -34,6 +34,13 @@ impl LimitsError {
             text.push_str(&marked(*line, &String::from_utf8_lossy(shown), reason));
         }
         text
+    }
+
+    /// Returns [`LimitsError::with_excerpt`] as the text of one log record: a line that continues it
+    /// begins with blanks.
+    #[must_use]
+    pub(crate) fn in_log(&self, path: &Path) -> String {
+        self.with_excerpt(Some(path)).trim_end().replace('\n', "\n    ")
     }
 }
 
@@ -101,6 +108,21 @@ mod tests {
         ] {
             assert_eq!(below(line, reason), marks, "{line}");
         }
+    }
+
+    #[test]
+    fn a_log_record_is_continued_by_indented_lines() {
+        let folder = tempfile::tempdir().expect("a directory for one file");
+        let path = folder.path().join("limits.toml");
+        std::fs::write(&path, "\n[[limit]]\npolcy = \"\u{7}\"\n").expect("the directory is ours");
+        let error = super::super::Limits::load(&path).expect_err("no such field");
+        let text = error.in_log(&path);
+        let (first, excerpt) = text.split_once('\n').expect("an excerpt");
+        assert_eq!(first, error.to_string());
+        let ends = ["      |", "    3 | polcy = \"\\u0007\"", "      | ^^^^^"];
+        assert_eq!(excerpt.lines().collect::<Vec<&str>>(), ends.map(|end| end), "{text}");
+        let gone = LimitsError::Emptied { path: path.clone() };
+        assert_eq!(gone.in_log(&path), gone.to_string());
     }
 
     #[test]

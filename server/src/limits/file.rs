@@ -110,6 +110,8 @@ impl Draft {
 #[derive(Debug)]
 pub(super) struct Drafts {
     pub(super) limits: Vec<Draft>,
+    /// Keys, patterns and networks that no limit applies to.
+    pub(super) exempt: Vec<WithLine<String>>,
     /// Whether a file without limits is intended.
     pub(super) allow_empty: bool,
 }
@@ -166,11 +168,15 @@ impl<'f> File<'f> {
             let line = self.line(error.span().map_or(0, |span| span.start));
             self.refuse(line, error.message().lines().next().unwrap_or_default())
         })?;
-        let mut drafts = Drafts { limits: Vec::new(), allow_empty: false };
+        let mut drafts = Drafts { limits: Vec::new(), exempt: Vec::new(), allow_empty: false };
         for (field, value) in in_order(table.get_ref()) {
             let line = self.line(field.span().start);
             if field.get_ref() == "allow_empty" {
                 drafts.allow_empty = self.flag((field, value))?.value;
+                continue;
+            }
+            if field.get_ref() == "exempt" {
+                drafts.exempt = self.texts((field, value))?;
                 continue;
             }
             if field.get_ref() != "limit" {

@@ -4,11 +4,15 @@
 //! make, and the conversion of an operator's change to changes of bodies. Not here: the map, and
 //! proposing changes (`node::limits`).
 //!
+//! The exemptions of a limits file are one more text, named [`EXEMPT`], before all limits.
+//!
 //! A body is `order = <number>`, a line end, further lines of an [`Origin`] if it has one, and the
 //! TOML of one `[[limit]]` in the form of `toml_writer`. The first limit by this number that
 //! matches a key wins, as in a file. Limits with the same number are ordered by name.
 
 mod body;
+mod compiled;
+mod exempt_text;
 mod new_parts;
 mod summary;
 
@@ -18,10 +22,15 @@ use cluster::map::{LIMITS_BYTES_MAX, LIMITS_MAX};
 use hashbrown::{HashMap, HashSet};
 
 pub use self::body::{OrderedLimit, Origin};
+pub use self::compiled::{limits, limits_beside_exemptions, limits_that_agree, stored_limits};
+pub use self::exempt_text::EXEMPT;
+use self::exempt_text::exemptions;
+pub(crate) use self::exempt_text::{exemptions_of, is_text, limit_count};
 pub use self::new_parts::{being_updated, new_part};
 pub use self::summary::LimitSummary;
-use super::file::{Draft, File};
-use super::rules::{self, BadOverrides, LINES_MAX};
+use super::exempt;
+use super::file::{Draft, Drafts, File, WithLine};
+use super::rules;
 use super::{Limits, LimitsError, read};
 
 /// Distance between the numbers of two limits that are added one after the other. Further limits
@@ -31,13 +40,8 @@ const STEP: i64 = 1 << 32;
 /// Maximum size of a limit's TOML, in file, API and map alike.
 pub const TEXT_BYTES_MAX: usize = 32_768;
 
-/// Maximum number of limits that are left out so that the others can be used.
-const LEFT_OUT_MAX: usize = 100;
-
-/// Above the number of lines of any one text.
-const LINES_OF_ONE: usize = 1 << 20;
-
-/// A limit as text: its name, and the TOML of its `[[limit]]`.
+/// A limit as text: its name, and the TOML of its `[[limit]]`. With the name [`EXEMPT`] the
+/// exemptions, `exempt = […]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitText {
     /// The name, which the TOML contains too.
@@ -49,7 +53,7 @@ pub struct LimitText {
 /// The content of a limits file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FileText {
-    /// The limits, in file order.
+    /// The exemptions, if there are any, and the limits in file order.
     pub limits: Vec<LimitText>,
     /// Whether a file without limits is intended.
     pub allow_empty: bool,
@@ -71,20 +75,22 @@ pub type LimitEdit = (String, Option<Vec<u8>>);
 
 impl LimitText {
     /// Returns the limits of a file, in its order. The whole file is checked as in
-    /// [`Limits::parse`].
+    /// [`Limits::parse`], but its exemptions may be for limits that are elsewhere.
     ///
     /// # Errors
     ///
     /// The first mistake, with its line.
     pub fn of_file(name: &str, text: &[u8]) -> Result<FileText, LimitsError> {
-        Self::compile_file(&File::new(name, text), text).map(|(file, _)| file)
+        let (_, drafts) = Limits::compile_limits(&File::new(name, text), text)?;
+        let limits = Self::of_drafts(&drafts);
+        Ok(FileText { limits, allow_empty: drafts.allow_empty })
     }
 
     /// Returns the same with all limits compiled.
     fn compile_file(file: &File<'_>, text: &[u8]) -> Result<(FileText, Limits), LimitsError> {
         let (limits, drafts) = Limits::compile(file, text)?;
-        let texts = drafts.iter().map(Self::of_draft).collect();
-        Ok((FileText { limits: texts, allow_empty: limits.allow_empty }, limits))
+        let texts = FileText { limits: Self::of_drafts(&drafts), allow_empty: drafts.allow_empty };
+        Ok((texts, limits))
     }
 
     /// Reads and compiles the limits file at `path`, with the files of overrides that it names.
@@ -114,7 +120,7 @@ impl LimitText {
     pub fn load(path: &Path) -> Result<FileText, LimitsError> {
         let (file, _) = Self::compile_at(path, &Limits::default())?;
         let too_many = |what, max| LimitsError::TooMany { path: path.to_owned(), what, most: max };
-        let count = file.limits.len();
+        let count = limit_count(&file.limits);
         if count > LIMITS_MAX {
             return Err(too_many(format!("{count} limits"), LIMITS_MAX));
         }
@@ -126,19 +132,21 @@ impl LimitText {
         Ok(file)
     }
 
-    /// Returns the limits of a text, each checked by itself.
+    /// Returns the limits of a text, each checked by itself. Exemptions are checked where the
+    /// limits are known.
     ///
     /// # Errors
     ///
     /// The first mistake, with its line.
     pub fn each(name: &str, text: &[u8]) -> Result<Vec<Self>, LimitsError> {
         let file = File::new(name, text);
-        let drafts = file.drafts(text)?.limits;
-        drafts.iter().try_for_each(|draft| rules::check_one(&file, draft))?;
-        Ok(drafts.iter().map(Self::of_draft).collect())
+        let drafts = file.drafts(text)?;
+        drafts.limits.iter().try_for_each(|draft| rules::check_one(&file, draft))?;
+        Ok(Self::of_drafts(&drafts))
     }
 
-    /// Returns the only limit of `text`, checked by itself.
+    /// Returns the only limit of `text`, checked by itself; for [`EXEMPT`] the exemptions, which are
+    /// checked where the limits are known.
     ///
     /// # Errors
     ///
@@ -146,9 +154,24 @@ impl LimitText {
     pub fn of_one(name: &str, text: &[u8]) -> Result<Self, LimitsError> {
         let title = format!("limit {name}");
         let file = File::new(&title, text);
+        if name == EXEMPT {
+            let entries = exemptions(&file, text)?;
+            return Ok(Self::of_exemptions(&entries));
+        }
         let draft = one_draft(&file, name, text)?;
         rules::check_one(&file, &draft)?;
         Ok(Self::of_draft(&draft))
+    }
+
+    /// The exemptions, if there are any, and the limits.
+    fn of_drafts(drafts: &Drafts) -> Vec<Self> {
+        let exempt = (!drafts.exempt.is_empty()).then(|| Self::of_exemptions(&drafts.exempt));
+        exempt.into_iter().chain(drafts.limits.iter().map(Self::of_draft)).collect()
+    }
+
+    fn of_exemptions(entries: &[WithLine<String>]) -> Self {
+        let toml = exempt::as_toml(entries.iter().map(|at| at.value.as_str()));
+        Self { name: EXEMPT.to_owned(), toml }
     }
 
     fn of_draft(draft: &Draft) -> Self {
@@ -157,7 +180,11 @@ impl LimitText {
 }
 
 pub(super) fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draft, LimitsError> {
-    let mut drafts = file.drafts(text)?.limits;
+    let Drafts { limits: mut drafts, exempt, .. } = file.drafts(text)?;
+    if let Some(first) = exempt.first() {
+        let reason = "`exempt` is for all limits, and stands in no limit's text";
+        return Err(file.refuse(first.line, reason));
+    }
     match drafts.pop() {
         Some(draft) if drafts.is_empty() && draft.name.value == name => Ok(draft),
         Some(draft) if drafts.is_empty() => {
@@ -172,71 +199,8 @@ pub(super) fn one_draft(file: &File<'_>, name: &str, text: &[u8]) -> Result<Draf
 pub fn entries<'b>(bodies: impl IntoIterator<Item = (&'b str, &'b [u8])>) -> Vec<OrderedLimit> {
     let entries = bodies.into_iter().map(|(name, body)| OrderedLimit::of_body(name, body));
     let mut entries: Vec<OrderedLimit> = entries.collect();
-    entries.sort_by(|one, other| (one.order, &one.text.name).cmp(&(other.order, &other.text.name)));
+    entries.sort_by(|one, other| one.place().cmp(&other.place()));
     entries
-}
-
-/// Compiles all limits together.
-///
-/// # Errors
-///
-/// The first mistake, with the name of its limit and the line in that limit.
-pub fn limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
-    compile(entries, BadOverrides::Refused).map_err(|(_, error)| error)
-}
-
-/// Compiles all limits that are stored already. An override that cannot match is left out with a
-/// warning: earlier versions accepted some of them, and their limits stay in force.
-///
-/// # Errors
-///
-/// The first other mistake, with the name of its limit and the line in that limit.
-pub fn stored_limits(entries: &[OrderedLimit]) -> Result<Limits, LimitsError> {
-    compile(entries, BadOverrides::LeftOut).map_err(|(_, error)| error)
-}
-
-/// Compiles as many limits as possible: a limit that is refused is left out. Also returns the error
-/// of the first one left out.
-#[must_use]
-pub fn limits_that_agree(mut entries: Vec<OrderedLimit>) -> (Limits, Option<LimitsError>) {
-    let mut first = None;
-    for _ in 0..LEFT_OUT_MAX {
-        match compile(&entries, BadOverrides::LeftOut) {
-            Ok(limits) => return (limits, first),
-            Err((index, error)) => {
-                first.get_or_insert(error);
-                if index >= entries.len() {
-                    break;
-                }
-                entries.remove(index);
-            }
-        }
-    }
-    (Limits::default(), first)
-}
-
-/// Compiles all limits. An error comes with the index of the limit that has the first mistake.
-fn compile(
-    entries: &[OrderedLimit],
-    bad_overrides: BadOverrides,
-) -> Result<Limits, (usize, LimitsError)> {
-    let before = |index: usize| LINES_MAX + index * LINES_OF_ONE;
-    let drafts = entries.iter().enumerate().map(|(index, entry)| {
-        let (name, toml) = (&entry.text.name, entry.text.toml.as_bytes());
-        one_draft(&File::new("", toml).behind(before(index)), name, toml)
-    });
-    let drafts: Result<Vec<_>, _> = drafts.collect();
-    let file = File::new("", b"");
-    let compiled = drafts.and_then(|drafts| rules::compile(&file, &drafts, bad_overrides));
-    compiled.map_err(|error| {
-        let LimitsError::Refused { line, reason, .. } = error else { return (usize::MAX, error) };
-        let (index, line) = match line.checked_sub(LINES_MAX) {
-            Some(line) => (line / LINES_OF_ONE, line % LINES_OF_ONE),
-            None => (usize::MAX, line),
-        };
-        let name = entries.get(index).map_or("", |entry| &entry.text.name);
-        (index, LimitsError::Refused { file: format!("limit {name}"), line, reason })
-    })
 }
 
 /// Formats all limits as a limits file.
@@ -261,6 +225,7 @@ pub fn put(
     text: LimitText,
     before: Option<&str>,
 ) -> Result<(), EditError> {
+    let before = before.filter(|_| text.name != EXEMPT);
     let present = place_of(entries, &text.name);
     let origin = present.map(|at| entries[at].origin.clone()).unwrap_or_default();
     let place = match (before, present) {
@@ -280,6 +245,7 @@ pub fn put(
             entries[present].text = text;
             return Ok(());
         }
+        (None, None) if text.name == EXEMPT => 0,
         (None, None) => entries.len(),
     };
     entries.insert(place, OrderedLimit { text, order: None, origin });

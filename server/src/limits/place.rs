@@ -1,11 +1,35 @@
-//! The place of a limit among the others: its order, and the fallback behind all of them.
+//! The place of a limit among the others: its order, the fallback behind all of them, and keys
+//! that no limit applies to.
 //!
-//! Not here: sorting the limits (`rules`), finding the limit of a key (`index`).
+//! Not here: exemptions (`exempt`), sorting the limits (`rules`), finding the limit of a key (`index`).
+
+use protocol::{Algorithm, Policy};
 
 use super::pattern::Pattern;
 use super::{Limit, Limits};
 
+/// The policy of requests that no limit applies to.
+pub(crate) const UNLIMITED: Policy =
+    Policy { algorithm: Algorithm::Unlimited, over: false, shadow: false };
+
+/// The reason why requests on a key without a limit pass.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Unlimited<'l> {
+    /// The key is exempt.
+    Exempt,
+    /// The limits have a fallback, which is this one.
+    Fallback(&'l Limit),
+}
+
 impl Limits {
+    /// Returns why a `take` of a key without a limit passes; `None`: there is nothing to take from.
+    pub(crate) fn unlimited(&self, key: &[u8]) -> Option<Unlimited<'_>> {
+        if self.exemption(key).is_some() {
+            return Some(Unlimited::Exempt);
+        }
+        self.fallback().map(Unlimited::Fallback)
+    }
+
     /// The limit with `match = "*"` and `unlimited`, for native verbs on keys without a limit. No
     /// key finds it, so these keys are plain items.
     #[must_use]

@@ -12,6 +12,7 @@ use protocol::{Algorithm, KEY_BYTES_MAX};
 
 use super::capture::{CaptureClass, ip};
 use super::charge_cost::Charging;
+use super::exempt::slot_of_address;
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
@@ -56,6 +57,8 @@ pub(super) fn check_length(file: &File<'_>, draft: &Draft) -> Result<(), LimitsE
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadOverrides {
     Refused,
+    /// Refused, but exemptions are left out: a change of limits need not touch the exemptions too.
+    ExemptionsLeftOut,
     /// For limits that are stored already: earlier versions accepted some of them.
     LeftOut,
 }
@@ -97,7 +100,9 @@ pub(super) fn compile(
     let companions = limits.iter().map(|limit| limit.companions);
     let companions = companions.fold(Companions::default(), Companions::or);
     let names = Arc::new(names);
-    let mut limits = Limits { limits, names, index, fallback, companions, allow_empty: false };
+    let direct_bytes = KEY_BYTES_MAX;
+    let mut limits =
+        Limits { limits, names, index, fallback, companions, direct_bytes, ..Limits::default() };
     let checks = Checks { file, limits: &limits, drafts, bad_overrides };
     checks.reached()?;
     let overrides: Vec<_> =
@@ -141,6 +146,8 @@ pub(super) fn compile_in_place(
             .map(|limit| limit.companions)
             .fold(Companions::default(), Companions::or),
         limits: all,
+        direct_bytes: KEY_BYTES_MAX,
+        exemptions: others.exemptions.clone(),
         allow_empty: others.allow_empty,
     };
     let drafts = vec![draft; limits.limits.len()];
@@ -155,6 +162,7 @@ pub(super) fn compile_in_place(
     limits.limits[index as usize].overrides = overrides;
     limits.limits[index as usize].note_charges();
     limits.read_override_files(others)?;
+    limits.apply_exemptions();
     Ok(limits)
 }
 
@@ -234,6 +242,7 @@ fn compile_one(file: &File<'_>, index: u32, draft: &Draft) -> Result<Limit, Limi
         deny: draft.deny,
         order: draft.order,
         is_fallback: is_fallback(draft),
+        ip_slot: slot_of_address(&names),
     })
 }
 

@@ -112,11 +112,17 @@ fn compile_plan(
     before: &[OrderedLimit],
     name: Option<&str>,
 ) -> Result<Option<Limits>, ServiceError> {
-    match map_text::limits(entries) {
+    // A limit may go although exemptions were made for it.
+    let compiled = if map_text::exemptions_of(entries) == map_text::exemptions_of(before) {
+        map_text::limits_beside_exemptions(entries)
+    } else {
+        map_text::limits(entries)
+    };
+    match compiled {
         Ok(limits) => Ok(Some(limits)),
         Err(error) => {
             let wrong = |error| Err(refused(error, name.unwrap_or_default()));
-            if map_text::limits(before).is_ok() {
+            if map_text::limits_beside_exemptions(before).is_ok() {
                 return wrong(error);
             }
             // Limits of earlier versions may have overrides that cannot match.

@@ -2,6 +2,7 @@
 
 use super::*;
 
+mod exempt;
 pub(in crate::limits) mod mistakes;
 mod twin;
 mod wheres;

@@ -21,11 +21,11 @@ use engine::{
     Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
 };
 use protocol::{
-    Command, Decoded, Form, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine, decode,
-    encode,
+    Command, Decoded, Form, Native, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine,
+    decode, encode,
 };
 
-use self::decision::{degraded_result, whole_limit, with_limit};
+use self::decision::{degraded_result, exempt, whole_limit, with_limit};
 use super::Node;
 use super::debts::DebtPolicy;
 use super::own_holds::OwnHolds;
@@ -39,7 +39,7 @@ use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::{ChargeResult, deny_beyond};
 use crate::commands::native::refusal;
 use crate::commands::verdict::{name_holds, write_many_reply};
-use crate::limits::{ChargeCost, LimitMatch, OnUnavailable};
+use crate::limits::{ChargeCost, LimitMatch, Limits, OnUnavailable, Unlimited};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;
@@ -76,6 +76,14 @@ pub(super) struct DegradedCharge {
     pub(super) hold: Option<u64>,
 }
 
+impl DegradedCharge {
+    /// The charge of a request on one key.
+    fn of_one(debt_policy: DebtPolicy, policy: Policy, key: &[u8], partition: Partition) -> Self {
+        let cost = ChargeCost::SAME;
+        Self { debt_policy, policy, key: key.into(), partition, cost, member: 0, hold: None }
+    }
+}
+
 /// The units that a request takes, the keys it charges, and the mode of its decision.
 struct DegradedTake {
     op: LimitOp,
@@ -85,13 +93,24 @@ struct DegradedTake {
 }
 
 /// Whether a command is decided while its owner is out of reach.
-pub(super) fn is_taking(command: &Command<'_>, form: &Form<'_>, lookup: &KeyLookup<'_>) -> bool {
+pub(super) fn is_taking(
+    limits: &Limits,
+    command: &Command<'_>,
+    form: &Form<'_>,
+    lookup: &KeyLookup<'_>,
+) -> bool {
     let is_bound = matches!(&lookup.key_limit, Ok(Some(found)) if found.companion().is_none());
     let selects_one = || {
         let policy_arg = selected_policy(&command.operation, form);
         !matches!(policy_arg, PolicyArg::Configured)
     };
-    LimitOp::is_take(&command.operation) && (is_bound || selects_one())
+    // A `take` alone passes on a plain key.
+    let passes = || {
+        let is_take = matches!(command.operation, Operation::Native(Native::Take(_)));
+        let is_plain = is_take && lookup.has_no_limit();
+        is_plain && limits.unlimited(command.key.as_bytes()).is_some()
+    };
+    LimitOp::is_take(&command.operation) && (is_bound || selects_one() || passes())
 }
 
 impl Node {
@@ -184,7 +203,7 @@ impl ExecContext<'_> {
             Request::Command { command, form } => {
                 let own = command.key.as_bytes();
                 let lookup = look_up(self, own, &mut counted);
-                if !is_taking(command, form, &lookup) {
+                if !is_taking(self.active_limits.limits(), command, form, &lookup) {
                     return None;
                 }
                 let hash = lookup.hash;
@@ -199,13 +218,16 @@ impl ExecContext<'_> {
                         let policy = Policy::parse(token).ok()?;
                         (DebtPolicy::Written(token.into()), policy, default)
                     }
+                    PolicyArg::Named(_) if self.is_exempt(own) => exempt(),
                     PolicyArg::Named(name) => {
                         let limit = self.active_limits.limits().by_name(name)?;
                         let mode = limit.on_unavailable().unwrap_or(default);
                         (DebtPolicy::Named(name.into()), *limit.policy_of(key), mode)
                     }
                     PolicyArg::Configured => {
-                        let found = bound?;
+                        let Some(found) = bound else {
+                            return self.unlimited(op, take, own, place(hash), default);
+                        };
                         if found.charges_more() {
                             self.list_charges(found).ok()?;
                             return self.listed(op.with_weight(found), default, place);
@@ -215,20 +237,39 @@ impl ExecContext<'_> {
                         (DebtPolicy::Named(limit.name().as_bytes().into()), *found.policy(), mode)
                     }
                 };
-                let partition = place(hash);
-                let charge = DegradedCharge {
-                    debt_policy,
-                    policy,
-                    key: key.into(),
-                    partition,
-                    member: 0,
-                    cost: ChargeCost::SAME,
-                    hold: None,
-                };
+                let charge = DegradedCharge::of_one(debt_policy, policy, key, place(hash));
                 Some(DegradedTake { op, take, charges: vec![charge], mode })
             }
             _ => None,
         }
+    }
+
+    /// The take of a key without a limit whose requests pass.
+    fn unlimited(
+        &self,
+        op: LimitOp,
+        take: TakeParams,
+        own: &[u8],
+        partition: Partition,
+        default: OnUnavailable,
+    ) -> Option<DegradedTake> {
+        let (debt_policy, policy, mode) = match self.active_limits.limits().unlimited(own)? {
+            Unlimited::Exempt => exempt(),
+            Unlimited::Fallback(limit) => {
+                // The node's own count has nothing to divide.
+                let mode = match limit.on_unavailable().unwrap_or(default) {
+                    OnUnavailable::Local => OnUnavailable::Allow,
+                    mode => mode,
+                };
+                (DebtPolicy::Named(limit.name().as_bytes().into()), *limit.policy(), mode)
+            }
+        };
+        let charge = DegradedCharge::of_one(debt_policy, policy, own, partition);
+        Some(DegradedTake { op, take, charges: vec![charge], mode })
+    }
+
+    fn is_exempt(&self, key: &[u8]) -> bool {
+        self.active_limits.limits().exemption(key).is_some()
     }
 
     /// The take of the keys that `scratch.charges` lists.

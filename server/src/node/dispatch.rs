@@ -142,7 +142,7 @@ impl Dispatch<'_, '_> {
             }
         }
         let kind = OpAccess::Write;
-        if !is_taking(command, form, lookup) {
+        if !is_taking(self.ctx.active_limits.limits(), command, form, lookup) {
             let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Whole { quiet });
             let op = operation(OpKind::Plain, raw_request);
             return self.submit(hash, kind, &op, place, reply_kind);
@@ -181,6 +181,10 @@ impl Dispatch<'_, '_> {
                 let op = LimitOp::of_many(many.costs, many.keys, (many.peek, many.wait));
                 match op.refusal(&self.ctx.scratch.charges) {
                     Some(error) => error.to_owned(),
+                    None if self.ctx.scratch.charges.is_empty() => {
+                        let reply = self.ctx.unlimited_reply(&op);
+                        return self.replies.push_ready(if quiet { b"" } else { &reply }, out);
+                    }
                     None => return self.submit_multi_owner((raw_request, quiet), op),
                 }
             }

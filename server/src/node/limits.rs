@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::{LIMITS_SET, Setting, YES};
-use cluster::map::{BODY_BYTES_MAX, LIMITS_VERSION, Map, MapCommand, MapRefusal, OWN_NAME};
+use cluster::map::{BODY_BYTES_MAX, LIMITS_VERSION, Map, MapCommand, MapRefusal, OWN_NAME, Put};
 use control::{Control, ProposeError};
 use hashbrown::HashMap;
 use tokio::sync::oneshot;
@@ -27,7 +27,7 @@ use tollgate_http::ServiceError;
 pub(crate) use self::file_texts::FileTexts;
 pub(super) use self::from_file::{follow_file, found};
 use super::Node;
-use crate::limits::map_text::{self, EditError, LimitEdit, OrderedLimit, stored_limits};
+use crate::limits::map_text::{self, EditError, LimitEdit, OrderedLimit, is_text, stored_limits};
 use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
 
@@ -80,13 +80,8 @@ impl LimitsChangeError {
     }
 }
 
-/// Whether a record of the map is a limit.
-fn is_limit(name: &str) -> bool {
-    !name.starts_with(OWN_NAME)
-}
-
 fn entries_of(map: &Map) -> Vec<OrderedLimit> {
-    let bodies = map.limits().iter().filter(|(name, _)| is_limit(name));
+    let bodies = map.limits().iter().filter(|(name, _)| is_text(name));
     map_text::entries(bodies.map(|(name, limit)| (name.as_str(), limit.body.as_slice())))
 }
 
@@ -100,7 +95,7 @@ pub(super) fn as_file(map: &Map) -> String {
 type LimitsMark = (usize, u64);
 
 fn mark_of(map: &Map) -> LimitsMark {
-    let limits = map.limits().iter().filter(|(name, _)| is_limit(name));
+    let limits = map.limits().iter().filter(|(name, _)| is_text(name));
     limits.fold((0, 0), |(count, newest), (_, limit)| (count + 1, newest.max(limit.version)))
 }
 
@@ -289,7 +284,11 @@ async fn propose(
             && let Some((name, body)) = waiting.next()
         {
             let version = versions.get(&name).copied().unwrap_or(0);
-            let command = MapCommand::PutLimit { name: name.clone(), version, body };
+            let command = if name.starts_with(OWN_NAME) {
+                MapCommand::Change(vec![Put { name: name.clone(), version, body }])
+            } else {
+                MapCommand::PutLimit { name: name.clone(), version, body }
+            };
             let control = control.clone();
             under_way.spawn(async move { (name, control.propose(command, COMMAND_TTL).await) });
         }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
-use crate::limits::service::LimitsStore;
+use crate::limits::service::{LimitsStore, off_thread};
 use crate::limits::{Limits, LimitsHandle};
 use crate::net::clock::Clock;
 use crate::observe::Observatory;
@@ -298,7 +298,7 @@ impl Service {
                 Err(error) => {
                     self.limits.refuse(&error);
                     tracing::error!(
-                        %error,
+                        error = %error.in_log(path),
                         "limits file refused, limits kept as they were: correct the file"
                     );
                 }
@@ -315,10 +315,14 @@ impl Service {
                     path = %path.display(),
                     "limits in force"
                 ),
-                Err(error) => tracing::error!(
-                    %error,
-                    "limits file refused, limits kept as they were: correct the file"
-                ),
+                Err(error) => {
+                    let text = off_thread(move || error.in_log(&path)).await;
+                    let text = text.unwrap_or_else(|error| error.to_string());
+                    tracing::error!(
+                        error = %text,
+                        "limits file refused, limits kept as they were: correct the file"
+                    );
+                }
             }
         });
     }

@@ -190,6 +190,8 @@ pub struct MatchView {
     pub key: String,
     /// The name of its limit; `None`: the key is not limited.
     pub limit: Option<String>,
+    /// The entry of `exempt` that takes the key from all limits.
+    pub exempt: Option<String>,
     /// The captures of the pattern: names and values.
     pub captures: Vec<(String, String)>,
     /// The counted key.

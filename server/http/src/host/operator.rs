@@ -78,6 +78,16 @@ pub struct KeyStanding {
     pub copies: Vec<String>,
 }
 
+/// A ban of a key.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct KeyBan {
+    /// The name of the limit whose ban it is.
+    pub limit: String,
+    /// The time until an attempt may pass again, in milliseconds; `None`: the ban only shows, as the
+    /// limit is a shadow.
+    pub ends_ms: Option<u64>,
+}
+
 /// The reasons behind a verdict.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct ExplainView {
@@ -93,6 +103,8 @@ pub struct ExplainView {
     pub refused_by: Vec<String>,
     /// The time after which it would pass, in milliseconds; `None`: now, or never.
     pub retry_ms: Option<u64>,
+    /// The ban of the key or of a parent; of several the one that refuses for longest.
+    pub ban: Option<KeyBan>,
     /// The plain value of a key that is not limited.
     pub value: Option<String>,
 }

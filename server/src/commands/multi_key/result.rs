@@ -2,10 +2,10 @@
 //!
 //! Not here: the keys and their charge (`multi_key`), the reply (`limit_op`).
 
-use engine::algorithms::{Decision, Verdict};
-use engine::{Engine, Now, PolicyRef, TakeInfo, TakeResult};
+use engine::algorithms::{self, Attempt, Decision, Verdict};
+use engine::{Engine, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 
-use crate::limits::ChargeCost;
+use crate::limits::{ChargeCost, UNLIMITED};
 
 /// The result of a charge.
 #[derive(Debug, Clone, Copy)]
@@ -45,6 +45,15 @@ impl ChargeResult {
             TakeResult::Decided(TakeInfo { decision, shadow, at, ..*first })
         };
         Self { all: of(tightest), first: of(&first.decision), at: 0, refused: None }
+    }
+
+    /// Creates the result of a take that charges no key, because no limit applies to any.
+    pub(crate) fn unlimited(now: Now, take: &TakeParams) -> Self {
+        let attempt = Attempt { cost: take.cost, peek: take.peek, ..Attempt::default() };
+        let decision = algorithms::take(&UNLIMITED, &mut Vec::new(), now, &attempt);
+        let (cas, client_flags, has_state) = (0, 0, false);
+        let facts = TakeInfo { decision, cas, client_flags, has_state, shadow: false, at: None };
+        Self::allowed(&[facts], take.cost, take.cost)
     }
 
     /// Creates the result if key `index` refuses, which is charged for key `member` of the request.

@@ -8,7 +8,7 @@ use protocol::Lease;
 use super::RequestPolicy;
 use crate::commands::context::ExecContext;
 use crate::commands::scratch::Scratch;
-use crate::limits::LimitedKeyError;
+use crate::limits::{LimitedKeyError, UNLIMITED};
 use crate::shards::NoRoom;
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
@@ -25,7 +25,7 @@ impl ExecContext<'_> {
                     || (self.charges_more(found) && self.scratch.charges.has_list())
             }
             RequestPolicy::Named { policy, .. } => policy.is_list(),
-            RequestPolicy::Written(_) => false,
+            RequestPolicy::Written(_) | RequestPolicy::Exempt => false,
         };
         if has_list { LIST_NOT_LEASABLE } else { NOT_LEASABLE }
     }
@@ -70,6 +70,7 @@ impl ExecContext<'_> {
                 PolicyRef::from(self.scratch.policy_cache.policy(*policy_id))
             }
             RequestPolicy::Named { policy, limit } => self.active_limits.policy_ref(*limit, policy),
+            RequestPolicy::Exempt => PolicyRef::from(&UNLIMITED),
         };
         let leased = self.service.shards().with_room(self.now, hash, |engine| {
             match engine.lease(self.now, hash, key, Some(policy_ref), &params) {

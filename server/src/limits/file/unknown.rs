@@ -8,7 +8,7 @@ use super::super::LimitsError;
 use super::File;
 
 /// The fields at the top of a file.
-pub(super) const TOP: [&str; 2] = ["limit", "allow_empty"];
+pub(super) const TOP: [&str; 3] = ["limit", "exempt", "allow_empty"];
 
 /// The fields of a limit.
 pub(super) const OF_LIMIT: [&str; 20] = [
@@ -44,7 +44,7 @@ pub(super) const OF_PARENT: [&str; 3] = ["key", "cost", "hold"];
 pub(in crate::limits) const OF_BAN: [&str; 4] = ["refusals", "within", "for", "max"];
 
 /// Words that people write, and the form that is meant.
-const MEANT: [(&str, &str); 14] = [
+const MEANT: [(&str, &str); 18] = [
     ("limits", "`[[limit]]`"),
     ("rule", "`[[limit]]`"),
     ("rules", "`[[limit]]`"),
@@ -59,6 +59,10 @@ const MEANT: [(&str, &str); 14] = [
     ("description", "`note`"),
     ("enabled", "`disabled`"),
     ("captures", "`where`"),
+    ("exemptions", "`exempt`"),
+    ("allowlist", "`exempt`"),
+    ("whitelist", "`exempt`"),
+    ("ignore", "`exempt`"),
 ];
 
 impl File<'_> {
@@ -96,7 +100,7 @@ mod tests {
         for (text, expected) in [
             (
                 "[[limits]]\n",
-                "l.toml:1: unknown field `limits`: write `[[limit]]`; the fields are limit, allow_empty",
+                "l.toml:1: unknown field `limits`: write `[[limit]]`; the fields are limit, exempt, allow_empty",
             ),
             (
                 "[[limit]]\npolcy = 1\n",

@@ -3,13 +3,14 @@
 //! Not here: the order of all limits, and edits (`super`).
 
 use super::super::toml_writer::Quoted;
-use super::LimitText;
+use super::{EXEMPT, LimitText};
 
 /// The first bytes of a body.
 const ORDER: &str = "order = ";
 
-/// The end of an origin, and the first bytes of the TOML behind it.
+/// The end of an origin, and the first bytes of the TOML behind it: of a limit, or exemptions.
 const LIMIT: &str = "\n[[limit]]";
+const EXEMPTIONS: &str = "\nexempt = ";
 
 /// A limit and its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -87,7 +88,8 @@ impl OrderedLimit {
             .and_then(|(number, toml)| Some((number.trim_end().parse().ok()?, toml)))
             .unwrap_or((i64::MAX, &text));
         // A text within an origin has no line end.
-        if let Some(end) = toml.find(LIMIT).filter(|_| !toml.starts_with(&LIMIT[1..])) {
+        let first = if name == EXEMPT { EXEMPTIONS } else { LIMIT };
+        if let Some(end) = toml.find(first).filter(|_| !toml.starts_with(&first[1..])) {
             let (lines, limit) = toml.split_at(end + 1);
             lines.lines().for_each(|line| origin.read(line));
             toml = limit;
@@ -100,6 +102,11 @@ impl OrderedLimit {
     #[must_use]
     pub fn new(text: LimitText) -> Self {
         Self { text, order: None, origin: Origin::default() }
+    }
+
+    /// The place among all texts: exemptions come first.
+    pub(crate) fn place(&self) -> (bool, Option<i64>, &str) {
+        (self.text.name != EXEMPT, self.order, &self.text.name)
     }
 
     /// Returns the body of the limit.

@@ -10,13 +10,16 @@ use super::super::capture::{CaptureClass, REST};
 use super::super::charge_cost::ParentRule;
 use super::super::file::{Draft, File, PatternText};
 use super::super::pattern::Glob;
-use super::{LimitText, one_draft};
+use super::{EXEMPT, LimitText, one_draft};
 
 /// Returns the first part of a limit that a node cannot read before feature version
 /// [`LIMITS_VERSION`](cluster::map::LIMITS_VERSION), in words for an operator; `None`: every node
 /// reads the limit.
 #[must_use]
 pub fn new_part(text: &LimitText) -> Option<&'static str> {
+    if text.name == EXEMPT {
+        return Some("`exempt`");
+    }
     let toml = text.toml.as_bytes();
     // A text with a mistake is refused elsewhere.
     let draft = one_draft(&File::new("", toml), &text.name, toml).ok()?;
@@ -64,9 +67,8 @@ fn new_pattern(draft: &Draft) -> Option<&'static str> {
 /// The reason against a limit with such a part.
 #[must_use]
 pub fn being_updated(name: &str, part: &str) -> String {
-    format!(
-        "the cluster is being updated: until no older node is in it, limit {name} cannot have {part}"
-    )
+    let of = if name == EXEMPT { "the limits".to_owned() } else { format!("limit {name}") };
+    format!("the cluster is being updated: until no older node is in it, {of} cannot have {part}")
 }
 
 #[cfg(test)]
@@ -111,5 +113,13 @@ mod tests {
         ] {
             assert_eq!(new_part(&limit(pattern, more)), expected, "{pattern} {more}");
         }
+    }
+
+    #[test]
+    fn exemptions_are_new_for_all_limits() {
+        let text = LimitText { name: EXEMPT.to_owned(), toml: "exempt = [\"a\"]\n".to_owned() };
+        let part = new_part(&text).expect("earlier nodes do not read the record");
+        let reason = being_updated(EXEMPT, part);
+        assert!(reason.ends_with("is in it, the limits cannot have `exempt`"), "{reason}");
     }
 }

@@ -5,11 +5,11 @@
 use std::sync::Arc;
 
 use super::super::LimitsError;
-use super::super::file::{Draft, File, PatternText};
+use super::super::file::{Draft, Drafts, File, PatternText};
 use super::super::pattern::{Glob, Pattern};
 use super::super::regex::Regex;
 use super::super::rules;
-use super::one_draft;
+use super::{EXEMPT, one_draft};
 
 /// The fields of a limit that lists and forms show.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -46,6 +46,9 @@ impl LimitSummary {
     ///
     /// The first mistake, with its line.
     pub fn of(name: &str, toml: &str) -> Result<Self, LimitsError> {
+        if name == EXEMPT {
+            return Ok(Self { name: EXEMPT.to_owned(), ..Self::default() });
+        }
         let title = format!("limit {name}");
         let file = File::new(&title, toml.as_bytes());
         one_draft(&file, name, toml.as_bytes()).map(Self::of_draft)
@@ -58,8 +61,8 @@ impl LimitSummary {
     /// The first mistake, with its line; no limit, or several.
     pub fn check(toml: &str) -> Result<Self, LimitsError> {
         let file = File::new("limit", toml.as_bytes());
-        let mut drafts = file.drafts(toml.as_bytes())?.limits;
-        match drafts.pop() {
+        let Drafts { limits: mut drafts, exempt, .. } = file.drafts(toml.as_bytes())?;
+        match drafts.pop().filter(|_| exempt.is_empty()) {
             Some(draft) if drafts.is_empty() => {
                 rules::check_one(&file, &draft)?;
                 Ok(Self::of_draft(draft))

@@ -119,7 +119,10 @@ fn what_is_no_limit_by_itself_is_refused() {
     for (toml, expected) in [
         ("", "limit a:1: it is not one `[[limit]]`"),
         ("[[limit]]\nname = 'a'", "limit a:1: the limit lacks its `match`"),
-        ("order = 1", "limit a:1: unknown field `order`: the fields are limit, allow_empty"),
+        (
+            "order = 1",
+            "limit a:1: unknown field `order`: the fields are limit, exempt, allow_empty",
+        ),
         (
             "[[limit]]\nname = 'b'\nmatch = 'b'\npolicy = 'block'",
             "limit a:2: its name is a elsewhere",

@@ -64,7 +64,7 @@ impl Checks<'_> {
             }
         }
         let table = table.build();
-        if self.bad_overrides == BadOverrides::Refused
+        if self.bad_overrides != BadOverrides::LeftOut
             && let Some((network, prefix)) = table.as_ref().and_then(|table| table.hidden_network())
         {
             let mut rows = draft.overrides.iter().map(|one| &one.key);

@@ -6,6 +6,7 @@
 //! | name | body |
 //! |---|---|
 //! | the limit's | order, origin and TOML (`map_text`) |
+//! | `@exempt` | the same, of the exemptions |
 //! | `@o/` and a hash of limit and key | an override as JSON |
 //! | `@c/` and the number modulo [`CHANGES_KEPT`] | a change as JSON |
 
@@ -16,11 +17,9 @@ use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::limits::map_text::{LimitSummary, OrderedLimit};
+use crate::limits::map_text::{self, LimitSummary, OrderedLimit};
 use crate::records::Records;
 
-/// The first byte of the names of all records that are no limits.
-const OURS: char = '@';
 /// The first bytes of the names of overrides.
 const OVERRIDE: &str = "@o/";
 /// The first bytes of the names of changes.
@@ -196,7 +195,7 @@ impl Book {
 
     fn read(&mut self, name: &str, record: &MapLimit, touched: &mut Touched) {
         let MapLimit { version, body } = record;
-        if !name.starts_with(OURS) {
+        if map_text::is_text(name) {
             let entry = OrderedLimit::of_body(name, body);
             let summary = LimitSummary::of(name, &entry.text.toml).ok();
             let limit = StoredLimit { version: *version, entry, summary };
@@ -234,13 +233,16 @@ impl Book {
         }
     }
 
-    /// Returns the limits in the order in which a key is matched against them.
+    /// Returns the number of limits.
+    pub(super) fn limit_count(&self) -> usize {
+        map_text::limit_count(self.limits.values().map(|limit| &limit.entry.text))
+    }
+
+    /// Returns the exemptions, if there are any, and the limits in the order in which a key is
+    /// matched against them.
     pub(super) fn ordered(&self) -> Vec<&StoredLimit> {
         let mut limits: Vec<&StoredLimit> = self.limits.values().collect();
-        limits.sort_by(|one, other| {
-            let key = |limit: &StoredLimit| limit.entry.order;
-            (key(one), &one.entry.text.name).cmp(&(key(other), &other.entry.text.name))
-        });
+        limits.sort_by(|one, other| one.entry.place().cmp(&other.entry.place()));
         limits
     }
 

@@ -167,7 +167,7 @@ fn put_text(
 ) -> Result<ChangePlan, ServiceError> {
     let name = text.name.clone();
     let present = book.limits.get(&name);
-    if present.is_none() && book.limits.len() >= LIMITS_MAX {
+    if present.is_none() && book.limit_count() >= LIMITS_MAX {
         return Err(ServiceError::Full(format!("there are {LIMITS_MAX} limits, the most")));
     }
     if let Some(limit) = present

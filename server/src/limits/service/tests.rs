@@ -20,6 +20,7 @@ use crate::records::{FileRecords, MapRecords};
 
 mod costs;
 mod crash;
+mod exempt;
 mod files;
 
 const NOW: u64 = 1_800_000_000_000;

@@ -11,7 +11,7 @@ use tollgate_http::{ChangeView, LimitView, OverrideView, ServiceError};
 use super::book::{StoredChange, StoredLimit};
 use super::plan::refused;
 use super::{LimitsStore, map_text};
-use crate::limits::map_text::LimitSummary;
+use crate::limits::map_text::{EXEMPT, LimitSummary};
 use crate::limits::{ActiveLimits, OverrideSource};
 
 /// Most overrides of one limit's file in a list.
@@ -82,7 +82,9 @@ impl LimitsStore {
     pub(crate) fn limits(&self) -> Vec<LimitView> {
         let active = self.handle.load();
         let state = self.state.read();
-        state.book.ordered().into_iter().map(|limit| limit_view(limit, &active)).collect()
+        let limits = state.book.ordered().into_iter();
+        let limits = limits.filter(|limit| limit.entry.text.name != EXEMPT);
+        limits.map(|limit| limit_view(limit, &active)).collect()
     }
 
     /// Returns the limit of a name.

@@ -6,10 +6,17 @@ use engine::algorithms::{Attempt, Decision, Verdict, take};
 use engine::{Now, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
 
+use super::super::debts::DebtPolicy;
 use crate::commands::multi_key::ChargeResult;
+use crate::limits::{OnUnavailable, UNLIMITED};
 
 /// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;
+
+/// The policy and the mode of an exempt key, which has no debts.
+pub(super) fn exempt() -> (DebtPolicy, Policy, OnUnavailable) {
+    (DebtPolicy::Written(b"unlimited"[..].into()), UNLIMITED, OnUnavailable::Allow)
+}
 
 /// The decision of a peek at a key without state.
 pub(super) fn fresh(policy: &Policy, now: Now) -> Decision {

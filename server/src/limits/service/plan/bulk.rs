@@ -45,7 +45,7 @@ pub(super) fn import(
         .collect();
     let mut after = before.clone();
     map_text::follow_file(&mut after, &last, &now);
-    if after.len() > LIMITS_MAX {
+    if map_text::limit_count(after.iter().map(|entry| &entry.text)) > LIMITS_MAX {
         return Err(ServiceError::Full(format!("there may be {LIMITS_MAX} limits")));
     }
     set_origins(&before, &mut after, |was| Origin {

@@ -3,7 +3,7 @@
 //! Not here: the choice of the change (`super`, `bulk`).
 
 use cluster::map::command::{PUTS_BYTES_MAX, PUTS_MAX};
-use cluster::map::{LIMITS_VERSION, MapRefusal, OWN_NAME, Put, RECORDS_VERSION};
+use cluster::map::{LIMITS_VERSION, MapRefusal, Put, RECORDS_VERSION};
 use hashbrown::{HashMap, HashSet};
 use tollgate_http::{Actor, ImportPlan, ServiceError, Via};
 
@@ -101,7 +101,7 @@ impl ChangePlan {
         if feature_version < RECORDS_VERSION && !self.batches.is_empty() {
             return Err(ServiceError::Unavailable(MapRefusal::BeingUpdated.to_string()));
         }
-        let limits = self.batches.iter().flatten().filter(|put| !put.name.starts_with(OWN_NAME));
+        let limits = self.batches.iter().flatten().filter(|put| map_text::is_text(&put.name));
         for Put { name, body, .. } in limits {
             let Some(body) = body else { continue };
             if let Some(part) = map_text::new_part(&OrderedLimit::of_body(name, body).text) {
