@@ -114,6 +114,7 @@ impl<'a> FastRequest<'a> {
                     id: None,
                     hold: None,
                     debit: false,
+                    info: false,
                 };
                 (Operation::Native(Native::Take(take)), Form::Native { quiet: false })
             }

@@ -50,6 +50,7 @@ pub use encode::encode;
 pub use error::ProtocolError;
 pub use key::{Key, write_escaped_key};
 pub use line::{DecodeError, Decoded};
+pub use native::groups::{DecidingLimit, KeyFigures, add_groups, name_decider};
 pub use native::lines::{encode_allow, encode_deny, encode_verdict, name_hold, name_refusal};
 pub use near::is_near;
 pub use number::{canonical_u64, lenient_u64};
@@ -66,5 +67,5 @@ pub use reply::{
 pub use request::{
     Admin, Arithmetic, CasCondition, ClusterVerb, Command, Costs, Delete, Exptime, Form, Get,
     IncrX, Keys, Lease, Native, Operation, PolicyArg, Request, Set, SetMode, Slide, StatsTopic,
-    Take, Ttl, TtlMode,
+    Take, TakeMany, Ttl, TtlMode,
 };

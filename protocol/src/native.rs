@@ -1,10 +1,11 @@
 //! The native verbs: `take` and its kin, one line each, for callers that need a full verdict.
 //!
-//! Here: the verbs, one parser each. In this folder: their [`arguments`], and the [`lines`] of the
-//! replies. Not here: the parser of the policy token (`policy`): the token is passed on as it
+//! Here: the verbs, one parser each. In this folder: their [`arguments`], the [`lines`] of the
+//! replies, and the [`groups`] of pairs that a request asks for. Not here: the parser of the policy token (`policy`): the token is passed on as it
 //! stands. Source: `docs/reference/verbs-native.md`.
 
 mod arguments;
+pub(crate) mod groups;
 pub(crate) mod lines;
 
 use self::arguments::{
@@ -18,7 +19,7 @@ use crate::number::strict_u64;
 use crate::policy::SLICES_MAX;
 use crate::request::{
     CasCondition, Command, Costs, Form, IncrX, Keys, Lease, Native, Operation, Request, Slide,
-    Take, Ttl, TtlMode, Words,
+    Take, TakeMany, Ttl, TtlMode, Words,
 };
 use crate::text::without_noreply;
 
@@ -56,12 +57,13 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     let cost = line.count(BAD_COST)?;
     let policy = line.policy()?;
     let (mut peek, mut part, mut cas) = (false, false, CasCondition::None);
-    let (mut wait, mut id, mut hold, mut debit) = (None, None, None, false);
+    let (mut wait, mut id, mut hold, mut debit, mut info) = (None, None, None, false, false);
     while let Some((name, value)) = line.option() {
         match (name, value) {
             (b"peek", None) if !peek => peek = true,
             (b"part", None) if !part => part = true,
             (b"debit", None) if !debit => debit = true,
+            (b"info", None) if !info => info = true,
             (b"cas", value) if cas == CasCondition::None => cas = line.cas(value)?,
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
             (b"wait", Some(word)) if wait.is_none() => {
@@ -75,12 +77,12 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
     if debit && decides {
         return Err(line.bad("debit does not go with peek part wait= cas hold="));
     }
-    let take = Take { cost, policy, peek, part, wait, cas, id, hold, debit };
+    let take = Take { cost, policy, peek, part, wait, cas, id, hold, debit, info };
     Ok(command(key, Native::Take(take), quiet))
 }
 
 /// `takem <cost>[,<cost>…] <key> <key> … [option]*`. The keys end at the first word spelt like an
-/// option of `take`, but the first key is always a key.
+/// option, but the first key is always a key.
 fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolError> {
     let word = line.long_word()?;
     let bad = if word.contains(&b',') { BAD_COSTS } else { BAD_COST };
@@ -89,7 +91,7 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
     let mut count = 0;
     let mut end = 0;
     while let Some(word) = line.words.next() {
-        if count > 0 && is_option_of_take(word) {
+        if count > 0 && is_option(word) {
             break;
         }
         count += 1;
@@ -107,23 +109,27 @@ fn take_many(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, Protoc
     let (words, options) = whole.split_at(end);
     let keys = Keys::new(words).ok_or(line.bad(BAD_KEY))?;
     line.words = Words(options);
-    let (mut peek, mut wait, mut id) = (false, None, None);
+    let (mut peek, mut wait, mut id, mut each, mut info) = (false, None, None, false, false);
     while let Some((name, value)) = line.option() {
         match (name, value) {
             (b"peek", None) if !peek => peek = true,
             (b"wait", Some(word)) if wait.is_none() => wait = Some(line.wait(word)?),
             (b"id", Some(token)) if id.is_none() => id = Some(line.id(token)?),
+            (b"each", None) if !each => each = true,
+            (b"info", None) if !info => info = true,
             _ => return Err(line.bad(line.usage.options)),
         }
     }
-    Ok(Request::TakeMany { costs, keys, peek, wait, id, quiet })
+    let many = TakeMany { costs, keys, peek, wait, id, each, info };
+    Ok(Request::TakeMany { many, quiet })
 }
 
-/// Whether a word is spelt as an option of `take`. `takem` has three of them and refuses the
-/// others: read as keys they would be charged, and the option would have no effect.
-fn is_option_of_take(word: &[u8]) -> bool {
+/// Whether a word is spelt as an option of `take` or `takem`. `takem` refuses those that only
+/// `take` has: read as keys they would be charged, and the option would have no effect.
+fn is_option(word: &[u8]) -> bool {
     let named = [&b"id="[..], b"hold=", b"wait=", b"cas="];
-    matches!(word, b"peek" | b"part" | b"cas") || named.iter().any(|name| word.starts_with(name))
+    let is_bare = matches!(word, b"peek" | b"part" | b"cas" | b"each" | b"info");
+    is_bare || named.iter().any(|name| word.starts_with(name))
 }
 
 /// `refund <key> <n>`.

@@ -8,6 +8,7 @@ mod ban;
 mod hints;
 mod list;
 mod parse;
+mod period;
 mod print;
 #[cfg(test)]
 mod tests;

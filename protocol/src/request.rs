@@ -5,7 +5,9 @@
 
 mod native;
 
-pub use native::{CasCondition, Costs, IncrX, Lease, Native, PolicyArg, Slide, Take, Ttl, TtlMode};
+pub use native::{
+    CasCondition, Costs, IncrX, Lease, Native, PolicyArg, Slide, Take, TakeMany, Ttl, TtlMode,
+};
 
 use crate::key::Key;
 use crate::text::word;
@@ -31,16 +33,8 @@ pub enum Request<'a> {
     },
     /// `takem`: takes from each of several keys, or from none.
     TakeMany {
-        /// Units from all keys alike, or from each.
-        costs: Costs<'a>,
-        /// The keys, at most [`TAKE_KEYS_MAX`](crate::TAKE_KEYS_MAX), repeated ones included.
-        keys: Keys<'a>,
-        /// Whether to decide without taking.
-        peek: bool,
-        /// The longest wait that the caller accepts, in nanoseconds.
-        wait: Option<u64>,
-        /// The token that identifies a repeat of this request.
-        id: Option<&'a [u8]>,
+        /// The keys, and the units of each.
+        many: TakeMany<'a>,
         /// Whether the request has `noreply`.
         quiet: bool,
     },

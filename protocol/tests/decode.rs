@@ -193,8 +193,8 @@ proptest! {
                 if let Request::Retrieve { keys, .. } = request {
                     prop_assert!(keys.iter().count() > 0);
                 }
-                if let Request::TakeMany { keys, .. } = request {
-                    prop_assert!((1..=16).contains(&keys.iter().count()));
+                if let Request::TakeMany { many, .. } = request {
+                    prop_assert!((1..=16).contains(&many.keys.iter().count()));
                 }
                 if *consumed <= input.len() {
                     prop_assert_eq!(&decode(&input[..*consumed], 0, bounds), &decoded);

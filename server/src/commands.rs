@@ -4,6 +4,7 @@
 
 pub(crate) mod admin;
 pub mod context;
+pub(crate) mod decider;
 pub(crate) mod decisions;
 pub(crate) mod fast;
 pub(crate) mod items;

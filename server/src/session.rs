@@ -18,7 +18,6 @@ use protocol::{Admin, Operation, Request};
 
 use crate::commands::context::RequestOutcome;
 use crate::commands::lookup::KeyLookup;
-use crate::commands::take_many::TakeMany;
 use crate::node::reply_queue::ReplyQueue;
 use crate::shards::BATCH_SHARDS_MAX;
 
@@ -172,10 +171,8 @@ impl Session {
                 let retrieval = Retrieval { keys: *keys, with_cas: *with_cas, touch: *touch };
                 self.retrieve(ctx, retrieval, key, out)
             }
-            Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
-                let many =
-                    TakeMany { costs: *costs, keys: *keys, peek: *peek, wait: *wait, id: *id };
-                ctx.exec.take_many(many, *quiet, out);
+            Request::TakeMany { many, quiet } => {
+                ctx.exec.take_many(*many, *quiet, out);
                 RequestOutcome::Given
             }
             Request::Admin { admin: Admin::Quit, .. } => RequestOutcome::Close,

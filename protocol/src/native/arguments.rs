@@ -22,11 +22,12 @@ pub(super) struct Usage {
 pub(super) const TAKE: Usage = Usage {
     arguments: "missing argument, the line is take <key> <cost> <policy>|=<limit>|-",
     options: "unknown or repeated option, there are peek part wait=<duration> cas[=<n>] id=<token> \
-              hold=<duration> debit",
+              hold=<duration> debit info",
 };
 pub(super) const TAKE_MANY: Usage = Usage {
     arguments: "missing argument, the line is takem <cost>[,<cost>...] <key> <key> ...",
-    options: "unknown or repeated option, there are peek wait=<duration> id=<token>",
+    options: "unknown or repeated option, there are peek wait=<duration> id=<token> each \
+              info",
 };
 pub(super) const REFUND: Usage = Usage {
     arguments: "missing argument, the line is refund <key> <n>",

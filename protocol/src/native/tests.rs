@@ -32,7 +32,7 @@ fn native(line: &str) -> (Native<'_>, bool) {
 fn take(cost: u64, policy: PolicyArg<'_>) -> Take<'_> {
     let (wait, id, hold) = (None, None, None);
     let cas = CasCondition::None;
-    Take { cost, policy, peek: false, part: false, wait, cas, id, hold, debit: false }
+    Take { cost, policy, peek: false, part: false, wait, cas, id, hold, debit: false, info: false }
 }
 
 fn refused(line: &str, says: &str) {
@@ -78,7 +78,7 @@ fn take_has_a_policy_and_options() {
 #[test]
 fn takem_takes_keys_and_then_options() {
     let parts = |line| match request(line) {
-        Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
+        Request::TakeMany { many: TakeMany { costs, keys, peek, wait, id, .. }, quiet } => {
             assert_eq!(wait.is_some(), line.contains(" wait="), "{line}");
             let cost = costs.only().expect("one cost");
             let keys: Vec<String> = keys
@@ -101,9 +101,13 @@ fn takem_takes_keys_and_then_options() {
     refused("takem", missing);
     refused("takem 1", missing);
     let options = "CLIENT_ERROR takem: unknown or repeated option, there are peek \
-                   wait=<duration> id=<token>";
+                   wait=<duration> id=<token> each info";
     refused("takem 1 a peek b", options);
     refused("takem 1 a id=1 id=1", options);
+    for word in ["each", "info"] {
+        refused(&format!("takem 1 a {word} b"), options);
+        refused(&format!("takem 1 a {word} {word}"), options);
+    }
     // An option of `take` is not a key either.
     assert_eq!(parts("takem 1 a b wait=0 peek\r\n"), (1, "a b".into(), true, None, false));
     refused("takem 1 a wait=1s wait=1s", options);
@@ -120,9 +124,33 @@ fn takem_takes_keys_and_then_options() {
 }
 
 #[test]
+fn each_and_info_end_the_keys_unless_they_are_the_first() {
+    let parts = |line| match request(line) {
+        Request::TakeMany { many: TakeMany { keys, each, info, peek, .. }, .. } => {
+            let first = keys.first().unwrap_or_default().to_vec();
+            (first, keys.iter().count(), each, info, peek)
+        }
+        other => panic!("takem, not {other:?}"),
+    };
+    assert_eq!(parts("takem 1 a b each\r\n"), (b"a".to_vec(), 2, true, false, false));
+    assert_eq!(parts("takem 1 a info peek each\r\n"), (b"a".to_vec(), 1, true, true, true));
+    assert_eq!(parts("takem 1 each info\r\n"), (b"each".to_vec(), 1, false, true, false));
+    assert_eq!(parts("takem 1 info each\r\n"), (b"info".to_vec(), 1, true, false, false));
+    assert_eq!(parts("takem 1 eachb b\r\n"), (b"eachb".to_vec(), 2, false, false, false));
+    let info = Take { info: true, peek: true, ..take(9, PolicyArg::Configured) };
+    assert_eq!(native("take k 9 - info peek\r\n"), (Native::Take(info), false));
+    assert_eq!(native("take info 9 - info peek\r\n"), (Native::Take(info), false));
+    let options = "CLIENT_ERROR take: unknown or repeated option, there are peek part \
+                   wait=<duration> cas[=<n>] id=<token> hold=<duration> debit info";
+    for line in ["take k 1 - info info", "take k 1 - info=1", "take k 1 - each"] {
+        refused(line, options);
+    }
+}
+
+#[test]
 fn takem_takes_a_cost_for_each_key() {
     let costs = |line, keys| match request(line) {
-        Request::TakeMany { costs, .. } => {
+        Request::TakeMany { many: TakeMany { costs, .. }, .. } => {
             (costs.only(), costs.iter().take(keys).collect::<Vec<_>>(), costs.total(keys))
         }
         other => panic!("takem, not {other:?}"),

@@ -7,7 +7,7 @@
 
 use crate::number::strict_u64;
 use crate::policy::COUNT_MAX;
-use crate::request::Exptime;
+use crate::request::{Exptime, Keys};
 
 /// A native verb on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +60,28 @@ pub struct Take<'a> {
     pub hold: Option<u64>,
     /// Whether the cost was spent already, so that it is charged in any case.
     pub debit: bool,
+    /// Whether the reply names the limit that decided, and its period.
+    pub info: bool,
+}
+
+/// Take from each of several keys, or from none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TakeMany<'a> {
+    /// Units from all keys alike, or from each.
+    pub costs: Costs<'a>,
+    /// The keys, at most [`TAKE_KEYS_MAX`](crate::TAKE_KEYS_MAX), repeated ones included.
+    pub keys: Keys<'a>,
+    /// Whether to decide without taking.
+    pub peek: bool,
+    /// The longest wait that the caller accepts, in nanoseconds.
+    pub wait: Option<u64>,
+    /// The token that identifies a repeat of this request: 1 to
+    /// [`ID_BYTES_MAX`](crate::ID_BYTES_MAX) bytes.
+    pub id: Option<&'a [u8]>,
+    /// Whether the reply has the figures of each key, and keys without a limit are left out.
+    pub each: bool,
+    /// Whether the reply names the limit that decided, and its period.
+    pub info: bool,
 }
 
 /// The costs of a `takem`: one for all keys, or one for each, in their order.

@@ -6,9 +6,7 @@
 //! here: the other verbs on a limited key (`limited_keys`), leases of quota (`native`).
 
 use engine::{TakeParams, TakeResult, added, adding, counted, taking, undecided};
-use protocol::{
-    COUNT_MAX, Costs, Form, IncrX, Keys, Native, Operation, Outcome, PolicyArg, SetMode,
-};
+use protocol::{COUNT_MAX, Form, IncrX, Native, Operation, Outcome, PolicyArg, SetMode, TakeMany};
 
 use crate::commands::limited_keys::{inline_policy, milliseconds};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
@@ -100,11 +98,8 @@ impl LimitOp {
     }
 
     /// Returns the operation of a `takem`. Its cost is that of all keys, or the sum of theirs.
-    pub(crate) fn of_many(
-        costs: Costs<'_>,
-        keys: Keys<'_>,
-        (peek, wait): (bool, Option<u64>),
-    ) -> Self {
+    pub(crate) fn of_many(many: &TakeMany<'_>) -> Self {
+        let TakeMany { costs, keys, peek, wait, .. } = *many;
         let cost = costs.only().unwrap_or_else(|| costs.total(keys.iter().count()));
         let take = TakeParams { cost, peek, wait, ..TakeParams::default() };
         Self { action: LimitAction::Take(take), reply: LimitReply::ManyVerdict }

@@ -13,6 +13,7 @@ use protocol::{
 };
 
 use crate::commands::context::ExecContext;
+use crate::commands::decider::AskedPairs;
 use crate::commands::items::{encode_outcome, line};
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::{Adjustment, ChargeContext};
@@ -192,10 +193,11 @@ impl ExecContext<'_> {
                 LimitAction::Take(take) => {
                     self.list_charges(found)?;
                     let judged = Cell::new(Judged::NOTHING);
-                    let (outcome, _) = self.take_listed(&take, None, |charged| {
-                        judged.set(charged.all.judged(&take));
-                        op.reply(charged)
-                    });
+                    let (outcome, _) =
+                        self.take_listed(&take, (None, AskedPairs::default()), |charged| {
+                            judged.set(charged.all.judged(&take));
+                            op.reply(charged)
+                        });
                     Ok((outcome, judged.get()))
                 }
                 LimitAction::Change(change) => {

@@ -21,6 +21,7 @@ use protocol::{Algorithm, Policy};
 pub(crate) use self::charge_row::{ChargeRow, hold_of};
 pub(crate) use self::refuse::deny_beyond;
 pub(crate) use self::result::{Adjustment, ChargeResult};
+use crate::commands::decider::{KeyVerdicts, verdicts_of};
 use crate::commands::decisions::DecisionContext;
 use crate::commands::native::refusal;
 use crate::counters::Counters;
@@ -36,8 +37,10 @@ struct KeyCharge {
     policy: Policy,
     /// The index of its limit.
     limit: usize,
-    /// The index of the request's key that it is charged for.
+    /// The index of the first key of the request that it is charged for.
     member: usize,
+    /// A bit for each of them.
+    members: u16,
     cost: ChargeCost,
     /// Nanoseconds for which the cost is held, if the limit of its child says so.
     hold: Option<u64>,
@@ -57,6 +60,8 @@ pub(crate) struct ChargeScratch {
     facts: Vec<TakeInfo>,
     saved: Vec<SavedState>,
     bytes: Vec<u8>,
+    /// The decision on each key of a `takem … each`.
+    pub(crate) verdicts: KeyVerdicts,
 }
 
 /// Most bytes of saved states that a worker keeps between requests.
@@ -128,6 +133,7 @@ impl ChargeSet {
         if let Some(row) = self.rows.iter_mut().find(is_it) {
             row.cost.add(cost);
             row.hold = row.hold.max(hold);
+            row.members |= 1 << member;
             return Ok(());
         }
         if self.rows.len() == KEYS_TOGETHER_MAX {
@@ -136,7 +142,17 @@ impl ChargeSet {
         let start = self.keys.len();
         self.keys.extend_from_slice(key);
         let (key, hash) = (start..self.keys.len(), shards.hash(key));
-        self.rows.push(KeyCharge { key, hash, policy: *policy, limit, member, cost, hold });
+        let members = 1 << member;
+        self.rows.push(KeyCharge {
+            key,
+            hash,
+            policy: *policy,
+            limit,
+            member,
+            members,
+            cost,
+            hold,
+        });
         Ok(())
     }
 
@@ -334,7 +350,7 @@ impl ChargeSet {
     }
 
     /// Returns the listed keys in order.
-    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = ChargeRow<'_>> {
+    pub(crate) fn rows(&self) -> impl ExactSizeIterator<Item = ChargeRow<'_>> + Clone {
         self.rows.iter().map(|row| ChargeRow {
             key: self.key(row),
             hash: row.hash,
@@ -343,8 +359,10 @@ impl ChargeSet {
             holds_by_itself: row.holds_by_itself(),
             hold: row.hold,
             member: row.member,
+            members: row.members,
             cost: row.cost,
             shadow: row.policy.shadow,
+            policy: &row.policy,
         })
     }
 
@@ -402,6 +420,12 @@ impl ChargeContext<'_> {
 }
 
 impl ChargeScratch {
+    /// Derives the decision on each of `keys` keys from those on the charges of `charges`.
+    pub(crate) fn decide_keys(&mut self, charges: &ChargeSet, keys: usize) {
+        let rows = charges.rows.iter().map(|row| row.members).zip(&self.facts);
+        self.verdicts = verdicts_of(keys, &rows);
+    }
+
     /// Removes the saved states. Those of logs and of many holders are large, so their memory is
     /// released.
     fn forget_saved(&mut self) {

@@ -7,16 +7,17 @@ mod lease;
 
 use engine::{CachedReply, Engine, LeaseResult, Now, PolicyRef, TakeParams, TakeResult, undecided};
 use protocol::{
-    Algorithm, COUNT_MAX, Command, Form, IncrX, Native, Oldest, Operation, Outcome, Policy,
-    PolicyArg, Rate, Slide, Take, VerdictLine, encode,
+    Algorithm, COUNT_MAX, Command, DecidingLimit, Form, IncrX, Native, Oldest, Operation, Outcome,
+    Policy, PolicyArg, Rate, Slide, Take, VerdictLine, encode, name_decider,
 };
 
 use crate::commands::context::ExecContext;
+use crate::commands::decider::{AskedPairs, Decided};
 use crate::commands::limit_op::{LimitAction, LimitOp};
-use crate::commands::limited_keys::write_error;
+use crate::commands::limited_keys::{milliseconds, write_error};
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::verdict::{units_of, verdict};
-use crate::limits::{LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
+use crate::limits::{Limit, LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
 use crate::probe::SampledVerb;
 use crate::shards::{KeyId, Shards};
 
@@ -51,6 +52,21 @@ enum RequestPolicy<'f> {
     Named { policy: &'f Policy, limit: usize },
     /// No limit applies to the key.
     Exempt,
+}
+
+/// What decided on a take.
+enum TakenBy {
+    /// One policy: that of a limit, or one that the request wrote. The period is there if `info`
+    /// asks for it.
+    Policy { limit: Option<usize>, period_ms: Option<u64> },
+    /// One of the charges that `scratch.charges` lists.
+    Charges { asked: AskedPairs, decided: Option<Decided> },
+}
+
+impl Default for TakenBy {
+    fn default() -> Self {
+        Self::Policy { limit: None, period_ms: None }
+    }
 }
 
 /// The reason why a policy word names no policy.
@@ -134,14 +150,14 @@ impl<'a> ExecContext<'a> {
             (None, Some(_)) => (own, self.service.shards().hash(own)),
             (None, None) => (own, hash),
         };
-        let (mut limit, mut is_charge) = (None, false);
+        let mut taken_by = TakenBy::default();
         let outcome = match native {
             Native::Take(take) => match self.resolve_take(take, key, bound) {
                 Ok(Err(error)) => return write_error(error, form, out),
                 Ok(Ok(meant)) => {
                     let taken = self.take_under(&meant, (own, key, hash), take);
                     taken.map(|(outcome, named)| {
-                        (limit, is_charge) = named;
+                        taken_by = named;
                         outcome
                     })
                 }
@@ -173,27 +189,22 @@ impl<'a> ExecContext<'a> {
             Ok(outcome) => {
                 let start = out.len();
                 encode(out, command, form, &outcome);
-                self.name_refusal(limit, start, out);
-                if is_charge {
-                    self.name_holds(&outcome, start, out);
-                }
+                self.name_taken(&taken_by, &outcome, start, out);
             }
             Err(error) => write_error(&error.to_string(), form, out),
         }
     }
 
-    /// Takes from `key` under a policy. Returns the limit to name after a refusal too, and whether
-    /// `scratch.charges` lists what was charged.
+    /// Takes from `key` under a policy. Returns what decided, too.
     fn take_under(
         &mut self,
         meant: &RequestPolicy<'_>,
         (own, key, hash): (&[u8], &[u8], u64),
         take: &Take<'_>,
-    ) -> Result<(Outcome<'static>, (Option<usize>, bool)), LimitedKeyError> {
+    ) -> Result<(Outcome<'static>, TakenBy), LimitedKeyError> {
         let (policy_ref, limit) = match meant {
             RequestPolicy::Bound(found) if self.charges_more(found) => {
-                let (outcome, refused) = self.take_with_parents(found, hash, take)?;
-                return Ok((outcome, (refused, true)));
+                return self.take_with_parents(found, hash, take);
             }
             RequestPolicy::Bound(found) => (self.policy_of(found), Some(found.limit().index())),
             RequestPolicy::Written(policy_id) => {
@@ -204,7 +215,14 @@ impl<'a> ExecContext<'a> {
             }
             RequestPolicy::Exempt => (PolicyRef::from(&UNLIMITED), None),
         };
-        Ok((self.take((own, key, hash), policy_ref, limit, take), (limit, false)))
+        let outcome = self.take((own, key, hash), policy_ref, limit, take);
+        let period_ms = match &outcome {
+            Outcome::Verdict(line) if take.info => {
+                Some(milliseconds(policy_ref.policy.period_nanos(line.at)))
+            }
+            _ => None,
+        };
+        Ok((outcome, TakenBy::Policy { limit, period_ms }))
     }
 
     /// The policy of a take, or the reply to an option that it cannot carry out.
@@ -304,22 +322,49 @@ impl<'a> ExecContext<'a> {
         done.unwrap_or(Outcome::OutOfMemory)
     }
 
-    /// Takes from a limited key and its parents. Returns the limit that refused, too.
+    /// Adds what decided on a take to the verdict line that `out` contains from `start` on.
+    fn name_taken(
+        &self,
+        taken_by: &TakenBy,
+        outcome: &Outcome<'_>,
+        start: usize,
+        out: &mut Vec<u8>,
+    ) {
+        if !matches!(outcome, Outcome::Verdict(_)) {
+            return;
+        }
+        match *taken_by {
+            TakenBy::Policy { limit, period_ms: None } => self.name_refusal(limit, start, out),
+            TakenBy::Policy { limit, period_ms: Some(period_ms) } => {
+                let limit = limit.and_then(|limit| self.active_limits.limits().get(limit));
+                let decider = DecidingLimit { name: limit.map(Limit::name), period_ms };
+                name_decider(out, start, &decider);
+            }
+            TakenBy::Charges { asked, decided } => {
+                self.add_pairs(asked, decided, start, out);
+                self.name_holds(outcome, start, out);
+            }
+        }
+    }
+
+    /// Takes from a limited key and its parents. Returns what decided, too.
     fn take_with_parents(
         &mut self,
         found: &LimitMatch<'_>,
         hash: u64,
         take: &Take<'_>,
-    ) -> Result<(Outcome<'static>, Option<usize>), LimitedKeyError> {
+    ) -> Result<(Outcome<'static>, TakenBy), LimitedKeyError> {
         let (units, show_cas) = units_of(take);
         self.list_charges(found)?;
         let decision_ctx = self.decision_context();
-        Ok(self.take_listed(&units, take.id, |charged| {
+        let asked = AskedPairs { info: take.info, keys: 0 };
+        let (outcome, decided) = self.take_listed(&units, (take.id, asked), |charged| {
             if let TakeResult::Decided(facts) = &charged.all {
                 decision_ctx.record((hash, found.base()), SampledVerb::Take, facts, &units);
             }
             verdict(charged.all, show_cas)
-        }))
+        });
+        Ok((outcome, TakenBy::Charges { asked, decided }))
     }
 
     fn key_id(&self, hash: u64, key: &[u8], id: Option<&[u8]>) -> Option<KeyId> {
@@ -386,12 +431,12 @@ impl<'a> ExecContext<'a> {
     }
 }
 
-/// Returns the cached verdict for this id, and the index of the charge that refused, if there were
-/// several.
+/// Returns the cached verdict for this id, and the code of the charge that decided, if it was to be
+/// named.
 pub(super) fn recall(shards: &Shards, now: Now, id: KeyId) -> Option<(VerdictLine, Option<usize>)> {
     let is_verdict = |answer: &CachedReply| matches!(answer, CachedReply::Verdict(..));
     match shards.answer_to(now, id, is_verdict)? {
-        CachedReply::Verdict(line, refused) => Some((line, refused)),
+        CachedReply::Verdict(line, decided) => Some((line, decided)),
         CachedReply::Counted(_) => None,
     }
 }

@@ -5,27 +5,24 @@
 use std::cell::Cell;
 
 use engine::{CachedReply, Judged, TakeParams};
-use protocol::{Costs, Keys, Outcome};
+use protocol::{Outcome, TAKE_KEYS_MAX, TakeMany};
 
 use crate::commands::context::ExecContext;
+use crate::commands::decider::{
+    AskedPairs, Decided, KeyVerdicts, keep_verdicts, recall_verdicts, write_verdicts,
+};
 use crate::commands::items::line;
 use crate::commands::limit_op::{LimitAction, LimitOp};
-use crate::commands::multi_key::ChargeResult;
+use crate::commands::multi_key::{ChargeContext, ChargeResult};
 use crate::commands::native::recall;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::write_many_reply;
 use crate::limits::{ChargeCost, LimitedKeyError};
 use crate::probe::SampledVerb;
 
-/// A `takem` request.
-#[derive(Clone, Copy)]
-pub(crate) struct TakeMany<'a> {
-    pub(crate) costs: Costs<'a>,
-    pub(crate) keys: Keys<'a>,
-    pub(crate) peek: bool,
-    /// The longest wait that the caller accepts, in nanoseconds.
-    pub(crate) wait: Option<u64>,
-    pub(crate) id: Option<&'a [u8]>,
+/// Returns the pairs that a `takem` asks for.
+pub(crate) fn pairs_of(many: &TakeMany<'_>) -> AskedPairs {
+    AskedPairs { info: many.info, keys: if many.each { many.keys.iter().count() } else { 0 } }
 }
 
 impl ExecContext<'_> {
@@ -33,11 +30,12 @@ impl ExecContext<'_> {
     pub(crate) fn take_many(&mut self, many: TakeMany<'_>, quiet: bool, out: &mut Vec<u8>) {
         let mut counted = std::mem::take(&mut self.scratch.more_keys);
         counted.resize_with(1, Vec::new);
-        let listed = self.list_all_charges((many.costs, many.keys), &mut counted[0]);
+        let listed = self.list_all_charges(&many, &mut counted[0]);
         self.scratch.more_keys = counted;
-        let (outcome, refused) = match listed {
+        let asked = pairs_of(&many);
+        let (outcome, decided) = match listed {
             Ok(true) => {
-                let op = LimitOp::of_many(many.costs, many.keys, (many.peek, many.wait));
+                let op = LimitOp::of_many(&many);
                 let LimitAction::Take(units) = op.action else { return };
                 if let Some(error) = op.refusal(&self.scratch.charges) {
                     if !quiet {
@@ -46,11 +44,11 @@ impl ExecContext<'_> {
                     return;
                 }
                 if self.scratch.charges.is_empty() {
-                    let reply = self.unlimited_reply(&op);
+                    let reply = self.unlimited_reply(&op, asked);
                     return out.extend_from_slice(if quiet { b"" } else { &reply });
                 }
                 let judged = Cell::new(Judged::NOTHING);
-                let outcome = self.take_listed(&units, many.id, |charged| {
+                let outcome = self.take_listed(&units, (many.id, asked), |charged| {
                     judged.set(charged.all.judged(&units));
                     op.reply(charged)
                 });
@@ -64,22 +62,27 @@ impl ExecContext<'_> {
         if !quiet {
             let start = out.len();
             write_many_reply(&outcome, out);
-            self.name_refusal(refused, start, out);
+            if matches!(outcome, Outcome::Verdict(_)) {
+                self.add_pairs(asked, decided, start, out);
+            }
             self.name_holds(&outcome, start, out);
         }
     }
 
-    /// Lists the keys of a `takem` with their parents, without those that pass unlimited. Returns
-    /// false if no limit matches one of the others.
+    /// Lists the keys of a `takem` with their parents, without those that pass unlimited; with
+    /// `each` only those that a limit matches. Returns false if no limit matches one of the others,
+    /// with `each` if no key is limited or passes unlimited.
     pub(crate) fn list_all_charges(
         &mut self,
-        (costs, keys): (Costs<'_>, Keys<'_>),
+        many: &TakeMany<'_>,
         counted: &mut Vec<u8>,
     ) -> Result<bool, LimitedKeyError> {
+        let TakeMany { costs, keys, .. } = *many;
         let limits = self.active_limits.limits();
         let charges = &mut self.scratch.charges;
         charges.clear();
         let is_one = costs.only().is_some();
+        let mut is_any = false;
         for (member, ((key, _), cost)) in keys.iter().zip(costs.iter()).enumerate() {
             let cost = if is_one { ChargeCost::SAME } else { ChargeCost::fixed(cost) };
             match limits.find(key.as_bytes(), counted)? {
@@ -87,18 +90,22 @@ impl ExecContext<'_> {
                     charges.add(limits, self.service.shards(), &found, (member, cost))?;
                 }
                 None if limits.unlimited(key.as_bytes()).is_some() => {}
+                _ if many.each => continue,
                 _ => return Ok(false),
             }
+            is_any = true;
         }
-        Ok(true)
+        Ok(is_any)
     }
 
     /// Returns the reply to a `takem` none of whose keys is charged.
-    pub(crate) fn unlimited_reply(&self, op: &LimitOp) -> Vec<u8> {
+    pub(crate) fn unlimited_reply(&self, op: &LimitOp, asked: AskedPairs) -> Vec<u8> {
         let mut reply = Vec::new();
         if let LimitAction::Take(take) = &op.action {
             let charged = ChargeResult::unlimited(self.now, take);
             write_many_reply(&op.reply(charged), &mut reply);
+            let verdicts: KeyVerdicts = (0..asked.keys.min(TAKE_KEYS_MAX)).map(|_| None).collect();
+            write_verdicts(&verdicts, 0, &mut reply, |_| None);
         }
         reply
     }
@@ -116,33 +123,46 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Takes from the listed keys. Returns the limit that refused, too. The reply to an `id` is
-    /// cached with the first key, and with the index of the charge that refused: a repeat lists the
-    /// same keys, unless the limits have changed.
+    /// Takes from the listed keys. Returns the charge that decided, too; the decision on each key is
+    /// in `scratch` if it is asked for. The reply to an `id` is cached with the first key, and with
+    /// the charge that decided if it is to be named: a repeat lists the same keys, unless the limits
+    /// have changed.
     pub(crate) fn take_listed(
         &mut self,
         units: &TakeParams,
-        id: Option<&[u8]>,
+        (id, asked): (Option<&[u8]>, AskedPairs),
         answer: impl Fn(ChargeResult) -> Outcome<'static>,
-    ) -> (Outcome<'static>, Option<usize>) {
+    ) -> (Outcome<'static>, Option<Decided>) {
         let charge_ctx = self.charge_context();
         let Scratch { charges, charge_scratch, kept_id, .. } = &mut *self.scratch;
         let (key, hash) = charges.first();
-        let id = id.map(|id| charge_ctx.shards.key_id(hash, key, id));
+        let ChargeContext { shards, now, .. } = charge_ctx;
+        let id = id.map(|id| (id, shards.key_id(hash, key, id)));
         let done = charges.locked(charge_ctx, |engines| {
-            let before = id.and_then(|id| recall(charge_ctx.shards, charge_ctx.now, id));
-            if let Some((line, refused)) = before {
-                let limit = refused.and_then(|row| charges.limit(row));
-                return Ok((Outcome::Verdict(line), limit));
+            let before = id.and_then(|(id, key_id)| Some((id, recall(shards, now, key_id)?)));
+            if let Some((id, (line, decided))) = before {
+                if asked.keys > 0 {
+                    let keys = recall_verdicts(shards, now, (charges, id), asked.keys);
+                    charge_scratch.verdicts = keys;
+                }
+                return Ok((Outcome::Verdict(line), decided.map(Decided::of_code)));
             }
             let charged = charges.take(charge_ctx, charge_scratch, engines, units)?;
-            let refused = charged.refused.and_then(|row| charges.limit(row));
             let outcome = answer(charged);
-            if let (Some(id), Outcome::Verdict(line)) = (id.filter(|_| !units.peek), &outcome) {
-                let reply = CachedReply::Verdict(*line, charged.refused);
-                kept_id.set(Some(charge_ctx.shards.keep_answer(charge_ctx.now, id, reply)));
+            if asked.keys > 0 {
+                charge_scratch.decide_keys(charges, asked.keys);
             }
-            Ok((outcome, refused))
+            if let (Some((id, key_id)), Outcome::Verdict(line), false) = (id, &outcome, units.peek)
+            {
+                let is_named = asked.info || charged.refused.is_some();
+                let decided = is_named.then(|| charged.decided.code());
+                let reply = CachedReply::Verdict(*line, decided);
+                kept_id.set(Some(shards.keep_answer(now, key_id, reply)));
+                if asked.keys > 0 {
+                    keep_verdicts(shards, now, (charges, id), &charge_scratch.verdicts);
+                }
+            }
+            Ok((outcome, Some(charged.decided)))
         });
         done.unwrap_or((Outcome::OutOfMemory, None))
     }

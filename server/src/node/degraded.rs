@@ -9,6 +9,7 @@
 //! the count allows are charged to the owner as soon as possible, once, and beyond the limit.
 
 mod decision;
+mod pairs;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,7 +26,8 @@ use protocol::{
     decode, encode,
 };
 
-use self::decision::{degraded_result, exempt, whole_limit, with_limit};
+use self::decision::{exempt, fixed_decision, whole_limit, with_limit};
+use self::pairs::{add_pairs, asked_of, look_at_all};
 use super::Node;
 use super::debts::DebtPolicy;
 use super::own_holds::OwnHolds;
@@ -34,6 +36,7 @@ use super::policy_share::share;
 use super::router::{Router, RouterContext};
 use super::state_machine::partition_of;
 use crate::commands::context::ExecContext;
+use crate::commands::decider::AskedPairs;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::{ChargeResult, deny_beyond};
@@ -72,6 +75,7 @@ pub(super) struct DegradedCharge {
     pub(super) partition: Partition,
     pub(super) cost: ChargeCost,
     member: usize,
+    members: u16,
     /// Nanoseconds for which the cost is held, if the limit of its child says so.
     pub(super) hold: Option<u64>,
 }
@@ -80,7 +84,8 @@ impl DegradedCharge {
     /// The charge of a request on one key.
     fn of_one(debt_policy: DebtPolicy, policy: Policy, key: &[u8], partition: Partition) -> Self {
         let cost = ChargeCost::SAME;
-        Self { debt_policy, policy, key: key.into(), partition, cost, member: 0, hold: None }
+        let (member, members, hold) = (0, 1, None);
+        Self { debt_policy, policy, key: key.into(), partition, cost, member, members, hold }
     }
 }
 
@@ -90,6 +95,12 @@ struct DegradedTake {
     take: TakeParams,
     charges: Vec<DegradedCharge>,
     mode: OnUnavailable,
+}
+
+/// A decision without the owners, and those on each charge if they are asked for.
+struct DegradedDecision {
+    result: ChargeResult,
+    facts: Vec<TakeInfo>,
 }
 
 /// Whether a command is decided while its owner is out of reach.
@@ -130,7 +141,8 @@ impl Node {
         now: Now,
         charges: &[DegradedCharge],
         attempt: &TakeParams,
-    ) -> ChargeResult {
+        asked: AskedPairs,
+    ) -> DegradedDecision {
         let parts = self.parts();
         // No other node gives this id to a hold: the owner later takes the hold over under it.
         let lease = charges
@@ -171,9 +183,19 @@ impl Node {
                     None => engine.refund(now, hash, key, None, facts.decision.granted),
                 };
             }
-            let TakeResult::Decided(decided) = taken else { return ChargeResult::undecided(taken) };
+            let TakeResult::Decided(decided) = taken else {
+                return DegradedDecision {
+                    result: ChargeResult::undecided(taken),
+                    facts: Vec::new(),
+                };
+            };
             facts.push(decided);
-            return ChargeResult::refused(&facts, index, charge.member);
+            let result = ChargeResult::refused(&facts, index, charge.member);
+            if asked.keys > 0 {
+                let share_of = |policy: &Policy| share(policy, parts);
+                facts = look_at_all(engine, hasher, now, (charges, attempt), share_of);
+            }
+            return DegradedDecision { result, facts };
         }
         let granted = facts.iter().map(|facts| facts.decision.granted).min();
         let granted = if attempt.part {
@@ -181,7 +203,8 @@ impl Node {
         } else {
             attempt.cost
         };
-        ChargeResult::allowed(&facts, granted, attempt.cost)
+        let result = ChargeResult::allowed(&facts, granted, attempt.cost);
+        DegradedDecision { result, facts }
     }
 }
 
@@ -195,9 +218,9 @@ impl ExecContext<'_> {
     ) -> Option<DegradedTake> {
         let mut counted = Vec::new();
         match request {
-            Request::TakeMany { costs, keys, peek, wait, .. } => {
-                let is_listed = self.list_all_charges((*costs, *keys), &mut counted).ok()?;
-                let op = LimitOp::of_many(*costs, *keys, (*peek, *wait));
+            Request::TakeMany { many, .. } => {
+                let is_listed = self.list_all_charges(many, &mut counted).ok()?;
+                let op = LimitOp::of_many(many);
                 is_listed.then(|| self.listed(op, default, place))?
             }
             Request::Command { command, form } => {
@@ -292,6 +315,7 @@ impl ExecContext<'_> {
                 key: row.key.into(),
                 partition: place(row.hash),
                 member: row.member,
+                members: row.members,
                 cost: row.cost,
                 hold: row.hold,
             });
@@ -338,14 +362,6 @@ impl ExecContext<'_> {
     }
 }
 
-/// Adds the limit that refused to the only line of `out`.
-fn name_refusal(result: ChargeResult, charges: &[DegradedCharge], out: &mut Vec<u8>) {
-    let refused = result.refused.and_then(|charge| charges.get(charge));
-    if let Some(name) = refused.and_then(|one| one.debt_policy.limit()) {
-        protocol::name_refusal(out, 0, name);
-    }
-}
-
 impl Router {
     /// Decides a request whose owner is out of reach; returns `error` if it cannot be decided.
     pub(super) fn answer_degraded(
@@ -377,18 +393,19 @@ impl Router {
             return Bytes::from(reply);
         }
         let now = ctx.now;
-        let charged = match mode {
+        let asked = asked_of(&request);
+        let DegradedDecision { result: charged, facts } = match mode {
             OnUnavailable::Error => return error,
-            OnUnavailable::Allow => degraded_result(now, &first.policy, &take, true),
-            OnUnavailable::Deny => degraded_result(now, &first.policy, &take, false),
+            OnUnavailable::Allow => fixed_decision(now, &charges, &take, true),
+            OnUnavailable::Deny => fixed_decision(now, &charges, &take, false),
             OnUnavailable::Local if self.debts.len() + charges.len() > DEBTS_MAX => {
-                degraded_result(now, &first.policy, &take, false)
+                fixed_decision(now, &charges, &take, false)
             }
-            OnUnavailable::Local => node.take_local(now, &charges, &take),
+            OnUnavailable::Local => node.take_local(now, &charges, &take, asked),
         };
         let mut text = Vec::new();
         ctx.write_degraded_reply(&request, op, &first.policy, charged, &mut text);
-        name_refusal(charged, &charges, &mut text);
+        add_pairs(asked, charged, (&charges, &facts), &mut text);
         let held = charges.iter().filter(|one| one.hold.is_some());
         name_holds(
             &op.reply(charged),

@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
-use protocol::{Command, Exptime, Form, Native, Operation, Request};
+use cluster::map::LIMITS_VERSION;
+use protocol::{Command, Exptime, Form, Native, Operation, Request, Take, TakeMany};
 
 use super::degraded::is_taking;
 use super::multi_owner::{
@@ -21,10 +22,14 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
-use crate::commands::take_many::TakeMany;
+use crate::commands::take_many::pairs_of;
 
 /// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
+
+/// The reply to `info` while an owner may not know it.
+const NO_INFO_YET: &str = "SERVER_ERROR not applied: the cluster is being updated, and until no \
+                           older node is in it, take has no info";
 
 /// The deadline of `flush_all`, which drops all items of the cluster on each of their copies.
 const FLUSH_NS: u64 = 60_000_000_000;
@@ -141,6 +146,9 @@ impl Dispatch<'_, '_> {
                 Err(NotMultiOwner::Unsupported(why)) => return self.push_error(why, form, out),
             }
         }
+        if self.must_refuse_info(&command.operation) {
+            return self.push_error(NO_INFO_YET, form, out);
+        }
         let kind = OpAccess::Write;
         if !is_taking(self.ctx.active_limits.limits(), command, form, lookup) {
             let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Whole { quiet });
@@ -165,6 +173,16 @@ impl Dispatch<'_, '_> {
         self.submit(hash, kind, &op, place, reply_kind);
     }
 
+    /// Whether the owner of a key may be a node that does not know `info`. With parents, and in
+    /// `takem`, this node adds the pairs itself.
+    fn must_refuse_info(&self, operation: &Operation<'_>) -> bool {
+        let asks = matches!(operation, Operation::Native(Native::Take(Take { info: true, .. })));
+        asks && self.router.node().control().is_some_and(|control| {
+            let version = control.map().settings().version;
+            version < LIMITS_VERSION
+        })
+    }
+
     /// `takem`: takes from each key and its parents at their owners.
     pub(crate) fn take_many(
         &mut self,
@@ -174,15 +192,15 @@ impl Dispatch<'_, '_> {
         out: &mut Vec<u8>,
     ) {
         let mut counted = Vec::new();
-        let listed = self.ctx.list_all_charges((many.costs, many.keys), &mut counted);
+        let listed = self.ctx.list_all_charges(&many, &mut counted);
         let reply = match (refuses_id(many.id), listed) {
             (Some(why), _) => why.to_owned(),
             (None, Ok(true)) => {
-                let op = LimitOp::of_many(many.costs, many.keys, (many.peek, many.wait));
+                let op = LimitOp::of_many(&many);
                 match op.refusal(&self.ctx.scratch.charges) {
                     Some(error) => error.to_owned(),
                     None if self.ctx.scratch.charges.is_empty() => {
-                        let reply = self.ctx.unlimited_reply(&op);
+                        let reply = self.ctx.unlimited_reply(&op, pairs_of(&many));
                         return self.replies.push_ready(if quiet { b"" } else { &reply }, out);
                     }
                     None => return self.submit_multi_owner((raw_request, quiet), op),

@@ -42,7 +42,7 @@ fn limits(parents: &str) -> Limits {
 }
 
 /// Requests of a conversation; each conversation has a server of its own.
-const CONVERSATIONS: [&[&str]; 9] = [
+const CONVERSATIONS: [&[&str]; 11] = [
     &["incr user:1 3", "incr user:1 0", "incr user:1 2", "decr user:1 1", "decr user:2 1"],
     &["ma user:1 N60 J1 v", "ma user:1 D4 v t", "ma user:1 MD D1 v", "ma user:1 D9 Pbucket:3/s v"],
     &["ma user:1 Pbucket:3/s D2 v", "ma user:1 Pbucket:3/s D2 v", "mg user:1 Pbucket:3/s v"],
@@ -104,6 +104,34 @@ const CONVERSATIONS: [&[&str]; 9] = [
         "lease user:1 c 2 bucket:3/s",
         "incrx user:1 1 60",
         "slide user:1 1 60s",
+    ],
+    &[
+        "takem 1,9,2 user:1 other user:2 each",
+        "takem 1 user:1 user:2 user:1 peek each",
+        "takem 1,3,2 user:1 other user:2 each info",
+        "takem 1 user:1 user:2 each info",
+        "takem 1 other each",
+        "takem 1 other user:9 info",
+        "takem 9007199254740991,1 user:7 user:8 each",
+        "takem 1 user:8 user:9 id=a each",
+        "takem 2,1 queue:1 user:5 each info",
+        "takem 1 queue:1 user:5 wait=1s each info",
+        "takem 1 slots:1 user:6 each info",
+    ],
+    &[
+        "take user:1 1 - info",
+        "take user:1 1 - info peek",
+        "take user:1 9 - info",
+        "take user:1 9 - part info",
+        "take user:2 1 - cas=7 info",
+        "take user:3 1 =all info",
+        "take user:3 1 bucket:2/s info",
+        "take user:3 1 =none info",
+        "take queue:1 2 - info",
+        "take queue:1 1 - wait=1s info",
+        "take slots:1 1 - info",
+        "take user:4 1 - id=a info",
+        "take user:4 1 - id=a info",
     ],
 ];
 
@@ -217,12 +245,12 @@ impl LoneNode {
                         Err(why) => return format!("{why:?}"),
                     }
                 }
-                Request::TakeMany { costs, keys, peek, wait, id, .. } => {
-                    if let Some(why) = refuses_id(*id) {
+                Request::TakeMany { many, .. } => {
+                    if let Some(why) = refuses_id(many.id) {
                         return why.to_owned();
                     }
-                    match ctx.list_all_charges((*costs, *keys), &mut counted) {
-                        Ok(true) => LimitOp::of_many(*costs, *keys, (*peek, *wait)),
+                    match ctx.list_all_charges(many, &mut counted) {
+                        Ok(true) => LimitOp::of_many(many),
                         other => return format!("{other:?}"),
                     }
                 }

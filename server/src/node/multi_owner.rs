@@ -9,14 +9,15 @@
 //! therefore allows too much, and of two concurrent requests both may be refused where one would
 //! have fitted.
 
+mod reply;
+
 use bytes::Bytes;
 use cluster::id::Partition;
 use engine::algorithms::{Decision, Verdict};
 use engine::{TakeInfo, TakeParams, TakeResult};
-use protocol::{
-    Decoded, Form, IncrX, Native, Operation, Outcome, PolicyArg, Request, Take, decode,
-};
+use protocol::{Form, IncrX, Native, Operation, Policy, PolicyArg, Take};
 
+use self::reply::OwnersDecision;
 use super::pending::{Client, Completion};
 use super::router::RouterContext;
 use super::router::operation;
@@ -24,9 +25,7 @@ use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
-use crate::commands::lookup::look_up;
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet, deny_beyond};
-use crate::commands::verdict::{name_holds, write_many_reply};
 use crate::limits::{CAS_OF_REFUND, ChargeCost, Limit, LimitMatch};
 
 /// Why a command is not a request over several owners.
@@ -101,8 +100,10 @@ struct OwnerRow {
     partition: Partition,
     counts_refused: bool,
     member: usize,
+    members: u16,
     cost: ChargeCost,
     shadow: bool,
+    policy: Policy,
     /// Nanoseconds for which the cost is held.
     hold: Option<u64>,
     /// The verdict line names the hold.
@@ -165,8 +166,10 @@ impl MultiOwnerRequest {
                 partition: partition_of(row.hash),
                 counts_refused: row.counts_refused,
                 member: row.member,
+                members: row.members,
                 cost: row.cost,
                 shadow: row.shadow,
+                policy: *row.policy,
                 hold: match &op.action {
                     LimitAction::Take(take) => row.hold_of(take),
                     LimitAction::Change(_) => None,
@@ -231,9 +234,9 @@ impl MultiOwnerRequest {
     ) -> (MultiOwnerResult, Vec<(Partition, Bytes)>) {
         let mut back = Vec::new();
         let ended = match self.outcome(&mut back) {
-            Ok(charged) => {
+            Ok(decision) => {
                 let mut text = Vec::new();
-                self.write_reply(router_ctx, charged, &mut text);
+                self.write_reply(router_ctx, &decision, &mut text);
                 MultiOwnerResult::Completed(Completion::ready(
                     self.client,
                     self.place,
@@ -248,10 +251,12 @@ impl MultiOwnerRequest {
         (ended, back)
     }
 
-    fn outcome(&self, back: &mut Vec<(Partition, Bytes)>) -> Result<ChargeResult, &'static str> {
+    fn outcome(&self, back: &mut Vec<(Partition, Bytes)>) -> Result<OwnersDecision, &'static str> {
         let take = match self.op.action {
             LimitAction::Take(take) => take,
-            LimitAction::Change(_) => return self.changed(),
+            LimitAction::Change(_) => {
+                return self.changed().map(|charged| OwnersDecision { charged, facts: Vec::new() });
+            }
         };
         let mut facts: Vec<TakeInfo> = Vec::with_capacity(self.rows.len());
         let mut failed = None;
@@ -281,13 +286,14 @@ impl MultiOwnerRequest {
             None
         };
         let is_peek = take.peek || (self.is_beyond && !take.debit);
+        let mut given_back = Vec::new();
         if !is_peek {
-            self.add_refunds(&take, (all_keep, refuses), back);
+            given_back = self.add_refunds(&take, (all_keep, refuses), back);
         }
         let all_keep = all_keep.unwrap_or(0);
-        match (failed, odd) {
-            (Some(why), _) => Err(why),
-            (None, Some(odd)) => Ok(ChargeResult::undecided(odd)),
+        let charged = match (failed, odd) {
+            (Some(why), _) => return Err(why),
+            (None, Some(odd)) => ChargeResult::undecided(odd),
             (None, None) if refuses => {
                 // Units that a key granted, or counted although it refused, are part of its usage.
                 for facts in facts.iter_mut().filter(|_| !is_peek) {
@@ -298,21 +304,32 @@ impl MultiOwnerRequest {
                 let worst =
                     refusing.max_by_key(|(index, facts)| (retry(facts), usize::MAX - index));
                 let index = worst.map_or(0, |(index, _)| index);
-                Ok(ChargeResult::refused(&facts, index, self.rows[index].member))
+                let charged = ChargeResult::refused(&facts, index, self.rows[index].member);
+                for (row, units) in given_back {
+                    if let Some(facts) = facts.get_mut(row) {
+                        let remaining = &mut facts.decision.remaining;
+                        *remaining = remaining.saturating_add_unsigned(units);
+                    }
+                }
+                charged
             }
-            (None, None) => Ok(ChargeResult::allowed(&facts, all_keep, take.cost)),
-        }
+            (None, None) => ChargeResult::allowed(&facts, all_keep, take.cost),
+        };
+        let facts = if whole { facts } else { Vec::new() };
+        Ok(OwnersDecision { charged, facts })
     }
 
     /// Adds the refunds of the units that keys granted beyond those for `all_keep` units of the
-    /// request; `None`: beyond nothing. `refuses`: some key refuses.
+    /// request; `None`: beyond nothing. `refuses`: some key refuses. Returns the rows that get
+    /// units back, and how many.
     fn add_refunds(
         &self,
         take: &TakeParams,
         (all_keep, refuses): (Option<u64>, bool),
         back: &mut Vec<(Partition, Bytes)>,
-    ) {
-        for (part, row) in self.parts.iter().zip(&self.rows) {
+    ) -> Vec<(usize, u64)> {
+        let mut given_back = Vec::new();
+        for (index, (part, row)) in self.parts.iter().zip(&self.rows).enumerate() {
             let SubRequestState::Reported(SubResponse::Result(TakeResult::Decided(facts))) = part
             else {
                 continue;
@@ -331,7 +348,9 @@ impl MultiOwnerRequest {
                 None => Adjustment::Refund(units),
             };
             back.push((row.partition, row.sub_request(SubOp::Adjust(change))));
+            given_back.push((index, units));
         }
+        given_back
     }
 
     /// The result of a change, which is never refused: that of the first key with something to
@@ -348,60 +367,6 @@ impl MultiOwnerRequest {
             }
         }
         Ok(ChargeResult::undecided(result))
-    }
-
-    /// Adds the limit that refused to the only line of `out`.
-    fn name_refusal(&self, charged: ChargeResult, out: &mut Vec<u8>) {
-        let row = charged.refused.and_then(|row| self.rows.get(row));
-        if let Some(name) = row.and_then(|row| str::from_utf8(&row.limit).ok()) {
-            protocol::name_refusal(out, 0, name);
-        }
-    }
-
-    /// Adds the holds on parents to the only line of `out`.
-    fn name_holds(&self, outcome: &Outcome<'_>, out: &mut Vec<u8>) {
-        let held = self.rows.iter().filter(|row| row.is_named);
-        let names = held.filter_map(|row| str::from_utf8(&row.limit).ok());
-        name_holds(outcome, names, 0, out);
-    }
-
-    /// Writes the reply that a node without a cluster would write.
-    fn write_reply(
-        &self,
-        router_ctx: &mut RouterContext<'_>,
-        charged: ChargeResult,
-        out: &mut Vec<u8>,
-    ) {
-        let bounds = router_ctx.service.shards().bounds();
-        let Ok(Decoded::Request { request, .. }) = decode(&self.raw_request, 0, bounds) else {
-            return;
-        };
-        let mut counted = Vec::new();
-        let mut ctx = router_ctx.exec_context();
-        match request {
-            Request::TakeMany { quiet: false, .. } => {
-                let outcome = self.op.reply(charged);
-                write_many_reply(&outcome, out);
-                self.name_refusal(charged, out);
-                self.name_holds(&outcome, out);
-            }
-            Request::Command { command, form } => {
-                let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
-                let Ok(Some(found)) = lookup.key_limit else {
-                    let reply = if self.quiet { "" } else { LIMITS_CHANGE };
-                    return out.extend_from_slice(reply.as_bytes());
-                };
-                let outcome = self.op.reply(charged);
-                if matches!(command.operation, Operation::Native(_)) {
-                    protocol::encode(out, &command, &form, &outcome);
-                    self.name_refusal(charged, out);
-                    self.name_holds(&outcome, out);
-                } else {
-                    ctx.write_limited_reply(&found, &command, &form, outcome, out);
-                }
-            }
-            _ => {}
-        }
     }
 }
 

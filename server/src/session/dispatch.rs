@@ -10,7 +10,6 @@ use super::retrieve::Retrieval;
 use super::{ClusterContext, Session, SessionContext};
 use crate::commands::context::RequestOutcome;
 use crate::commands::lookup::KeyLookup;
-use crate::commands::take_many::TakeMany;
 use crate::node::dispatch::Dispatch;
 use crate::node::router::Router;
 
@@ -77,10 +76,8 @@ impl Session {
                 dispatch.command(command, form, raw_request, lookup, out);
                 RequestOutcome::Given
             }
-            Request::TakeMany { costs, keys, peek, wait, id, quiet } => {
-                let many =
-                    TakeMany { costs: *costs, keys: *keys, peek: *peek, wait: *wait, id: *id };
-                dispatch.take_many(many, *quiet, raw_request, out);
+            Request::TakeMany { many, quiet } => {
+                dispatch.take_many(*many, *quiet, raw_request, out);
                 RequestOutcome::Given
             }
             _ if !dispatch.replies.is_empty() => RequestOutcome::NotYet,

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 use engine::Engine;
 use protocol::{
     Bounds, Command, DecodeError, Decoded, FastRequest, Form, Operation, ProtocolError, Request,
-    decode, decode_fast,
+    TakeMany, decode, decode_fast,
 };
 
 use super::cluster_batch::answer_served;
@@ -155,9 +155,10 @@ impl AnyRequest<'_> {
         match self {
             Self::Fast(fast) => Some(fast.key()),
             Self::General(Request::Command { command, .. }) => Some(command.key.as_bytes()),
-            Self::General(Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. }) => {
-                keys.first()
-            }
+            Self::General(
+                Request::Retrieve { keys, .. }
+                | Request::TakeMany { many: TakeMany { keys, .. }, .. },
+            ) => keys.first(),
             Self::General(Request::Admin { .. }) => None,
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Not here: the choice of requests and the ring (`probe`), samples of decisions (`decisions`).
 
-use protocol::{Keys, Request};
+use protocol::{Keys, Request, TakeMany};
 
 use super::fast_batch::FastBatchEntry;
 use super::general_batch::{AnyRequest, BatchRequest};
@@ -53,7 +53,8 @@ fn sample_general(exec: &ExecContext<'_>, batch: &[BatchRequest<'_>], lookups: &
                 put(exec, command.key.as_bytes(), &lookups[position], TAKEN_GAP);
             }
             AnyRequest::General(
-                Request::Retrieve { keys, .. } | Request::TakeMany { keys, .. },
+                Request::Retrieve { keys, .. }
+                | Request::TakeMany { many: TakeMany { keys, .. }, .. },
             ) => {
                 sample_key(exec, *keys);
             }

@@ -5,7 +5,7 @@
 //! ```text
 //! head u8: bits 0-2 the word, 3 more follows, 4 shadow, 5 degraded, 6 a count
 //! verdict: limit | remaining, folded | retry + 1, 0 for never | reset
-//!          [| which u8 | cas | lease | granted | at | refused]
+//!          [| which u8 | cas | lease | granted | at | decided]
 //! count:   value | applied | ttl + 1, 0 for none [| cas]
 //! ```
 //!
@@ -16,8 +16,8 @@ use protocol::{CountLine, VerdictLine, VerdictWord};
 /// A reply that can be sent again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CachedReply {
-    /// The reply to `take` or `takem`, and the index of the charge that refused, if there were
-    /// several.
+    /// The reply to `take` or `takem`, and a number by which the caller knows the charge that
+    /// decided, if there were several.
     Verdict(VerdictLine, Option<usize>),
     /// The reply to `incrx`.
     Counted(CountLine),
@@ -120,7 +120,7 @@ fn unfold(number: u64) -> i64 {
 impl CachedReply {
     pub(super) fn encode(&self) -> EncodedReply {
         match self {
-            Self::Verdict(line, refused) => encode_verdict(line, *refused),
+            Self::Verdict(line, decided) => encode_verdict(line, *decided),
             Self::Counted(line) => encode_count(line),
         }
     }
@@ -153,7 +153,7 @@ impl CachedReply {
             degraded: head & DEGRADED != 0,
             ban: false,
         };
-        let mut refused = None;
+        let mut decided = None;
         if head & MORE != 0 {
             let which = byte(&mut bytes)?;
             let mut of = |bit: u8| {
@@ -163,16 +163,16 @@ impl CachedReply {
             line.lease = of(2)?;
             line.granted = of(4)?;
             line.at = of(8)?.map(usize::try_from).transpose().ok()?;
-            refused = of(16)?.map(usize::try_from).transpose().ok()?;
+            decided = of(16)?.map(usize::try_from).transpose().ok()?;
             line.ban = which & BAN != 0;
         }
-        Some(Self::Verdict(line, refused))
+        Some(Self::Verdict(line, decided))
     }
 }
 
-fn encode_verdict(line: &VerdictLine, refused: Option<usize>) -> EncodedReply {
+fn encode_verdict(line: &VerdictLine, decided: Option<usize>) -> EncodedReply {
     let VerdictLine { cas, lease, granted, at, shadow, degraded, ban, .. } = *line;
-    let which = bit(cas, 1) | bit(lease, 2) | bit(granted, 4) | bit(at, 8) | bit(refused, 16);
+    let which = bit(cas, 1) | bit(lease, 2) | bit(granted, 4) | bit(at, 8) | bit(decided, 16);
     let which = which | if ban { BAN } else { 0 };
     let word = WORDS.iter().position(|word| *word == line.word).unwrap_or(0) as u8;
     let of = |on: bool, bit: u8| if on { bit } else { 0 };
@@ -185,8 +185,8 @@ fn encode_verdict(line: &VerdictLine, refused: Option<usize>) -> EncodedReply {
     out.number(line.reset_ms);
     if which != 0 {
         out.byte(which);
-        let [at, refused] = [at, refused].map(|index| index.map(|index| index as u64));
-        for number in [cas, lease, granted, at, refused].into_iter().flatten() {
+        let [at, decided] = [at, decided].map(|index| index.map(|index| index as u64));
+        for number in [cas, lease, granted, at, decided].into_iter().flatten() {
             out.number(number);
         }
     }
@@ -224,7 +224,7 @@ pub(super) mod tests {
             (maybe(), maybe(), maybe(), any::<[bool; 3]>()),
             [prop::option::of(0_usize..99), prop::option::of(0_usize..99)],
         );
-        let verdict = verdict.prop_map(|(numbers, more, [at, refused])| {
+        let verdict = verdict.prop_map(|(numbers, more, [at, decided])| {
             let (word, limit, remaining, retry_ms, reset_ms) = numbers;
             let (cas, lease, granted, [shadow, degraded, ban]) = more;
             let word = WORDS[word];
@@ -242,7 +242,7 @@ pub(super) mod tests {
                 degraded,
                 ban,
             };
-            CachedReply::Verdict(line, refused)
+            CachedReply::Verdict(line, decided)
         });
         let counted = (any::<bool>(), any::<i64>(), -99_i64..99, maybe(), maybe());
         let counted = counted.prop_map(|(exists, value, applied, ttl_ms, cas)| {

@@ -3,6 +3,7 @@
 //! Not here: the set (`multi_key`).
 
 use engine::TakeParams;
+use protocol::Policy;
 
 use crate::limits::ChargeCost;
 
@@ -19,11 +20,14 @@ pub(crate) struct ChargeRow<'a> {
     pub(crate) holds_by_itself: bool,
     /// Nanoseconds for which the cost is held, if the limit of its child says so.
     pub(crate) hold: Option<u64>,
-    /// The index of the request's key that it is charged for.
+    /// The index of the first key of the request that it is charged for.
     pub(crate) member: usize,
+    /// A bit for each of them.
+    pub(crate) members: u16,
     pub(crate) cost: ChargeCost,
     /// The limit only reports.
     pub(crate) shadow: bool,
+    pub(crate) policy: &'a Policy,
 }
 
 impl ChargeRow<'_> {

@@ -5,6 +5,7 @@
 use engine::algorithms::{self, Attempt, Decision, Verdict};
 use engine::{Engine, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 
+use crate::commands::decider::Decided;
 use crate::limits::{ChargeCost, UNLIMITED};
 
 /// The result of a charge.
@@ -19,17 +20,21 @@ pub(crate) struct ChargeResult {
     pub(crate) at: usize,
     /// The index of the charge that refused.
     pub(crate) refused: Option<usize>,
+    /// The charge whose figures `all` has.
+    pub(crate) decided: Decided,
 }
 
 impl ChargeResult {
     /// Creates the result if all keys allow, with the numbers of the key with the least remaining.
     pub(crate) fn allowed(facts: &[TakeInfo], granted: u64, cost: u64) -> Self {
         let first = &facts[0];
-        let decisions = || facts.iter().filter(|facts| !facts.shadow).map(|facts| &facts.decision);
-        let tightest =
-            decisions().min_by_key(|decision| decision.remaining).unwrap_or(&first.decision);
+        let counted = || facts.iter().enumerate().filter(|(_, facts)| !facts.shadow);
+        let decisions = || counted().map(|(_, facts)| &facts.decision);
+        let row = counted().min_by_key(|(_, facts)| facts.decision.remaining);
+        let row = row.map_or(0, |(row, _)| row);
+        let tightest = &facts[row];
         // A position says nothing about the policies of a parent.
-        let at = first.at.filter(|_| std::ptr::eq(tightest, &raw const first.decision));
+        let at = first.at.filter(|_| row == 0);
         let waits = decisions().any(|decision| decision.verdict == Verdict::Wait);
         let verdict = match () {
             () if granted < cost => Verdict::Part,
@@ -44,7 +49,9 @@ impl ChargeResult {
             let decision = Decision { verdict, granted, retry, lease, ..*decision };
             TakeResult::Decided(TakeInfo { decision, shadow, at, ..*first })
         };
-        Self { all: of(tightest), first: of(&first.decision), at: 0, refused: None }
+        let decided = Decided { row, part: tightest.at };
+        let all = of(&tightest.decision);
+        Self { all, first: of(&first.decision), at: 0, refused: None, decided }
     }
 
     /// Creates the result of a take that charges no key, because no limit applies to any.
@@ -64,11 +71,18 @@ impl ChargeResult {
             TakeResult::Decided(TakeInfo { decision, shadow: false, ..facts })
         };
         let all = TakeInfo { cas: first.cas, ..facts[index] };
-        Self { all: denied(all), first: denied(first), at: member, refused: Some(index) }
+        let decided = Decided { row: index, part: all.at };
+        let (all, first) = (denied(all), denied(first));
+        Self { all, first, at: member, refused: Some(index), decided }
     }
 
     pub(crate) fn undecided(limited: TakeResult) -> Self {
-        Self { all: limited, first: limited, at: 0, refused: None }
+        let part = match limited {
+            TakeResult::Decided(facts) | TakeResult::Exists(facts) => facts.at,
+            TakeResult::NotFound | TakeResult::Full => None,
+        };
+        let decided = Decided { row: 0, part };
+        Self { all: limited, first: limited, at: 0, refused: None, decided }
     }
 }
 

@@ -7,6 +7,7 @@ use engine::{Now, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
 
 use super::super::debts::DebtPolicy;
+use super::{DegradedCharge, DegradedDecision};
 use crate::commands::multi_key::ChargeResult;
 use crate::limits::{OnUnavailable, UNLIMITED};
 
@@ -39,19 +40,32 @@ pub(super) fn with_limit(limited: TakeResult, limit: u64) -> TakeResult {
     }
 }
 
-/// The fixed result of a mode that allows or denies, independent of any count.
-pub(super) fn degraded_result(
+/// The decision of a mode that allows or denies, independent of any count.
+pub(super) fn fixed_decision(
     now: Now,
-    policy: &Policy,
+    charges: &[DegradedCharge],
     attempt: &TakeParams,
     passes: bool,
-) -> ChargeResult {
+) -> DegradedDecision {
+    let facts: Vec<TakeInfo> = charges
+        .iter()
+        .map(|charge| fixed_facts(now, &charge.policy, charge.cost.capped(attempt.cost), passes))
+        .collect();
+    let result = match facts.first() {
+        Some(first) if first.refuses() => ChargeResult::refused(&[*first], 0, 0),
+        Some(first) => ChargeResult::allowed(&[*first], attempt.cost, attempt.cost),
+        None => ChargeResult::undecided(TakeResult::NotFound),
+    };
+    DegradedDecision { result, facts }
+}
+
+fn fixed_facts(now: Now, policy: &Policy, cost: u64, passes: bool) -> TakeInfo {
     let fresh = fresh(policy, now);
     let decision = Decision {
         verdict: if passes { Verdict::Allow } else { Verdict::Deny },
         remaining: if passes { fresh.remaining } else { 0 },
         used: 0,
-        granted: if passes { attempt.cost } else { 0 },
+        granted: if passes { cost } else { 0 },
         retry: Some(if passes { 0 } else { DENY_RETRY_NS }),
         reset: 0,
         changed: false,
@@ -59,17 +73,12 @@ pub(super) fn degraded_result(
         lease: None,
         ..fresh
     };
-    let facts = TakeInfo {
+    TakeInfo {
         decision,
         cas: 0,
         client_flags: 0,
         has_state: false,
         shadow: policy.shadow,
         at: None,
-    };
-    if facts.refuses() {
-        ChargeResult::refused(&[facts], 0, 0)
-    } else {
-        ChargeResult::allowed(&[facts], attempt.cost, attempt.cost)
     }
 }
