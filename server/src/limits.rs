@@ -234,8 +234,8 @@ impl Limits {
     }
 
     /// Finds the first limit in file order that matches `key`. `None`: the key is not limited, or
-    /// exempt. A companion of a limited key is recognised before any limit that matches the companion's own
-    /// text.
+    /// exempt. A companion of a limited key is recognised before any limit that matches the
+    /// companion's own text.
     ///
     /// `scratch` is cleared, and filled with the counted key if the limit defines one.
     ///

@@ -129,7 +129,7 @@ fn exempt_and_banned_keys_are_explained() {
     let door = limit_text("door", "door:{user}", "sliding:1/10s", ban);
     shell.write("limits.toml", &format!("exempt = [\"door:root\"]\n{door}"));
     shell.ok("limits import limits.toml");
-    assert!(shell.ok("limits export").starts_with("exempt = [\"door:root\"]\n[[limit]]\n"));
+    assert!(shell.ok("limits export").starts_with("exempt = [\"door:root\"]\n\n[[limit]]\n"));
     let explained = shell.ok("explain door:root");
     assert!(explained.contains("exempt           door:root\n"), "{explained}");
     let matched = shell.json("limits match door:root");

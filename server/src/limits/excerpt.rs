@@ -36,8 +36,8 @@ impl LimitsError {
         text
     }
 
-    /// Returns [`LimitsError::with_excerpt`] as the text of one log record: a line that continues it
-    /// begins with blanks.
+    /// Returns [`LimitsError::with_excerpt`] as the text of one log record: a line that continues
+    /// it begins with blanks.
     #[must_use]
     pub(crate) fn in_log(&self, path: &Path) -> String {
         self.with_excerpt(Some(path)).trim_end().replace('\n', "\n    ")
@@ -114,12 +114,12 @@ mod tests {
     fn a_log_record_is_continued_by_indented_lines() {
         let folder = tempfile::tempdir().expect("a directory for one file");
         let path = folder.path().join("limits.toml");
-        std::fs::write(&path, "\n[[limit]]\npolcy = \"\u{7}\"\n").expect("the directory is ours");
+        std::fs::write(&path, "\n[[limit]]\npolcy = 3\n").expect("the directory is ours");
         let error = super::super::Limits::load(&path).expect_err("no such field");
         let text = error.in_log(&path);
         let (first, excerpt) = text.split_once('\n').expect("an excerpt");
         assert_eq!(first, error.to_string());
-        let ends = ["      |", "    3 | polcy = \"\\u0007\"", "      | ^^^^^"];
+        let ends = ["      |", "    3 | polcy = 3", "      | ^^^^^"];
         assert_eq!(excerpt.lines().collect::<Vec<&str>>(), ends.map(|end| end), "{text}");
         let gone = LimitsError::Emptied { path: path.clone() };
         assert_eq!(gone.in_log(&path), gone.to_string());

@@ -145,8 +145,8 @@ impl LimitText {
         Ok(Self::of_drafts(&drafts))
     }
 
-    /// Returns the only limit of `text`, checked by itself; for [`EXEMPT`] the exemptions, which are
-    /// checked where the limits are known.
+    /// Returns the only limit of `text`, checked by itself; for [`EXEMPT`] the exemptions, which
+    /// are checked where the limits are known.
     ///
     /// # Errors
     ///

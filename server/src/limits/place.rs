@@ -1,7 +1,8 @@
 //! The place of a limit among the others: its order, the fallback behind all of them, and keys
 //! that no limit applies to.
 //!
-//! Not here: exemptions (`exempt`), sorting the limits (`rules`), finding the limit of a key (`index`).
+//! Not here: exemptions (`exempt`), sorting the limits (`rules`), finding the limit of a key
+//! (`index`).
 
 use protocol::{Algorithm, Policy};
 

@@ -83,8 +83,8 @@ pub struct KeyStanding {
 pub struct KeyBan {
     /// The name of the limit whose ban it is.
     pub limit: String,
-    /// The time until an attempt may pass again, in milliseconds; `None`: the ban only shows, as the
-    /// limit is a shadow.
+    /// The time until an attempt may pass again, in milliseconds; `None`: the ban only shows, as
+    /// the limit is a shadow.
     pub ends_ms: Option<u64>,
 }
 

@@ -20,7 +20,7 @@ async fn exemptions_travel_with_the_limits() {
         // A text without a list keeps it.
         let other = limit("b", "fixed:5/s", "");
         world.import(&other, ImportMode::Merge).await.expect("a good limit");
-        assert_eq!((world.policy("a:vip"), world.names()), (String::new(), "a b".into()));
+        assert_eq!((world.policy("a:vip"), world.names()), (String::new(), "b a".into()));
         let plan = world.import(&world.store.export(), ImportMode::Merge).await.expect("no change");
         assert_eq!((plan.same.len(), plan.put.len()), (3, 0), "{plan:?}");
         // Its limit may go and come back.
