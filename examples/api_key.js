@@ -26,7 +26,8 @@ const del = promisify(client.del.bind(client));
 // Status and headers of one call; a dear one may cost more than 1.
 async function call(apiKey, cost = 1) {
   const key = `api:${apiKey}`;
-  const beside = ["limit", "remaining", "retry", "reset"].map((what) => `${key}#${what}`);
+  // The wait is asked for with the cost: one call may pass where ten do not.
+  const beside = ["limit", "remaining", `retry:${cost}`, "reset"].map((what) => `${key}#${what}`);
   let used, found;
   try {
     used = await incr(key, cost);
@@ -42,7 +43,10 @@ async function call(apiKey, cost = 1) {
     "X-RateLimit-Reset": Math.ceil(resetMs / 1000),
   };
   if (used <= limit) return { status: 200, headers };
-  return { status: 429, headers: { ...headers, "Retry-After": Math.ceil(retryMs / 1000) } };
+  // A call that costs more than the whole limit never passes.
+  if (retryMs < 0) return { status: 429, headers };
+  // At least a second: units may have come back since the refusal.
+  return { status: 429, headers: { ...headers, "Retry-After": Math.max(1, Math.ceil(retryMs / 1000)) } };
 }
 
 async function main() {
@@ -63,7 +67,9 @@ async function main() {
 
   // A refusal consumed nothing: what is given back is there for the next.
   await decr("api:k-77c0", 10);
-  assert.strictEqual((await call("k-77c0", 11)).status, 429);
+  const dear = await call("k-77c0", 11);
+  assert.strictEqual(dear.status, 429);
+  assert(dear.headers["Retry-After"] >= 1);
   assert.strictEqual((await call("k-77c0", 10)).status, 200);
   console.log("after 10 were given back: 11 refused, 10 allowed");
 }

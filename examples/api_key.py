@@ -19,7 +19,8 @@ cache = Client(ADDRESS, no_delay=True, connect_timeout=1, timeout=1)
 def call(api_key, cost=1):
     """Status and headers of one call; a dear one may cost more than 1."""
     key = f"api:{api_key}"
-    asked = [f"{key}#{what}" for what in ("limit", "remaining", "retry", "reset")]
+    # The wait is asked for with the cost: one call may pass where ten do not.
+    asked = [f"{key}#{what}" for what in ("limit", "remaining", f"retry:{cost}", "reset")]
     try:
         used = cache.incr(key, cost)
         limit, remaining, retry_ms, reset_ms = map(int, cache.get_many(asked).values())
@@ -33,7 +34,11 @@ def call(api_key, cost=1):
     }
     if used <= limit:
         return 200, headers
-    return 429, headers | {"Retry-After": math.ceil(retry_ms / 1000)}
+    if retry_ms < 0:
+        # A call that costs more than the whole limit never passes.
+        return 429, headers
+    # At least a second: units may have come back since the refusal.
+    return 429, headers | {"Retry-After": max(1, math.ceil(retry_ms / 1000))}
 
 
 # So that this can be run again within the hour.
@@ -49,6 +54,9 @@ assert 3500 < answers[150][1]["Retry-After"] <= 3660
 
 # A refusal consumed nothing: what is given back is there for the next.
 cache.decr("api:k-1f9a", 10)
-assert call("k-1f9a", cost=11)[0] == 429
+status, headers = call("k-1f9a", cost=11)
+assert status == 429 and headers["Retry-After"] >= 1
+status, headers = call("k-1f9a", cost=151)
+assert status == 429 and "Retry-After" not in headers
 assert call("k-1f9a", cost=10)[0] == 200
 print("after 10 were given back: 11 refused, 10 allowed")

@@ -3,6 +3,7 @@
 //! Not here: bytes of clients (`session`), owners of keys (`node`).
 
 pub(crate) mod admin;
+pub(crate) mod companions;
 pub mod context;
 pub(crate) mod decider;
 pub(crate) mod decisions;

@@ -105,6 +105,11 @@ impl LimitOp {
         Self { action: LimitAction::Take(take), reply: LimitReply::ManyVerdict }
     }
 
+    /// Returns a look at keys, of which no verdict line is made.
+    pub(crate) fn look(look: TakeParams) -> Self {
+        Self { action: LimitAction::Take(look), reply: LimitReply::Verdict { show_cas: false } }
+    }
+
     /// Returns the operation with the weight of the key: a count that is refused exceeds the usage
     /// by the units that the key would be charged.
     pub(crate) fn with_weight(self, found: &LimitMatch<'_>) -> Self {

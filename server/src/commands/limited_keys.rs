@@ -1,15 +1,15 @@
-//! The plain verbs on limited keys, and on their companions.
+//! The plain verbs on limited keys.
 //!
-//! Here: the key and policy that a command applies to, its parents, companions, and the encoding of
-//! a refusal. Not here: the limit of a key (`limits`), the effect of each verb on a limit state
-//! (`engine`), the native verbs (`native`).
+//! Here: the key and policy that a command applies to, its parents, and the encoding of a refusal.
+//! Not here: the limit of a key (`limits`), the effect of each verb on a limit state (`engine`), the
+//! native verbs (`native`), companions (`companions`).
 
 use std::cell::Cell;
 
 use engine::algorithms::{Attempt, take};
-use engine::{Judged, PolicyRef, TakeInfo, TakeParams, TakeResult};
+use engine::{Judged, PolicyRef, TakeResult};
 use protocol::{
-    Command, Form, ItemView, Operation, Outcome, SetMode, Value, encode, encode_hit, name_refusal,
+    Command, Form, ItemView, Operation, Outcome, Value, encode, encode_hit, name_refusal,
 };
 
 use crate::commands::context::ExecContext;
@@ -18,7 +18,7 @@ use crate::commands::items::{encode_outcome, line};
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::{Adjustment, ChargeContext};
 use crate::commands::verdict::name_holds;
-use crate::limits::{ChargeCost, Companion, Deny, LimitMatch, LimitedKeyError};
+use crate::limits::{ChargeCost, Deny, LimitMatch, LimitedKeyError};
 use crate::probe::SampledVerb;
 
 /// The limit match of a key; `None` for a plain one.
@@ -140,7 +140,7 @@ impl ExecContext<'_> {
         out: &mut Vec<u8>,
     ) {
         let mut text = Vec::new();
-        // Only a charge of parents can fail, and a retrieval charges none.
+        // A companion whose parents cannot be counted has no figures.
         let asked = (command.key.as_bytes(), &command.operation);
         let looked = self.limited_outcome(found, asked, hash, &mut text);
         let Ok((outcome, _)) = looked else { return };
@@ -181,8 +181,7 @@ impl ExecContext<'_> {
         text: &'t mut Vec<u8>,
     ) -> Result<(Outcome<'t>, Judged), LimitedKeyError> {
         if let Some(companion) = found.companion() {
-            let asked = (companion, Companion::units(key));
-            let outcome = self.companion(found, asked, operation, hash, text);
+            let outcome = self.companion(found, (companion, key), operation, hash, text)?;
             return Ok((outcome, Judged::NOTHING));
         }
         if self.charges_more(found)
@@ -264,61 +263,6 @@ impl ExecContext<'_> {
             found,
             (0, ChargeCost::SAME),
         )
-    }
-
-    /// Executes a command on a companion, which can be read. Companions that limiter libraries also
-    /// write accept writes without effect: a read always returns the live state.
-    fn companion<'t>(
-        &self,
-        found: &LimitMatch<'_>,
-        (companion, units): (Companion, u64),
-        operation: &Operation<'_>,
-        hash: u64,
-        text: &'t mut Vec<u8>,
-    ) -> Outcome<'t> {
-        let of_a_library = matches!(companion, Companion::Expires | Companion::Expire);
-        match operation {
-            Operation::Get(_) | Operation::Inspect => {}
-            Operation::Set(set)
-                if of_a_library && matches!(set.mode, SetMode::Set | SetMode::Add) =>
-            {
-                return Outcome::Stored(ItemView::default());
-            }
-            Operation::Delete(_) if of_a_library => return Outcome::Deleted,
-            Operation::Touch(_) if of_a_library => return Outcome::Touched,
-            _ => return Outcome::NotAllowed,
-        }
-        // A limiter library compares with the first policy, as a plain `incr` reports it.
-        let of_first =
-            matches!(companion, Companion::Limit | Companion::Expires | Companion::Expire);
-        let cost = found.cost().capped(units);
-        let look =
-            TakeParams { cost, peek: true, wait: Some(0), of_first, ..TakeParams::default() };
-        let looked = self.service.shards().with_room(self.now, hash, |engine| {
-            Some(engine.take(self.now, hash, found.key(), Some(self.policy_of(found)), &look))
-        });
-        let Some(TakeResult::Decided(TakeInfo { decision, has_state, .. })) = looked else {
-            return Outcome::Miss;
-        };
-        let (reset_ms, unix_ms) = (milliseconds(decision.reset), self.now.unix_ms);
-        let retry_ms = decision.retry.map_or(-1, |nanos| milliseconds(nanos).cast_signed());
-        let number = match companion {
-            Companion::Limit => decision.limit,
-            Companion::Remaining => decision.left(),
-            Companion::Reset => reset_ms,
-            Companion::Expires if has_state => (unix_ms + reset_ms).div_ceil(1000),
-            Companion::Expire if has_state => unix_ms + reset_ms,
-            Companion::Expires | Companion::Expire => return Outcome::Miss,
-            Companion::Retry | Companion::Info => {
-                let words = match companion {
-                    Companion::Retry => retry_ms.to_string(),
-                    _ => format!("{} {} {retry_ms} {reset_ms}", decision.limit, decision.left()),
-                };
-                text.extend_from_slice(words.as_bytes());
-                return Outcome::Hit(ItemView { value: Value::Bytes(text), ..ItemView::default() });
-            }
-        };
-        Outcome::Hit(ItemView { value: Value::Number(number), ..ItemView::default() })
     }
 }
 

@@ -426,6 +426,11 @@ impl ChargeScratch {
         self.verdicts = verdicts_of(keys, &rows);
     }
 
+    /// Returns the decisions of the last charge set that was decided, in the order of its keys.
+    pub(crate) fn facts(&self) -> &[TakeInfo] {
+        &self.facts
+    }
+
     /// Removes the saved states. Those of logs and of many holders are large, so their memory is
     /// released.
     fn forget_saved(&mut self) {

@@ -54,7 +54,7 @@ enum RequestPolicy<'f> {
     Exempt,
 }
 
-/// What decided on a take.
+/// The policy or charge that decided on a take.
 enum TakenBy {
     /// One policy: that of a limit, or one that the request wrote. The period is there if `info`
     /// asks for it.

@@ -18,6 +18,7 @@ use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::reply_queue::ReplyQueue;
 use super::router::{Router, node_now, operation, router_context};
 use super::state_machine::{OpKind, partition_of};
+use crate::commands::companions::look_over_parents;
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
@@ -132,13 +133,14 @@ impl Dispatch<'_, '_> {
         if let Ok(Some(found)) = &lookup.key_limit
             && found.has_parents()
         {
-            match limit_op_of(found, &command.operation, form) {
+            let look = look_over_parents(found, own, &command.operation);
+            match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
                 Ok(op) => {
                     let listed = self.ctx.list_charges(found);
                     let refusal = listed.map(|()| op.refusal(&self.ctx.scratch.charges));
                     return match refusal {
                         Ok(Some(error)) => self.push_error(error, form, out),
-                        Ok(None) => self.submit_multi_owner((raw_request, quiet), op),
+                        Ok(None) => self.submit_multi_owner(raw_request, &whole(quiet), op),
                         Err(error) => self.push_error(&error.to_string(), form, out),
                     };
                 }
@@ -203,7 +205,7 @@ impl Dispatch<'_, '_> {
                         let reply = self.ctx.unlimited_reply(&op, pairs_of(&many));
                         return self.replies.push_ready(if quiet { b"" } else { &reply }, out);
                     }
-                    None => return self.submit_multi_owner((raw_request, quiet), op),
+                    None => return self.submit_multi_owner(raw_request, &whole(quiet), op),
                 }
             }
             (None, Ok(false)) => "NOT_FOUND".to_owned(),
@@ -215,7 +217,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// Takes from the keys that `scratch.charges` lists, each at its owner.
-    fn submit_multi_owner(&mut self, (raw_request, quiet): (&[u8], bool), mut op: LimitOp) {
+    fn submit_multi_owner(&mut self, raw_request: &[u8], reply_kind: &ReplyKind, mut op: LimitOp) {
         let Self { router, ctx, replies } = self;
         let node = Arc::clone(router.node());
         let Some(keyspace) = node.keyspace() else { return };
@@ -226,7 +228,7 @@ impl Dispatch<'_, '_> {
         let request = MultiOwnerRequest::new(
             router.client,
             place,
-            (raw_request, quiet),
+            (raw_request, reply_kind),
             op,
             ctx,
             &charges,
@@ -265,8 +267,18 @@ impl Dispatch<'_, '_> {
         }
         op.put_slice(own);
         op.put_slice(b"\r\n");
+        let op = op.freeze();
+        if let Ok(Some(found)) = &lookup.key_limit
+            && let Some(look) = look_over_parents(found, own, &command.operation)
+        {
+            // A companion whose parents cannot be counted has no figures.
+            if self.ctx.list_charges(found).is_ok() {
+                self.submit_multi_owner(&op[1..], &ReplyKind::Part, look);
+            }
+            return;
+        }
         let place = self.replies.reserve();
-        self.submit(hash, kind, &op.freeze(), place, ReplyKind::Part);
+        self.submit(hash, kind, &op, place, ReplyKind::Part);
     }
 
     /// `flush_all`: flushes each partition by its own operation.
@@ -307,6 +319,11 @@ impl Dispatch<'_, '_> {
         };
         self.router.change_own_hold(&mut router_context(self.ctx), command, form)
     }
+}
+
+/// The kind of a reply that no other part belongs to.
+fn whole(quiet: bool) -> ReplyKind {
+    ReplyKind::Whole { quiet }
 }
 
 /// Whether the client expects no reply: `noreply`. `q` of a meta command does not hide errors.

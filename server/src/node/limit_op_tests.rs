@@ -5,17 +5,19 @@ use bytes::Bytes;
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::replica::NodeTime;
 use engine::Partitioner;
-use protocol::{Decoded, Request, decode};
+use protocol::{Decoded, Get, Keys, Operation, Request, decode};
 
 use super::multi_owner::{
     MultiOwnerRequest, MultiOwnerResult, give_hold_name, limit_op_of, refuses_id,
 };
-use super::pending::{Client, OpResult};
+use super::pending::{Client, OpResult, ReplyKind};
 use super::replicas::Replicas;
 use super::router::{Router, RouterContext};
 use super::state_machine::ORIGIN_NS;
 use super::sub_request::SubRequest;
 use super::{Keyspace, Node};
+use crate::commands::companions::look_over_parents;
+use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::lookup::look_up;
 use crate::commands::scratch::Scratch;
@@ -33,7 +35,8 @@ const SECOND: u64 = 1_000_000_000;
 fn limits(parents: &str) -> Limits {
     let text = format!(
         "[[limit]]\nname = 'user'\nmatch = 'user:{{user}}'\npolicy = 'fixed:4/60s'\n\
-         companions = ['#remaining']\non_unavailable = 'local'\n{parents}\n\
+         companions = ['#limit', '#remaining', '#retry', '#reset', '#info']\n\
+         on_unavailable = 'local'\n{parents}\n\
          [[limit]]\nname = 'all'\nmatch = 'all'\npolicy = 'fixed:6/60s'\n\
          [[limit]]\nname = 'queue'\nmatch = 'queue:{{q}}'\npolicy = 'leaky:2/1s,wait=2s'\n{parents}\n\
          [[limit]]\nname = 'slots'\nmatch = 'slots:{{s}}'\npolicy = 'concurrency:2,hold=60s'\n{parents}\n"
@@ -42,7 +45,7 @@ fn limits(parents: &str) -> Limits {
 }
 
 /// Requests of a conversation; each conversation has a server of its own.
-const CONVERSATIONS: [&[&str]; 11] = [
+const CONVERSATIONS: [&[&str]; 12] = [
     &["incr user:1 3", "incr user:1 0", "incr user:1 2", "decr user:1 1", "decr user:2 1"],
     &["ma user:1 N60 J1 v", "ma user:1 D4 v t", "ma user:1 MD D1 v", "ma user:1 D9 Pbucket:3/s v"],
     &["ma user:1 Pbucket:3/s D2 v", "ma user:1 Pbucket:3/s D2 v", "mg user:1 Pbucket:3/s v"],
@@ -119,6 +122,22 @@ const CONVERSATIONS: [&[&str]; 11] = [
         "takem 1 slots:1 user:6 each info",
     ],
     &[
+        "take user:1 2 -",
+        "take user:2 3 -",
+        "get user:1#remaining",
+        "get user:1#retry",
+        "get user:1#retry:2",
+        "get user:1#retry:9",
+        "get user:1#reset",
+        "get user:1#info",
+        "gets user:9#info",
+        "get user:1#limit",
+        "mg user:1#info v t",
+        "me user:1#remaining",
+        "incr user:1#remaining 1",
+        "get user:1#remaining user:2#remaining",
+    ],
+    &[
         "take user:1 1 - info",
         "take user:1 1 - info peek",
         "take user:1 9 - info",
@@ -190,6 +209,17 @@ fn lone_server(limits: Limits) -> impl FnMut(&[u8]) -> String {
     }
 }
 
+/// The look of a retrieval at several owners, with the keys that it looks at listed.
+fn look_of_owners(ctx: &mut ExecContext<'_>, keys: Keys<'_>) -> Result<LimitOp, &'static str> {
+    let key = keys.only().ok_or("several keys")?;
+    let mut counted = Vec::new();
+    let lookup = look_up(ctx, key.as_bytes(), &mut counted);
+    let Ok(Some(found)) = &lookup.key_limit else { return Err("no limit") };
+    let get = Operation::Get(Get::default());
+    let op = look_over_parents(found, key.as_bytes(), &get).ok_or("one owner")?;
+    ctx.list_charges(found).map(|()| op).map_err(|_| "too many")
+}
+
 /// A node of a cluster without links.
 struct LoneNode {
     service: Service,
@@ -240,7 +270,8 @@ impl LoneNode {
                 Request::Command { command, form } => {
                     let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                     let Ok(Some(found)) = &lookup.key_limit else { return "no limit".to_owned() };
-                    match limit_op_of(found, &command.operation, form) {
+                    let look = look_over_parents(found, command.key.as_bytes(), &command.operation);
+                    match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
                         Ok(op) => ctx.list_charges(found).map(|()| op).expect("there are few"),
                         Err(why) => return format!("{why:?}"),
                     }
@@ -254,7 +285,11 @@ impl LoneNode {
                         other => return format!("{other:?}"),
                     }
                 }
-                _ => return "no command".to_owned(),
+                Request::Retrieve { keys, .. } => match look_of_owners(&mut ctx, *keys) {
+                    Ok(op) => op,
+                    Err(why) => return why.to_owned(),
+                },
+                Request::Admin { .. } => return "no command".to_owned(),
             };
             if let Some(error) = op.refusal(&ctx.scratch.charges) {
                 return error.to_owned();
@@ -262,9 +297,12 @@ impl LoneNode {
             let charges = std::mem::take(&mut ctx.scratch.charges);
             give_hold_name(&mut op, &charges, || hold);
             let of = |_| Partition::default();
+            let is_retrieval = matches!(request, Request::Retrieve { .. });
+            let reply_kind =
+                if is_retrieval { ReplyKind::Part } else { ReplyKind::Whole { quiet: false } };
             let client = Client::default();
             let mut owners =
-                MultiOwnerRequest::new(client, 0, (raw, false), op, &ctx, &charges, of);
+                MultiOwnerRequest::new(client, 0, (raw, &reply_kind), op, &ctx, &charges, of);
             for (row, (_, bytes)) in owners.operations().into_iter().enumerate() {
                 let sub_request = SubRequest::decode(&bytes[1..]).expect("it is one");
                 let hash = ctx.service.shards().hash(sub_request.key);

@@ -18,7 +18,7 @@ use engine::{TakeInfo, TakeParams, TakeResult};
 use protocol::{Form, IncrX, Native, Operation, Policy, PolicyArg, Take};
 
 use self::reply::OwnersDecision;
-use super::pending::{Client, Completion};
+use super::pending::{Client, Completion, ReplyKind};
 use super::router::RouterContext;
 use super::router::operation;
 use super::state_machine::OpKind;
@@ -138,6 +138,8 @@ pub(super) struct MultiOwnerRequest {
     raw_request: Bytes,
     /// The client expects no reply to a failure.
     quiet: bool,
+    /// The reply is the part of one key of a retrieval.
+    is_part: bool,
     op: LimitOp,
     /// A key refuses the cost without being asked: it is more than a limit can have.
     is_beyond: bool,
@@ -151,7 +153,7 @@ impl MultiOwnerRequest {
     pub(super) fn new(
         client: Client,
         place: u64,
-        (raw_request, quiet): (&[u8], bool),
+        (raw_request, reply_kind): (&[u8], &ReplyKind),
         op: LimitOp,
         ctx: &ExecContext<'_>,
         charges: &ChargeSet,
@@ -186,7 +188,9 @@ impl MultiOwnerRequest {
         let parts = vec![SubRequestState::Open; rows.len()];
         let open = rows.len();
         let raw_request = Bytes::copy_from_slice(raw_request);
-        Self { client, place, raw_request, quiet, op, is_beyond, rows, parts, open }
+        let quiet = matches!(reply_kind, ReplyKind::Whole { quiet: true });
+        let is_part = *reply_kind == ReplyKind::Part;
+        Self { client, place, raw_request, quiet, is_part, op, is_beyond, rows, parts, open }
     }
 
     /// The operation on each key, with its partition.
@@ -237,11 +241,14 @@ impl MultiOwnerRequest {
             Ok(decision) => {
                 let mut text = Vec::new();
                 self.write_reply(router_ctx, &decision, &mut text);
-                MultiOwnerResult::Completed(Completion::ready(
-                    self.client,
-                    self.place,
-                    Bytes::from(text),
-                ))
+                let done = Completion::ready(self.client, self.place, Bytes::from(text));
+                let kind = if self.is_part { ReplyKind::Part } else { done.kind.clone() };
+                MultiOwnerResult::Completed(Completion { kind, ..done })
+            }
+            Err(error) if self.is_part => {
+                let kind = ReplyKind::FailedPart(error);
+                let done = Completion::ready(self.client, self.place, Bytes::new());
+                MultiOwnerResult::Completed(Completion { kind, ..done })
             }
             Err(error) => {
                 let Self { client, place, raw_request, quiet, .. } = self;

@@ -30,6 +30,8 @@ pub(crate) enum ReplyKind {
     Whole { quiet: bool },
     /// The part of one key of a retrieval.
     Part,
+    /// The error of one key of a retrieval.
+    FailedPart(&'static str),
     /// One of several operations behind one reply.
     Counted,
     /// A fixed text replaces the reply and any error; an empty text suppresses both.
@@ -137,7 +139,9 @@ impl Completion {
             (ReplyKind::Whole { .. } | ReplyKind::Fixed(_), Err(why)) => {
                 replies.complete(self.place, Bytes::from_static(why.as_bytes()), false);
             }
-            (ReplyKind::Part | ReplyKind::Counted, Err(why)) => replies.fail(self.place, why),
+            (ReplyKind::Part | ReplyKind::Counted, Err(why)) | (ReplyKind::FailedPart(why), _) => {
+                replies.fail(self.place, why);
+            }
             // The router has answered these failures.
             (ReplyKind::Limited { .. }, Err(_))
             | (

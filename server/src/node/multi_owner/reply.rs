@@ -4,11 +4,12 @@
 
 use engine::TakeInfo;
 use protocol::{
-    DecidingLimit, Decoded, Native, Operation, Outcome, Request, Take, decode, name_decider,
-    name_refusal,
+    DecidingLimit, Decoded, Native, Operation, Outcome, Request, Take, decode, encode_hit,
+    name_decider, name_refusal,
 };
 
 use super::{LIMITS_CHANGE, MultiOwnerRequest};
+use crate::commands::companions::CompanionFigures;
 use crate::commands::decider::{AskedPairs, Decided, verdicts_of, write_verdicts};
 use crate::commands::lookup::look_up;
 use crate::commands::multi_key::ChargeResult;
@@ -43,12 +44,31 @@ impl MultiOwnerRequest {
                 write_many_reply(&outcome, out);
                 self.add_pairs(pairs_of(&many), decision, &outcome, out);
             }
+            Request::Retrieve { keys, with_cas, .. } => {
+                let Some(key) = keys.only() else { return };
+                let lookup = look_up(&ctx, key.as_bytes(), &mut counted);
+                let Ok(Some(found)) = lookup.key_limit else { return };
+                let figures = CompanionFigures::of_all(decision.charged, &decision.facts);
+                let mut text = Vec::new();
+                let outcome = ctx.companion_of_owners(&found, figures, &mut text);
+                ctx.counters.cmd_get.add(1);
+                if let Outcome::Hit(item) = &outcome {
+                    ctx.counters.get_hits.add(1);
+                    encode_hit(out, key.as_bytes(), item, with_cas);
+                }
+            }
             Request::Command { command, form } => {
                 let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                 let Ok(Some(found)) = lookup.key_limit else {
                     let reply = if self.quiet { "" } else { LIMITS_CHANGE };
                     return out.extend_from_slice(reply.as_bytes());
                 };
+                if found.companion().is_some() {
+                    let figures = CompanionFigures::of_all(decision.charged, &decision.facts);
+                    let mut text = Vec::new();
+                    let outcome = ctx.companion_of_owners(&found, figures, &mut text);
+                    return ctx.write_limited_reply(&found, &command, &form, outcome, out);
+                }
                 let outcome = self.op.reply(decision.charged);
                 if let Operation::Native(native) = &command.operation {
                     protocol::encode(out, &command, &form, &outcome);
