@@ -6,6 +6,7 @@
 
 mod aligned;
 mod alone;
+mod bans;
 mod clocks;
 mod cut;
 mod data_links;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 use super::super::Node;
 
 /// The longest wait for the first limits. Ten thousand limits on a slow disk need a tenth of it.
-const FIRST_LIMITS_MAX: Duration = Duration::from_secs(120);
+const FIRST_LIMITS_MAX: Duration = Duration::from_mins(2);
 /// A longer wait is logged.
 const LOGGED_AFTER: Duration = Duration::from_secs(1);
 /// Time between two looks while the map does not change: a refused file changes no map.
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn wait_ends_in_time() {
-        let before = FIRST_LIMITS_MAX - Duration::from_millis(1);
+        let before = FIRST_LIMITS_MAX.saturating_sub(Duration::from_millis(1));
         for (marks, is_file_pending, reason, end) in [
             (&[][..], false, OF_CLUSTER, WaitOutcome::Without(OF_CLUSTER)),
             (&[], true, OF_CLUSTER, WaitOutcome::Failed(OF_CLUSTER)),
