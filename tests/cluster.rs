@@ -18,6 +18,7 @@ mod five;
 mod holders;
 mod ids;
 mod last;
+mod leases;
 mod limits;
 mod links;
 mod llm;
