@@ -6,6 +6,7 @@
 
 mod aligned;
 mod alone;
+mod bans;
 mod clocks;
 mod cut;
 mod data_links;
@@ -17,6 +18,7 @@ mod five;
 mod holders;
 mod ids;
 mod last;
+mod leases;
 mod limits;
 mod links;
 mod llm;

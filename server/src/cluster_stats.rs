@@ -47,7 +47,7 @@ pub struct ClusterView<'a> {
     pub traffic: Traffic,
     /// The reason why peers refuse links, while that keeps the node from its cluster.
     pub refusal: Option<String>,
-    /// What the node waits for before it serves its first client.
+    /// The reason why the node does not serve its first client yet.
     pub waits_for: Option<&'static str>,
 }
 

@@ -16,7 +16,7 @@ use super::multi_owner::{
 };
 use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::reply_queue::ReplyQueue;
-use super::router::{Router, node_now, operation, router_context};
+use super::router::{Router, lease_of, node_now, operation, router_context};
 use super::state_machine::{OpKind, partition_of};
 use crate::commands::companions::look_over_parents;
 use crate::commands::context::ExecContext;
@@ -99,7 +99,7 @@ impl Dispatch<'_, '_> {
     }
 
     /// Queues the error text of [`write_error`] as the next reply.
-    fn push_error(&mut self, why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
+    pub(super) fn push_error(&mut self, why: &str, form: &Form<'_>, out: &mut Vec<u8>) {
         let mut text = Vec::new();
         write_error(why, form, &mut text);
         self.replies.push_ready(&text, out);
@@ -133,6 +133,9 @@ impl Dispatch<'_, '_> {
         if let Ok(Some(found)) = &lookup.key_limit
             && found.has_parents()
         {
+            if let Some(lease) = lease_of(found, &command.operation) {
+                return self.submit_lease(raw_request, found, (lease, form), out);
+            }
             let look = look_over_parents(found, own, &command.operation);
             match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
                 Ok(op) => {

@@ -75,6 +75,10 @@ pub(super) async fn leave(node: &Node, deadline: Duration) -> LeaveOutcome {
     if id == NodeId::default() || control.ended().is_some() {
         return LeaveOutcome::Everything;
     }
+    if node.keyspace().is_none() && node.limits_file.failure().is_some() {
+        // The founder has served nobody. It founds its cluster again once its file is corrected.
+        return LeaveOutcome::Everything;
+    }
     let others = members_but(&control.map(), id);
     if others.is_empty() {
         return alone(control, id, "there is no other node");

@@ -171,14 +171,13 @@ async fn follow(
     has_limits: oneshot::Receiver<()>,
 ) {
     let me = control.registered().await;
-    // Without its limits, a limited key would be counted as a plain one.
-    let _ = has_limits.await;
     let _ = node.me.set(me);
+    let mut nodes = BTreeMap::new();
+    let mut to_open = until_limits(&node, &control, has_limits, &mut nodes).await;
     tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
     let (mut vers, mut eras): (Vec<u32>, Vec<u32>) = Default::default();
     let mut last_lost_after = node.options.replicas.lost_after_ns;
-    let mut nodes = BTreeMap::new();
     let mut last_lives = BTreeMap::new();
     let mut keepers = JoinSet::new();
     loop {
@@ -197,7 +196,8 @@ async fn follow(
             vers = vec![0; partitions];
             eras = map.partitions().iter().map(|entry| entry.era).collect();
         }
-        for links in sync_peers(&node, map, &mut nodes) {
+        to_open.extend(sync_peers(&node, map, &mut nodes));
+        for links in to_open.drain(..) {
             keepers.spawn(links::keep(Arc::clone(&node), Arc::clone(&reception), links));
         }
         let Some(keyspace) = node.keyspace() else { continue };
@@ -249,6 +249,29 @@ fn log_lost(map: &Map, eras: &mut [u32]) {
             "counts are lost: no node had a copy of partition p{first} and those counted here any \
              more, so they begin anew"
         );
+    }
+}
+
+/// Opens paths to the nodes of the map until the first limits are in force: without them, a limited
+/// key would be counted as a plain one. Returns the data links that this node must open then.
+async fn until_limits(
+    node: &Node,
+    control: &Control,
+    mut has_limits: oneshot::Receiver<()>,
+    nodes: &mut BTreeMap<NodeId, (Incarnation, String)>,
+) -> Vec<Arc<DataLinks>> {
+    let mut watch = control.watch();
+    let mut to_open = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            _ = &mut has_limits => return to_open,
+            news = watch.changed() => {
+                if news.map.head().is_some() {
+                    to_open.extend(sync_peers(node, &news.map, nodes));
+                }
+            }
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::multi_owner::{
 };
 use super::pending::{Client, OpResult, ReplyKind};
 use super::replicas::Replicas;
-use super::router::{Router, RouterContext};
+use super::router::{Router, RouterContext, lease_of};
 use super::state_machine::ORIGIN_NS;
 use super::sub_request::SubRequest;
 use super::{Keyspace, Node};
@@ -25,8 +25,10 @@ use crate::config::{Config, Startup};
 use crate::limits::Limits;
 use crate::runtime::service::Service;
 use crate::session::{Session, SessionContext};
+use leases::Fate;
 
 mod charges;
+mod leases;
 
 const BITS: u32 = 4;
 const SECOND: u64 = 1_000_000_000;
@@ -270,6 +272,12 @@ impl LoneNode {
                 Request::Command { command, form } => {
                     let lookup = look_up(&ctx, command.key.as_bytes(), &mut counted);
                     let Ok(Some(found)) = &lookup.key_limit else { return "no limit".to_owned() };
+                    if let Some(lease) = lease_of(found, &command.operation) {
+                        return match leases::begin(&mut ctx, raw, found, lease) {
+                            Ok(request) => leases::run(router_ctx, request, || Fate::Done),
+                            Err(error) => error,
+                        };
+                    }
                     let look = look_over_parents(found, command.key.as_bytes(), &command.operation);
                     match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
                         Ok(op) => ctx.list_charges(found).map(|()| op).expect("there are few"),

@@ -1,7 +1,7 @@
 //! The limits of a cluster, which are part of its map: putting them in force, and changing them.
 //!
-//! Here: following the map, proposing changes. Not here: the condition for the first limits (`first`),
-//! the limits file (`from_file`), the body of a limit and edits of bodies
+//! Here: following the map, proposing changes. Not here: the condition for the first limits
+//! (`first`), the limits file (`from_file`), the body of a limit and edits of bodies
 //! (`crate::limits::map_text`).
 //!
 //! The map is authoritative. A node's limits file applies in full only to a cluster whose limits
@@ -139,11 +139,20 @@ pub(super) async fn follow(
     first: oneshot::Sender<()>,
 ) {
     control.registered().await;
-    if !first::until_in_map(&node, &control).await {
+    if first::until_in_map(&service, &node, &control).await {
+        follow_map(service, node, control, Some(first)).await;
+    } else {
         // `first` is not sent: no key may be served without its limit.
-        return std::future::pending().await;
+        std::future::pending::<()>().await;
     }
-    let mut first = Some(first);
+}
+
+async fn follow_map(
+    service: Arc<Service>,
+    node: Arc<Node>,
+    control: Control,
+    mut first: Option<oneshot::Sender<()>>,
+) {
     let mut watch = control.watch();
     let mut seen: Option<LimitsMark> = None;
     let mut seen_records: Option<LimitsMark> = None;

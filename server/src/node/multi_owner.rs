@@ -1,7 +1,7 @@
 //! Keys with several owners that are charged together: all of them or none.
 //!
 //! Here: the operation on each key of a request, and the one reply made of the owners' answers. Not
-//! here: the operation on one key (`sub_request`), charging together on one node
+//! here: the operation on one key (`sub_request`), leases (`lease`), charging together on one node
 //! (`crate::commands::multi_key`).
 //!
 //! All keys are charged concurrently, each by its owner. If one owner refuses or does not answer,
@@ -9,6 +9,7 @@
 //! therefore allows too much, and of two concurrent requests both may be refused where one would
 //! have fitted.
 
+pub(super) mod lease;
 mod reply;
 
 use bytes::Bytes;
@@ -41,7 +42,6 @@ pub(super) enum NotMultiOwner {
 const SOON_NS: u64 = 2_500_000_000;
 
 const NO_IDS: &str = "SERVER_ERROR id= is not kept for keys of several owners";
-const NO_LEASES: &str = "SERVER_ERROR quota of a limit with parents is not leased in a cluster";
 const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing\r\n";
 
 /// The operation that a command on a key whose limit has parents applies to all of them.
@@ -65,10 +65,6 @@ pub(super) fn limit_op_of(
         Operation::Native(Native::IncrX(incrx)) if incrx.delta < 0 && incrx.cas.compares() => {
             Err(NotMultiOwner::Unsupported(CAS_OF_REFUND))
         }
-        Operation::Native(Native::Lease(lease)) => match lease.policy {
-            PolicyArg::Inline(_) => Err(NotMultiOwner::OneKey),
-            _ => Err(NotMultiOwner::Unsupported(NO_LEASES)),
-        },
         operation => {
             let op = LimitOp::of(operation).ok_or(NotMultiOwner::OneKey)?;
             Ok(op.with_weight(found))
@@ -274,7 +270,9 @@ impl MultiOwnerRequest {
                     facts.push(row.judged(*decided, take.cost));
                 }
                 SubRequestState::Reported(SubResponse::Result(other)) => odd = odd.or(Some(*other)),
-                SubRequestState::Reported(SubResponse::NoLimit) => {
+                SubRequestState::Reported(
+                    SubResponse::NoLimit | SubResponse::Leased(_) | SubResponse::NotLeasable,
+                ) => {
                     failed = failed.or(Some(LIMITS_CHANGE));
                 }
                 SubRequestState::Failed(why) => failed = failed.or(Some(*why)),
@@ -390,7 +388,7 @@ impl OwnerRow {
         facts
     }
 
-    fn sub_request(&self, op: SubOp) -> Bytes {
+    fn sub_request(&self, op: SubOp<'_>) -> Bytes {
         let mut bytes = Vec::new();
         SubRequest { policy: SubPolicy::Named(&self.limit), key: &self.key, op }.encode(&mut bytes);
         operation(OpKind::SubRequest, &bytes)

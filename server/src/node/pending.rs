@@ -12,7 +12,7 @@ use super::reply_queue::ReplyQueue;
 pub(super) const NOT_APPLIED: &str = "SERVER_ERROR not applied: owner unavailable\r\n";
 const MOVING: &str = "SERVER_ERROR not applied: moving\r\n";
 const BUSY: &str = "SERVER_ERROR not applied: busy\r\n";
-const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
+pub(super) const UNKNOWN: &str = "SERVER_ERROR outcome unknown\r\n";
 
 /// A connection of the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,6 +47,8 @@ pub(crate) enum ReplyKind {
     Run,
     /// The part of one key in a request over several owners.
     SubRequest { request: usize, row: usize },
+    /// One operation in a round of a lease over several owners.
+    LeasePart { lease: usize, part: usize },
     /// No client waits for it.
     Nothing,
 }
@@ -146,6 +148,7 @@ impl Completion {
             (ReplyKind::Limited { .. }, Err(_))
             | (
                 ReplyKind::SubRequest { .. }
+                | ReplyKind::LeasePart { .. }
                 | ReplyKind::Debt(_)
                 | ReplyKind::Hold(_)
                 | ReplyKind::Run

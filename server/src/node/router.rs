@@ -11,6 +11,7 @@ mod context;
 mod data_plane;
 mod delivery;
 mod fast_op;
+mod leases;
 mod local_batch;
 mod owner;
 mod parked;
@@ -30,10 +31,12 @@ pub(super) use self::context::operation;
 pub(crate) use self::context::{RouterContext, node_now, router_context};
 use self::data_plane::{DataPlane, EndedOp};
 pub(crate) use self::fast_op::FastOp;
+pub(super) use self::leases::lease_of;
 use self::owner::line_of;
 use super::debts::Debts;
 use super::links::LinkArrival;
 use super::multi_owner::MultiOwnerRequest;
+use super::multi_owner::lease::LeaseRequest;
 use super::pending::{Client, Completion, OpAccess, OpResult, PendingOp, ReplyKind, ReplyRun};
 use super::replicas::ReplicaScratch;
 use super::state_machine::{OpKind, partition_of};
@@ -79,6 +82,9 @@ pub(crate) struct Router {
     multi_owner: Slab<MultiOwnerRequest>,
     /// Those whose sub-requests have all ended.
     ended_multi_owner: Vec<usize>,
+    /// Leases over several owners that are under way.
+    leases: Slab<Box<LeaseRequest>>,
+    ended_leases: Vec<usize>,
     /// Connections to other nodes that this worker is about to take over.
     pub(crate) arrivals: Vec<LinkArrival>,
     generation: u64,
@@ -118,6 +124,8 @@ impl Router {
             started_ns: None,
             multi_owner: Slab::new(),
             ended_multi_owner: Vec::new(),
+            leases: Slab::new(),
+            ended_leases: Vec::new(),
             arrivals: Vec::new(),
             generation: 0,
             ticks: 0,

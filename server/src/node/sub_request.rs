@@ -8,8 +8,11 @@
 //! like any other, and is resent and logged as a client's request is.
 
 use engine::algorithms::{Decision, Verdict};
-use engine::{Decider, Engine, ForeignHold, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
-use protocol::Policy;
+use engine::{
+    Decider, Engine, ForeignHold, LeaseParams, LeaseResult, Now, PolicyRef, TakeInfo, TakeParams,
+    TakeResult,
+};
+use protocol::{LeaseLine, Policy};
 
 use crate::commands::context::ExecContext;
 use crate::commands::multi_key::Adjustment;
@@ -20,7 +23,7 @@ pub(super) struct SubRequest<'a> {
     pub(super) policy: SubPolicy<'a>,
     /// The counted key.
     pub(super) key: &'a [u8],
-    pub(super) op: SubOp,
+    pub(super) op: SubOp<'a>,
 }
 
 /// The policy of a sub-request.
@@ -33,9 +36,13 @@ pub(super) enum SubPolicy<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SubOp {
+pub(super) enum SubOp<'a> {
     Take(TakeParams),
     Adjust(Adjustment),
+    /// Leases quota of the key alone.
+    Lease(LeaseParams<'a>),
+    /// Takes units for a lease of another key, all or none.
+    Lend(u64),
     /// Charges units that another node allowed without the owner.
     Debt(u64),
     /// Adds a hold that another node granted without the owner.
@@ -46,6 +53,9 @@ pub(super) enum SubOp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubResponse {
     Result(TakeResult),
+    Leased(LeaseLine),
+    /// The units of the key's policy cannot be leased.
+    NotLeasable,
     /// The owner has no limit of that name: the limits are changing.
     NoLimit,
 }
@@ -56,6 +66,12 @@ const SETTLE: u8 = 2;
 const RENEW: u8 = 3;
 const DEBT: u8 = 4;
 const HOLD: u8 = 5;
+/// From feature version [`LEASES_VERSION`] on.
+const LEASE: u8 = 6;
+const LEND: u8 = 7;
+
+/// The feature version of the map from which on all nodes know leases over several owners.
+pub(super) const LEASES_VERSION: u32 = cluster::map::LIMITS_VERSION;
 
 const NAMED: u8 = 0;
 const WRITTEN: u8 = 1;
@@ -101,7 +117,8 @@ impl<'a> SubRequestReader<'a> {
 }
 
 impl<'a> SubRequest<'a> {
-    /// Appends the encoding. Names of limits, policies and keys have at most 250 bytes.
+    /// Appends the encoding. Names of limits and of clients, policies and keys have at most 250
+    /// bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         let (kind, text) = match self.policy {
             SubPolicy::Named(name) => (NAMED, name),
@@ -128,8 +145,19 @@ impl<'a> SubRequest<'a> {
                     put_option(out, option);
                 }
             }
-            SubOp::Debt(units) => {
-                out.push(DEBT);
+            SubOp::Lease(lease) => {
+                out.push(LEASE);
+                out.push(lease.client.len() as u8);
+                out.extend_from_slice(lease.client);
+                let LeaseParams { want, used, unused, weight, max, .. } = lease;
+                for number in [want, used, unused, weight.into(), max] {
+                    put(out, number);
+                }
+                put_option(out, lease.ttl);
+                out.push(u8::from(lease.peek));
+            }
+            SubOp::Lend(units) | SubOp::Debt(units) => {
+                out.push(if matches!(self.op, SubOp::Lend(_)) { LEND } else { DEBT });
                 put(out, units);
             }
             SubOp::Hold(ForeignHold { lease, units, for_ns }) => {
@@ -181,6 +209,17 @@ impl<'a> SubRequest<'a> {
                     of_first: flags & 8 != 0,
                 })
             }
+            LEASE => SubOp::Lease(LeaseParams {
+                client: reader.short()?,
+                want: reader.number()?,
+                used: reader.number()?,
+                unused: reader.number()?,
+                weight: u32::try_from(reader.number()?).ok()?,
+                max: reader.number()?,
+                ttl: reader.option()?,
+                peek: reader.byte()? != 0,
+            }),
+            LEND => SubOp::Lend(reader.number()?),
             DEBT => SubOp::Debt(reader.number()?),
             HOLD => SubOp::Hold(ForeignHold {
                 lease: reader.number()?,
@@ -214,6 +253,15 @@ impl SubResponse {
                 facts
             }
             Self::Result(TakeResult::NotFound) => return out.push(2),
+            Self::Leased(line) => {
+                out.push(3);
+                let LeaseLine { granted, ttl_ms, refresh_ms, remaining, lease, safe } = *line;
+                for number in [granted, ttl_ms, refresh_ms, remaining, lease, safe] {
+                    put(out, number);
+                }
+                return;
+            }
+            Self::NotLeasable => return out.push(4),
             Self::Result(TakeResult::Full) => return out.push(5),
             Self::NoLimit => return out.push(6),
         };
@@ -244,6 +292,17 @@ impl SubResponse {
             0 => TakeResult::Decided(facts(&mut reader)?),
             1 => TakeResult::Exists(facts(&mut reader)?),
             2 => TakeResult::NotFound,
+            3 => {
+                return Some(Self::Leased(LeaseLine {
+                    granted: reader.number()?,
+                    ttl_ms: reader.number()?,
+                    refresh_ms: reader.number()?,
+                    remaining: reader.number()?,
+                    lease: reader.number()?,
+                    safe: reader.number()?,
+                }));
+            }
+            4 => return Some(Self::NotLeasable),
             5 => TakeResult::Full,
             6 => return Some(Self::NoLimit),
             _ => return None,
@@ -288,7 +347,8 @@ fn facts(reader: &mut SubRequestReader<'_>) -> Option<TakeInfo> {
     })
 }
 
-impl SubOp {
+impl SubOp<'_> {
+    /// Performs the operation; `None` if there is no room for the state.
     fn apply(
         self,
         engine: &mut Engine,
@@ -296,13 +356,30 @@ impl SubOp {
         hash: u64,
         key: &[u8],
         policy_ref: PolicyRef<'_>,
-    ) -> TakeResult {
-        match self {
+    ) -> Option<SubResponse> {
+        let result = match self {
             Self::Take(take) => engine.take(now, hash, key, Some(policy_ref), &take),
             Self::Debt(units) => engine.charge(now, hash, key, policy_ref, units),
             Self::Hold(hold) => engine.charge_hold(now, hash, key, policy_ref, &hold),
             Self::Adjust(change) => change.apply(engine, now, hash, key, Some(policy_ref)),
-        }
+            Self::Lend(units) => {
+                let take = TakeParams { cost: units, wait: Some(0), ..TakeParams::default() };
+                let peek = TakeParams { peek: true, ..take };
+                match engine.take(now, hash, key, Some(policy_ref), &peek) {
+                    // Nothing is counted, also where refused attempts are.
+                    TakeResult::Decided(facts) if facts.refuses() => TakeResult::Decided(facts),
+                    _ => engine.take(now, hash, key, Some(policy_ref), &take),
+                }
+            }
+            Self::Lease(params) => {
+                return match engine.lease(now, hash, key, Some(policy_ref), &params) {
+                    LeaseResult::Decided(line) => Some(SubResponse::Leased(line)),
+                    LeaseResult::NotLeasable => Some(SubResponse::NotLeasable),
+                    LeaseResult::Full => None,
+                };
+            }
+        };
+        (result != TakeResult::Full).then_some(SubResponse::Result(result))
     }
 }
 
@@ -327,16 +404,15 @@ impl ExecContext<'_> {
         };
         let now = self.now;
         let done = self.service.shards().with_room(now, hash, |engine| {
-            match sub_request.op.apply(engine, now, hash, sub_request.key, policy_ref) {
-                TakeResult::Full => None,
-                done => Some(done),
-            }
+            sub_request.op.apply(engine, now, hash, sub_request.key, policy_ref)
         });
-        let limited = done.unwrap_or(TakeResult::Full);
-        if let (SubOp::Take(take), Some(limit)) = (&sub_request.op, limit) {
-            self.note_result(limit, (hash, sub_request.key), &limited, take);
+        let response = done.unwrap_or(SubResponse::Result(TakeResult::Full));
+        if let (SubOp::Take(take), Some(limit), SubResponse::Result(result)) =
+            (&sub_request.op, limit, &response)
+        {
+            self.note_result(limit, (hash, sub_request.key), result, take);
         }
-        SubResponse::Result(limited)
+        response
     }
 }
 
@@ -373,8 +449,20 @@ mod tests {
             )
     }
 
-    fn any_op() -> impl Strategy<Value = SubOp> {
+    fn lease() -> impl Strategy<Value = SubOp<'static>> {
+        let client = prop_oneof![Just(&b"c"[..]), Just(&[b'x'; 250][..])];
+        let numbers = (any::<[u64; 4]>(), any::<u32>(), proptest::option::of(any::<u64>()));
+        (client, numbers, any::<bool>()).prop_map(
+            |(client, ([want, used, unused, max], weight, ttl), peek)| {
+                SubOp::Lease(LeaseParams { client, want, used, unused, weight, ttl, max, peek })
+            },
+        )
+    }
+
+    fn any_op() -> impl Strategy<Value = SubOp<'static>> {
         prop_oneof![
+            lease(),
+            any::<u64>().prop_map(SubOp::Lend),
             take().prop_map(SubOp::Take),
             any::<u64>().prop_map(SubOp::Debt),
             any::<[u64; 3]>().prop_map(|[lease, units, for_ns]| {
@@ -398,7 +486,7 @@ mod tests {
         let option = || proptest::option::of(any::<u64>());
         let facts =
             (verdict, any::<[u64; 6]>(), any::<u32>(), any::<[bool; 4]>(), option(), option());
-        (facts, 0..8, 0..10_u8).prop_map(|(facts, kind, code)| {
+        (facts, 0..10, 0..10_u8).prop_map(|(facts, kind, code)| {
             let (verdict, numbers, client_flags, bits, retry, lease) = facts;
             let at = Decider::of_code(code);
             let [cas, limit, remaining, used, granted, reset] = numbers;
@@ -422,6 +510,17 @@ mod tests {
                 2 => TakeResult::Exists(facts),
                 3 => TakeResult::NotFound,
                 4..=6 => TakeResult::Full,
+                7 => return SubResponse::NotLeasable,
+                8 => {
+                    return SubResponse::Leased(LeaseLine {
+                        granted: cas,
+                        ttl_ms: limit,
+                        refresh_ms: used,
+                        remaining: granted,
+                        lease: reset,
+                        safe: limit,
+                    });
+                }
                 _ => return SubResponse::NoLimit,
             })
         })

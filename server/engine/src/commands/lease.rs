@@ -68,6 +68,10 @@ pub struct LeaseParams<'a> {
     /// [`LEASE_TTL_MAX`], and no longer than the units count in the window. The units that a client
     /// keeps never end sooner than an earlier reply said.
     pub ttl: Option<u64>,
+    /// Most units to grant, whatever the client wants: those that other keys can spare.
+    pub max: u64,
+    /// Nothing is changed: the result is that of the same request at this moment.
+    pub peek: bool,
 }
 
 /// The result of a request for quota.
@@ -178,7 +182,7 @@ impl Engine {
                     LeaseResult::Decided(lease_line_without_state(0, 0, LEASE_TTL_MAX))
                 }
                 _ => LeaseResult::Decided(lease_line_without_state(
-                    params.want,
+                    params.want.min(params.max),
                     COUNT_MAX,
                     ttl_of(params) / 2,
                 )),
@@ -188,7 +192,7 @@ impl Engine {
         let before = leases.take_out(params.client);
         let mut call = report(&mut loaded, at, before, params);
         let (granted, changed) = grant(&mut loaded, at, &mut call, &leases);
-        if call.is_new && granted > 0 {
+        if call.is_new && granted > 0 && !params.peek {
             call.record.lease = self.next_lease(now);
         }
         let ends = call.record.units == 0 && (call.is_new || params.want == 0);
@@ -198,7 +202,7 @@ impl Engine {
         loaded.leases = (!leases.is_empty()).then_some(leases);
         let wait = wait_for_a_unit(&mut loaded, at, kind);
         let shadow = loaded.policy.shadow;
-        let decision = if changed || before.is_some() {
+        let decision = if !params.peek && (changed || before.is_some()) {
             match self.store_and_look(at, loaded) {
                 TakeResult::Decided(facts) => facts.decision,
                 _ => return LeaseResult::Full,
@@ -271,7 +275,7 @@ fn grant(
         weight: call.record.weight,
         has: (!call.is_new).then_some((call.record.units, call.record.rate)),
     };
-    let cost = size.grant(others.iter().map(|(record, _)| record));
+    let cost = size.grant(others.iter().map(|(record, _)| record)).min(call.params.max);
     // A cost of 0 is taken too: a bucket that begins empty fills from its first attempt on.
     let attempt = Attempt { cost, part: cost > 0, hash: at.hash, ..Attempt::default() };
     let Decision { granted, changed, .. } =
@@ -319,7 +323,8 @@ fn lease_line(
     let LeaseRecord { lease, units, end, .. } = call.record;
     // A policy that only reports refuses no client; units beyond the limit are not taken from it.
     let left_ms = end.saturating_sub(now.mono.0) / NANOS_PER_MS;
-    let beyond = if shadow && left_ms > 0 { call.params.want.saturating_sub(granted) } else { 0 };
+    let wanted = call.params.want.min(call.params.max);
+    let beyond = if shadow && left_ms > 0 { wanted.saturating_sub(granted) } else { 0 };
     let granted = granted + beyond;
     let safe = if left_ms > 0 { units.saturating_add(beyond) } else { 0 };
     let spends = safe > 0 || call.params.want == 0;

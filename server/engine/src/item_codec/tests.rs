@@ -225,8 +225,16 @@ fn perform_limited(engine: &mut Engine, now: Now, step: &Step, names: &mut Names
         17 | 18 => {
             let client: &[u8] = if a { b"one" } else { b"two" };
             let ttl = b.then_some(700_000_000);
-            let params =
-                LeaseParams { client, want: units, used: units / 2, unused: 1, weight: 1, ttl };
+            let params = LeaseParams {
+                client,
+                want: units,
+                used: units / 2,
+                unused: 1,
+                weight: 1,
+                ttl,
+                max: u64::MAX,
+                peek: false,
+            };
             let leased = engine.lease(now, hash, key, policy_ref, &params);
             assert_ne!(leased, LeaseResult::Full);
         }

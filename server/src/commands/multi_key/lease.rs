@@ -9,6 +9,11 @@ use super::{ChargeContext, ChargeScratch, ChargeSet, KeyCharge};
 use crate::shards::{LockedShards, NoRoom};
 
 impl ChargeSet {
+    /// Returns whether the units of all keys can be spent elsewhere.
+    pub(crate) fn is_leasable(&self) -> bool {
+        self.rows.iter().all(|row| is_leasable(&row.policy))
+    }
+
     /// Leases from the first key as much as all others can spare, and takes that from the others.
     /// These have no lease of their own: units that the client returns later reach them only by
     /// refill.

@@ -8,7 +8,7 @@ use protocol::Lease;
 use super::RequestPolicy;
 use crate::commands::context::ExecContext;
 use crate::commands::scratch::Scratch;
-use crate::limits::{LimitedKeyError, UNLIMITED};
+use crate::limits::{LimitMatch, LimitedKeyError, UNLIMITED};
 use crate::shards::NoRoom;
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";
@@ -28,6 +28,21 @@ impl ExecContext<'_> {
             RequestPolicy::Written(_) | RequestPolicy::Exempt => false,
         };
         if has_list { LIST_NOT_LEASABLE } else { NOT_LEASABLE }
+    }
+
+    /// Lists a key and its parents in `scratch.charges`. Returns the refusal of a lease of them.
+    pub(crate) fn list_for_lease(&mut self, found: &LimitMatch<'_>) -> Option<String> {
+        if let Err(error) = self.list_charges(found) {
+            return Some(error.to_string());
+        }
+        let charges = &self.scratch.charges;
+        if charges.rows().any(|row| row.has_rule()) {
+            return Some(LimitedKeyError::NotLeasable.to_string());
+        }
+        if charges.is_leasable() {
+            return None;
+        }
+        Some(if charges.has_list() { LIST_NOT_LEASABLE } else { NOT_LEASABLE }.to_owned())
     }
 
     /// Whether a policy is that of a limit whose weight or parents have rules of their own.
@@ -51,7 +66,8 @@ impl ExecContext<'_> {
         if self.is_ruled(meant) {
             return Err(LimitedKeyError::NotLeasable);
         }
-        let params = LeaseParams { client, want, used, unused, weight, ttl };
+        let (max, peek) = (u64::MAX, false);
+        let params = LeaseParams { client, want, used, unused, weight, ttl, max, peek };
         let policy_ref = match meant {
             RequestPolicy::Bound(found) if self.charges_more(found) => {
                 self.list_charges(found)?;

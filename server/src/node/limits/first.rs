@@ -11,9 +11,10 @@ use std::time::Duration;
 use cluster::map::Map;
 use cluster::map::command::{FOUNDED, LIMITS_SET};
 use control::Control;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 
 use super::super::Node;
+use crate::runtime::service::Service;
 
 /// The longest wait for the first limits. Ten thousand limits on a slow disk need a tenth of it.
 const FIRST_LIMITS_MAX: Duration = Duration::from_mins(2);
@@ -63,12 +64,13 @@ fn outcome(map: &Map, is_file_pending: bool, waited: Duration) -> WaitOutcome {
 
 /// Waits until the map has the first limits, for [`FIRST_LIMITS_MAX`] at most. Returns false if the
 /// node must not serve: the process ends then, with the reason.
-pub(super) async fn until_in_map(node: &Node, control: &Control) -> bool {
+pub(super) async fn until_in_map(service: &Service, node: &Node, control: &Control) -> bool {
     let mut watch = control.watch();
-    let begun = Instant::now();
+    let now_ns = || service.clock().now().mono.0;
+    let begun_ns = now_ns();
     let mut is_logged = false;
     loop {
-        let waited = begun.elapsed();
+        let waited = Duration::from_nanos(now_ns().saturating_sub(begun_ns));
         match outcome(&control.map(), node.limits_file.is_pending(), waited) {
             WaitOutcome::InMap => return true,
             WaitOutcome::Waiting(reason) => {
@@ -93,7 +95,7 @@ pub(super) async fn until_in_map(node: &Node, control: &Control) -> bool {
 }
 
 impl Node {
-    /// What this node waits for before it serves clients, once it is in the map.
+    /// The reason why this node serves no client yet, once it is in the map.
     pub(in super::super) fn awaited_limits(&self, map: &Map) -> Option<&'static str> {
         let reason = || lacks(map, self.limits_file.is_pending()).unwrap_or(COMPILING);
         self.keyspace().is_none().then(reason)

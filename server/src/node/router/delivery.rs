@@ -24,7 +24,10 @@ impl Router {
             return;
         }
         self.is_delivering = true;
-        while !self.results.is_empty() || !self.ended_multi_owner.is_empty() {
+        while !self.results.is_empty()
+            || !self.ended_multi_owner.is_empty()
+            || !self.ended_leases.is_empty()
+        {
             let mut results = std::mem::take(&mut self.results);
             for (pending, result) in results.drain(..) {
                 self.deliver_one(ctx, pending, result);
@@ -33,6 +36,7 @@ impl Router {
                 self.results = results;
             }
             self.finish_multi_owner(ctx);
+            self.finish_leases(ctx);
         }
         self.is_delivering = false;
     }
@@ -68,6 +72,9 @@ impl Router {
                 self.ended_multi_owner.push(request);
             }
             return;
+        }
+        if let ReplyKind::LeasePart { lease, part } = reply_kind {
+            return self.note_lease_part(lease, part, text_of(result));
         }
         self.completions.push(Completion { client, place, kind: reply_kind, result });
     }

@@ -49,7 +49,9 @@ fn concurrency(max: u64) -> Policy {
 }
 
 pub(super) fn ask(client: &str, want: u64) -> LeaseParams<'_> {
-    LeaseParams { client: client.as_bytes(), want, used: 0, unused: 0, weight: 1, ttl: None }
+    let client = client.as_bytes();
+    let (max, peek) = (u64::MAX, false);
+    LeaseParams { client, want, used: 0, unused: 0, weight: 1, ttl: None, max, peek }
 }
 
 impl Bench {

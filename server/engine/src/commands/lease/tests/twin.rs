@@ -435,7 +435,8 @@ proptest! {
             bench.now_ns = at >> cut;
             let (want, ttl) = (want >> cut, Some(ttl >> cut));
             let client = CLIENTS[client].as_bytes();
-            let params = LeaseParams { client, want, used, unused, weight, ttl };
+            let (max, peek) = (u64::MAX, false);
+            let params = LeaseParams { client, want, used, unused, weight, ttl, max, peek };
             let line = bench.lease(&policies[kind], &params);
             prop_assert!(line.granted <= want);
             bench.spend(&policies[kind], used >> cut >> 11);
