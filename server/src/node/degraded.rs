@@ -17,7 +17,6 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cluster::id::Partition;
 use cluster::map::NodeState;
-use engine::algorithms::Decision;
 use engine::{
     Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
 };
@@ -150,6 +149,9 @@ impl Node {
             .any(|charge| charge.hold_ns(attempt).is_some())
             .then(|| self.name_hold());
         let attempt = &TakeParams { lease, ..*attempt };
+        let takes_part = attempt.part
+            && charges.iter().all(|one| one.cost == ChargeCost::SAME)
+            && charges.len() == 1;
         let mut local = self.local.lock();
         let LocalCounts { engine, hasher, .. } = &mut *local;
         let mut facts = Vec::with_capacity(charges.len());
@@ -159,7 +161,7 @@ impl Node {
             let is_beyond = charge.cost.of(attempt.cost).is_none();
             let units = TakeParams {
                 cost: charge.cost.capped(attempt.cost),
-                part: attempt.part && charges.len() == 1 && charge.cost == ChargeCost::SAME,
+                part: takes_part,
                 peek: attempt.peek || is_beyond,
                 hold: charge.hold_of(attempt),
                 compare_cas: attempt.compare_cas.filter(|_| index == 0),
@@ -170,8 +172,9 @@ impl Node {
             if let (true, TakeResult::Decided(facts)) = (is_beyond, &mut taken) {
                 deny_beyond(facts, policy.shadow);
             }
+            // Work that is done is charged to all, whatever is left.
             if let TakeResult::Decided(decided) = taken
-                && !decided.refuses()
+                && (attempt.debit || !decided.refuses())
             {
                 facts.push(decided);
                 continue;
@@ -197,11 +200,18 @@ impl Node {
             }
             return DegradedDecision { result, facts };
         }
-        let granted = facts.iter().map(|facts| facts.decision.granted).min();
-        let granted = if attempt.part {
-            granted.unwrap_or(attempt.cost).min(attempt.cost)
-        } else {
-            attempt.cost
+        let retry = |facts: &TakeInfo| facts.decision.retry.unwrap_or(u64::MAX);
+        let refusing = facts.iter().enumerate().filter(|(_, facts)| facts.refuses());
+        if let Some((index, _)) =
+            refusing.max_by_key(|(index, facts)| (retry(facts), usize::MAX - index))
+        {
+            let result = ChargeResult::refused(&facts, index, charges[index].member);
+            return DegradedDecision { result, facts };
+        }
+        // A constant cost of a parent is no part of the request's.
+        let granted = match facts.first() {
+            Some(facts) if takes_part => facts.decision.granted.min(attempt.cost),
+            _ => attempt.cost,
         };
         let result = ChargeResult::allowed(&facts, granted, attempt.cost);
         DegradedDecision { result, facts }
@@ -394,13 +404,12 @@ impl Router {
         }
         let now = ctx.now;
         let asked = asked_of(&request);
+        let has_room = self.debts.len() + charges.len() <= DEBTS_MAX;
         let DegradedDecision { result: charged, facts } = match mode {
             OnUnavailable::Error => return error,
             OnUnavailable::Allow => fixed_decision(now, &charges, &take, true),
             OnUnavailable::Deny => fixed_decision(now, &charges, &take, false),
-            OnUnavailable::Local if self.debts.len() + charges.len() > DEBTS_MAX => {
-                fixed_decision(now, &charges, &take, false)
-            }
+            OnUnavailable::Local if !has_room => fixed_decision(now, &charges, &take, false),
             OnUnavailable::Local => node.take_local(now, &charges, &take, asked),
         };
         let mut text = Vec::new();
@@ -413,14 +422,15 @@ impl Router {
             0,
             &mut text,
         );
+        let is_debit = take.debit && has_room && mode == OnUnavailable::Local;
         if let TakeResult::Decided(facts) = charged.all
-            && !facts.refuses()
+            && (is_debit || !facts.refuses())
             && !take.peek
         {
-            let granted = facts.decision.granted;
+            let granted = if is_debit { take.cost } else { facts.decision.granted };
             node.metrics.degraded.fetch_add(granted, Ordering::Relaxed);
             if mode == OnUnavailable::Local {
-                self.owe_all(router_ctx, charges, &take, &facts);
+                self.owe_all(router_ctx, charges, &take, (granted, facts.decision.lease));
             }
         }
         Bytes::from(text)
@@ -432,9 +442,8 @@ impl Router {
         router_ctx: &mut RouterContext<'_>,
         charges: Vec<DegradedCharge>,
         take: &TakeParams,
-        allowed: &TakeInfo,
+        (granted, lease): (u64, Option<u64>),
     ) {
-        let Decision { granted, lease, .. } = allowed.decision;
         for (row, charge) in charges.into_iter().enumerate() {
             let units = charge.cost.capped(granted);
             if units == 0 {

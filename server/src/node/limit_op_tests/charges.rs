@@ -1,5 +1,5 @@
-//! Weights, constant costs and holds of parents, and a cost for each key of `takem`: a lone server
-//! and several owners against an exact twin.
+//! Weights, constant costs and holds of parents, lists of policies, and a cost for each key of
+//! `takem`: a lone server, several owners and a node without its owners against an exact twin.
 //!
 //! The twin keeps a count for each key, and derives the cost of a key by walking its parents. Time
 //! stands still, so a window never ends and a hold neither.
@@ -27,9 +27,23 @@ struct Edge {
 #[derive(Debug, Clone)]
 struct TwinLimit {
     max: u64,
+    /// The count of a second window.
+    second: Option<u64>,
     counts_holders: bool,
     weight: u64,
     edges: Vec<Edge>,
+}
+
+impl TwinLimit {
+    fn tightest(&self) -> u64 {
+        self.second.unwrap_or(self.max).min(self.max)
+    }
+
+    /// What a peek shows as left. If both windows refuse, the second one does for longer.
+    fn left(&self, used: u64) -> i64 {
+        let max = self.second.filter(|second| used > *second).unwrap_or_else(|| self.tightest());
+        max.cast_signed() - used.cast_signed()
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -52,12 +66,13 @@ fn edge(to: usize) -> impl Strategy<Value = Option<Edge>> {
 /// holders has a constant cost, for giving back in proportion would end any of its holders.
 fn all_limits() -> impl Strategy<Value = (Vec<TwinLimit>, Option<u64>)> {
     let edges = vec((edge(1), edge(2), edge(3)), 3);
-    let numbers = vec((4_u64..40, any::<bool>(), 1_u64..4), 4);
+    let numbers = vec((4_u64..40, any::<bool>(), 1_u64..4, option::of(4_u64..40)), 4);
     (numbers, edges, option::of(1_u64..6)).prop_map(|(numbers, edges, overridden)| {
         let mut all: Vec<_> = numbers
             .into_iter()
-            .map(|(max, counts_holders, weight)| TwinLimit {
+            .map(|(max, counts_holders, weight, second)| TwinLimit {
                 max,
+                second: second.filter(|_| !counts_holders),
                 counts_holders,
                 weight,
                 edges: Vec::new(),
@@ -171,7 +186,7 @@ impl Twin {
     }
 
     fn fits(&self, charges: &[TwinCharge]) -> bool {
-        let max = |charge: &TwinCharge| self.limits[KEYS[charge.key].1].max;
+        let max = |charge: &TwinCharge| self.limits[KEYS[charge.key].1].tightest();
         charges.iter().all(|charge| self.used[charge.key] + charge.units <= max(charge))
     }
 
@@ -206,10 +221,10 @@ fn file(limits: &[TwinLimit], overridden: Option<u64>) -> Limits {
     for (at, limit) in limits.iter().enumerate() {
         let name = ["k", "a", "b", "c"][at];
         let pattern = if at == 0 { "k:{n}" } else { name };
-        let policy = if limit.counts_holders {
-            format!("concurrency:{},hold=1h", limit.max)
-        } else {
-            format!("fixed:{}/1h", limit.max)
+        let policy = match limit.second {
+            _ if limit.counts_holders => format!("'concurrency:{},hold=1h'", limit.max),
+            Some(second) => format!("['fixed:{}/1h', 'fixed:{second}/2h']", limit.max),
+            None => format!("'fixed:{}/1h'", limit.max),
         };
         let edge = |edge: &Edge| {
             let key = ["k", "a", "b", "c"][edge.to];
@@ -220,21 +235,22 @@ fn file(limits: &[TwinLimit], overridden: Option<u64>) -> Limits {
         let parents: Vec<_> = limit.edges.iter().map(edge).collect();
         writeln!(
             text,
-            "[[limit]]\nname = '{name}'\nmatch = '{pattern}'\npolicy = '{policy}'\nweight = {}\n\
+            "[[limit]]\nname = '{name}'\nmatch = '{pattern}'\npolicy = {policy}\nweight = {}\n\
              parents = [{}]",
             limit.weight,
             parents.join(", ")
         )
         .expect("a String takes every write");
         if let (0, Some(weight)) = (at, overridden) {
-            let row = format!("{{ key = 'k:1', policy = '{policy}', weight = {weight} }}");
+            let row = format!("{{ key = 'k:1', policy = {policy}, weight = {weight} }}");
             writeln!(text, "overrides = [{row}]").expect("a String takes every write");
         }
     }
     Limits::parse("l.toml", text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
 
-/// Plays the steps to one way and to the twin.
+/// Plays the steps to one way and to the twin. A node without the owners takes no part of a charge
+/// of several keys, or of one with a weight; and it only takes, and settles its own holds.
 fn play(
     name: &str,
     (limits, overridden): &(Vec<TwinLimit>, Option<u64>),
@@ -245,8 +261,18 @@ fn play(
     let mut twin = Twin { limits, overridden, used: [0; KEYS.len()], holds: BTreeMap::new() };
     let mut ids: Vec<u64> = Vec::new();
     for step in steps {
-        let (line, expected) = decide(&mut twin, step, &ids);
+        let (line, mut expected) = decide(&mut twin, step, &ids);
+        if let (true, Some((charges, word @ "PART"))) = (name == "away", &mut expected)
+            && (charges.len() > 1 || twin.weight(charges[0].key) > 1)
+        {
+            *word = "DENY";
+        }
         let reply = ask(format!("{line}\r\n").as_bytes());
+        if reply == "away" {
+            prop_assert!(matches!(step, Step::Decr { .. } | Step::Settle { .. }), "{}", line);
+            continue;
+        }
+        let reply = reply.trim_start_matches("own: ").to_owned();
         let words: Vec<&str> = reply.split_ascii_whitespace().collect();
         let id = words.iter().find_map(|word| word.strip_prefix("lease=")?.parse().ok());
         let allows = matches!(words.first(), Some(&"ALLOW" | &"PART"));
@@ -269,8 +295,7 @@ fn play(
         for (key, (text, limit)) in KEYS.into_iter().enumerate() {
             let reply = ask(format!("take {text} 0 - peek\r\n").as_bytes());
             let words: Vec<&str> = reply.split_ascii_whitespace().collect();
-            let max = twin.limits[limit].max;
-            let own = i64::try_from(max).expect("small") - twin.used[key].cast_signed();
+            let own = twin.limits[limit].left(twin.used[key]);
             // A peek at `k` shows the tightest of its keys.
             if twin.limits[limit].edges.is_empty() {
                 prop_assert_eq!(words[2], own.to_string(), "{}: {} after {}", name, text, line);
@@ -388,5 +413,7 @@ proptest! {
         play("one", &all, &steps, lone_server(limits()))?;
         let mut owners = LoneNode::new(limits());
         play("owners", &all, &steps, |raw| owners.by_owners(raw))?;
+        let mut away = LoneNode::new(limits());
+        play("away", &all, &steps, |raw| away.while_away(raw))?;
     }
 }
