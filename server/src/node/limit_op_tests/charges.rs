@@ -39,7 +39,7 @@ impl TwinLimit {
         self.second.unwrap_or(self.max).min(self.max)
     }
 
-    /// What a peek shows as left. If both windows refuse, the second one does for longer.
+    /// The units that a peek shows as left. If both windows refuse, the second one does for longer.
     fn left(&self, used: u64) -> i64 {
         let max = self.second.filter(|second| used > *second).unwrap_or_else(|| self.tightest());
         max.cast_signed() - used.cast_signed()
