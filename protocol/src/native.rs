@@ -1,8 +1,8 @@
 //! The native verbs: `take` and its kin, one line each, for callers that need a full verdict.
 //!
 //! Here: the verbs, one parser each. In this folder: their [`arguments`], the [`lines`] of the
-//! replies, and the [`groups`] of pairs that a request asks for. Not here: the parser of the policy token (`policy`): the token is passed on as it
-//! stands. Source: `docs/reference/verbs-native.md`.
+//! replies, and the [`groups`] of pairs that a request asks for. Not here: the parser of the policy
+//! token (`policy`): the token is passed on as it stands. Source: `docs/reference/verbs-native.md`.
 
 mod arguments;
 pub(crate) mod groups;

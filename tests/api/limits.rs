@@ -135,7 +135,7 @@ fn override_holds_until_its_end() {
     api.put("login", &login(1), "*");
     let mut client = server.connect();
     let path = "limits/login/overrides/login:a";
-    let body = json!({ "policy": "block", "for_ms": 1500, "note": "abuse" });
+    let body = json!({ "policy": "block", "for_ms": 4000, "note": "abuse" });
     let put = api.ask("PUT", path, Some("*"), Some(&body));
     assert_eq!(put.status, 201, "{put:?}");
     assert!(!passes(&mut client, "login:a"));

@@ -23,7 +23,8 @@ async function withPage(browser, options, body) {
   try {
     return await body(page);
   } catch (error) {
-    faults.push(`at ${page.url()}: ${error.stack}`);
+    const alerts = await page.getByRole("alert").allInnerTexts().catch(() => []);
+    faults.push(`at ${page.url()}: ${alerts.join(" ")} ${error.stack}`);
   } finally {
     await context.close();
   }

@@ -47,8 +47,9 @@ pub trait ControlTransport: Send + Sync + 'static {
     /// later answer is of no use. Calls to one node may overtake each other.
     fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture;
 
-    /// Sets the identity under which this node calls others: before its first call, and whenever
-    /// its membership changes. A call that waits for its answer meanwhile may be lost.
+    /// Sets the identity under which this node calls others: before its first call, once it has
+    /// greeted its seeds, and whenever its membership changes. A call that waits for its answer
+    /// meanwhile may be lost.
     fn identify(&self, identity: NodeIdentity);
 }
 

@@ -31,7 +31,7 @@ export function bindPolicy() {
 
   // Returns the parts of the token; undefined if the fields cannot show them.
   function parse(text) {
-    const [head, ...given] = text.trim().split(",");
+    const [head, ...given] = text.trim().split(/[,;]/);
     const [, name, count = "", per = ""] = /^(\w+)(?::([^/]*)(?:\/(.*))?)?$/.exec(head) ?? [];
     const isKnown = [...algorithm.options].some((option) => option.value === name);
     if (!isKnown || perTime(name) === !per || (count && /unlimited|block/.test(name))) return;

@@ -61,20 +61,20 @@ impl Decided {
 
 /// The decision on one key of a `takem`, its parents included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct KeyVerdict {
+pub(crate) struct KeyDecision {
     pub(crate) figures: KeyFigures,
     pub(crate) decided: Decided,
 }
 
 /// The decision on each key of a `takem`; `None` for a key without a limit.
-pub(crate) type KeyVerdicts = ArrayVec<Option<KeyVerdict>, TAKE_KEYS_MAX>;
+pub(crate) type KeyDecisions = ArrayVec<Option<KeyDecision>, TAKE_KEYS_MAX>;
 
 /// Returns the decision on each of `keys` keys. `rows` are the charges in their order, each with
 /// the bits of the keys that it is charged for.
 pub(crate) fn verdicts_of<'f>(
     keys: usize,
     rows: &(impl Iterator<Item = (u16, &'f TakeInfo)> + Clone),
-) -> KeyVerdicts {
+) -> KeyDecisions {
     let of = |key: usize| {
         let is_for = move |bits: u16| bits >> key & 1 == 1;
         let row = |(row, (bits, facts)): (usize, (u16, &'f TakeInfo))| {
@@ -97,7 +97,7 @@ struct KeyRow<'f> {
 
 /// Returns the decision over the charges of one key: that of the one that refuses for longest, or
 /// of the one with the least remaining.
-fn verdict_of<'f>(rows: &(impl Iterator<Item = KeyRow<'f>> + Clone)) -> Option<KeyVerdict> {
+fn verdict_of<'f>(rows: &(impl Iterator<Item = KeyRow<'f>> + Clone)) -> Option<KeyDecision> {
     let wait = |one: &KeyRow<'_>| one.facts.decision.retry.unwrap_or(u64::MAX);
     let refusing = rows.clone().filter(|one| one.facts.refuses());
     let (decider, longest) = if let Some(worst) =
@@ -115,19 +115,19 @@ fn verdict_of<'f>(rows: &(impl Iterator<Item = KeyRow<'f>> + Clone)) -> Option<K
     let Decision { limit, remaining, reset, .. } = facts.decision;
     let retry_ms = (longest < u64::MAX).then(|| milliseconds(longest));
     let figures = KeyFigures { limit, remaining, retry_ms, reset_ms: milliseconds(reset) };
-    Some(KeyVerdict { figures, decided: Decided { row, part: facts.at } })
+    Some(KeyDecision { figures, decided: Decided { row, part: facts.at } })
 }
 
 /// Adds the decision on each key to the verdict line that `out` contains from `start` on.
 /// `decider_of` returns the limit of a charge, if `info` asks for it.
 pub(crate) fn write_verdicts<'n>(
-    verdicts: &KeyVerdicts,
+    verdicts: &KeyDecisions,
     start: usize,
     out: &mut Vec<u8>,
     decider_of: impl Fn(Decided) -> Option<DecidingLimit<'n>>,
 ) {
     if !verdicts.is_empty() {
-        let group = |one: KeyVerdict| (one.figures, decider_of(one.decided));
+        let group = |one: KeyDecision| (one.figures, decider_of(one.decided));
         add_groups(out, start, verdicts.iter().map(|verdict| verdict.map(group)));
     }
 }
@@ -175,11 +175,11 @@ pub(crate) fn keep_verdicts(
     shards: &Shards,
     now: Now,
     (charges, id): (&ChargeSet, &[u8]),
-    verdicts: &KeyVerdicts,
+    verdicts: &KeyDecisions,
 ) {
     let (first, hash) = charges.first();
     for (index, verdict) in verdicts.iter().enumerate() {
-        let Some(KeyVerdict { figures, decided }) = *verdict else { continue };
+        let Some(KeyDecision { figures, decided }) = *verdict else { continue };
         let KeyFigures { limit, remaining, retry_ms, reset_ms } = figures;
         let line = VerdictLine {
             word: VerdictWord::Allow,
@@ -207,21 +207,21 @@ pub(crate) fn recall_verdicts(
     now: Now,
     (charges, id): (&ChargeSet, &[u8]),
     keys: usize,
-) -> KeyVerdicts {
+) -> KeyDecisions {
     let (first, hash) = charges.first();
     let of = |index: usize| {
         let key_id = shards.key_id(hash, first, &id_of_key(id, index));
         let (line, code) = recall(shards, now, key_id)?;
         let VerdictLine { limit, remaining, retry_ms, reset_ms, .. } = line;
         let figures = KeyFigures { limit, remaining, retry_ms, reset_ms };
-        Some(KeyVerdict { figures, decided: Decided::of_code(code?) })
+        Some(KeyDecision { figures, decided: Decided::of_code(code?) })
     };
-    let verdicts: KeyVerdicts = (0..keys.min(TAKE_KEYS_MAX)).map(of).collect();
+    let verdicts: KeyDecisions = (0..keys.min(TAKE_KEYS_MAX)).map(of).collect();
     let members = charges.rows().fold(0, |bits, row| bits | row.members);
-    let is_whole = |(index, verdict): (usize, &Option<KeyVerdict>)| {
+    let is_whole = |(index, verdict): (usize, &Option<KeyDecision>)| {
         verdict.is_some() || members >> index & 1 == 0
     };
-    if verdicts.iter().enumerate().all(is_whole) { verdicts } else { KeyVerdicts::new() }
+    if verdicts.iter().enumerate().all(is_whole) { verdicts } else { KeyDecisions::new() }
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! The plain verbs on limited keys.
 //!
 //! Here: the key and policy that a command applies to, its parents, and the encoding of a refusal.
-//! Not here: the limit of a key (`limits`), the effect of each verb on a limit state (`engine`), the
-//! native verbs (`native`), companions (`companions`).
+//! Not here: the limit of a key (`limits`), the effect of each verb on a limit state (`engine`),
+//! the native verbs (`native`), companions (`companions`).
 
 use std::cell::Cell;
 

@@ -21,7 +21,7 @@ use protocol::{Algorithm, Policy};
 pub(crate) use self::charge_row::{ChargeRow, hold_of};
 pub(crate) use self::refuse::deny_beyond;
 pub(crate) use self::result::{Adjustment, ChargeResult};
-use crate::commands::decider::{KeyVerdicts, verdicts_of};
+use crate::commands::decider::{KeyDecisions, verdicts_of};
 use crate::commands::decisions::DecisionContext;
 use crate::commands::native::refusal;
 use crate::counters::Counters;
@@ -61,7 +61,7 @@ pub(crate) struct ChargeScratch {
     saved: Vec<SavedState>,
     bytes: Vec<u8>,
     /// The decision on each key of a `takem … each`.
-    pub(crate) verdicts: KeyVerdicts,
+    pub(crate) verdicts: KeyDecisions,
 }
 
 /// Most bytes of saved states that a worker keeps between requests.

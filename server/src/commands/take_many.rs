@@ -9,7 +9,7 @@ use protocol::{Outcome, TAKE_KEYS_MAX, TakeMany};
 
 use crate::commands::context::ExecContext;
 use crate::commands::decider::{
-    AskedPairs, Decided, KeyVerdicts, keep_verdicts, recall_verdicts, write_verdicts,
+    AskedPairs, Decided, KeyDecisions, keep_verdicts, recall_verdicts, write_verdicts,
 };
 use crate::commands::items::line;
 use crate::commands::limit_op::{LimitAction, LimitOp};
@@ -104,7 +104,7 @@ impl ExecContext<'_> {
         if let LimitAction::Take(take) = &op.action {
             let charged = ChargeResult::unlimited(self.now, take);
             write_many_reply(&op.reply(charged), &mut reply);
-            let verdicts: KeyVerdicts = (0..asked.keys.min(TAKE_KEYS_MAX)).map(|_| None).collect();
+            let verdicts: KeyDecisions = (0..asked.keys.min(TAKE_KEYS_MAX)).map(|_| None).collect();
             write_verdicts(&verdicts, 0, &mut reply, |_| None);
         }
         reply
@@ -123,10 +123,10 @@ impl ExecContext<'_> {
         }
     }
 
-    /// Takes from the listed keys. Returns the charge that decided, too; the decision on each key is
-    /// in `scratch` if it is asked for. The reply to an `id` is cached with the first key, and with
-    /// the charge that decided if it is to be named: a repeat lists the same keys, unless the limits
-    /// have changed.
+    /// Takes from the listed keys. Returns the charge that decided, too; the decision on each key
+    /// is in `scratch` if it is asked for. The reply to an `id` is cached with the first key, and
+    /// with the charge that decided if it is to be named: a repeat lists the same keys, unless the
+    /// limits have changed.
     pub(crate) fn take_listed(
         &mut self,
         units: &TakeParams,

@@ -12,7 +12,7 @@ use cluster::map::delta::DeltaItem;
 use cluster::map::{Delta, Map, MapAnswer, MapCommand, MapRefusal, NodeState};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{ControlNode, MembershipState, bootstrap, disk, proposals};
 use crate::failure_detector::SILENCE;
@@ -40,6 +40,8 @@ const LOST: Duration = Duration::from_secs(1);
 /// A process that is refused as a duplicate of a running node ends after this time. Until then the
 /// other process may be its own previous incarnation, seen a moment ago at another address.
 const DOUBLED_MAX: Duration = Duration::from_secs(4);
+/// The longest wait of a node that returns for the answers of its seeds.
+const GREET_TIME: Duration = Duration::from_millis(50);
 /// The time between two attempts to store a membership on a disk that fails.
 const SEEK_AGAIN: Duration = Duration::from_secs(5);
 /// The timeout of a registration, and the time between two of them.
@@ -60,10 +62,16 @@ pub(super) async fn run(node: Arc<ControlNode>) {
     if had_membership {
         // Seeds of another cluster than the data directory's are a mistake. A node that reaches its
         // own cluster would not notice it otherwise.
-        let seeds = node.state.lock().seeds.clone();
+        let (seeds, identity) = {
+            let state = node.state.lock();
+            (state.seeds.clone(), state.identity)
+        };
         for seed in seeds {
             flights.spawn(greet_node(node.clone(), seed));
         }
+        let greeted = async { while flights.join_next().await.is_some() {} };
+        let _ = timeout(GREET_TIME, greeted).await;
+        node.rpc.identify(identity);
     }
     let mut last = Instant::now();
     loop {
