@@ -137,8 +137,8 @@ impl Control {
         // Use the seed itself, not a draw from it: the caller ensures that no other node has this
         // seed.
         let identity = store.begin(options.seed).await?;
-        // Until its seeds are greeted, the node is one without a cluster to others: under its own id
-        // it could not ask whether another process has that id too, or is in another cluster.
+        // Until its seeds are greeted, the node is one without a cluster to others: under its own
+        // id it could not ask whether another process has that id, or is in another cluster.
         peers.identify(NodeIdentity { membership: None, ..identity });
         let node = Arc::new(ControlNode::new(store, options, peers, identity));
         bootstrap::is_the_only_one(&node).await?;

@@ -4,6 +4,7 @@
 //! `takem` (`take_many`).
 
 mod lease;
+mod refusal;
 
 use engine::{CachedReply, Engine, LeaseResult, Now, PolicyRef, TakeParams, TakeResult, undecided};
 use protocol::{
@@ -11,6 +12,7 @@ use protocol::{
     Policy, PolicyArg, Rate, Slide, Take, VerdictLine, encode, name_decider,
 };
 
+pub(crate) use self::refusal::refusal;
 use crate::commands::context::ExecContext;
 use crate::commands::decider::{AskedPairs, Decided};
 use crate::commands::limit_op::{LimitAction, LimitOp};
@@ -20,27 +22,6 @@ use crate::commands::verdict::{units_of, verdict};
 use crate::limits::{Limit, LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
 use crate::probe::SampledVerb;
 use crate::shards::{KeyId, Shards};
-
-/// The reply where `wait=` would have no effect.
-const NEVER_WAITS: &str = "CLIENT_ERROR take: wait= needs a policy that waits: bucket, \
-                                        gcra, or leaky with wait=; wait=0 goes with any";
-
-/// The reply to a debit of holders, whose units are held and not spent.
-const NO_DEBIT: &str = "CLIENT_ERROR take: debit does not go with concurrency";
-
-/// Returns the reply to a take with an option that its policies cannot carry out: a wait that none
-/// of them grants, or a debit of holders.
-pub(crate) fn refusal<'p>(
-    take: &TakeParams,
-    mut policies: impl Iterator<Item = &'p Policy> + Clone,
-) -> Option<&'static str> {
-    let waits = take.wait.is_some_and(|wait| wait > 0);
-    if waits && !policies.clone().any(Policy::accepts_wait) {
-        return Some(NEVER_WAITS);
-    }
-    let is_held = |policy: &Policy| matches!(policy.algorithm, Algorithm::Concurrency { .. });
-    (take.debit && policies.any(is_held)).then_some(NO_DEBIT)
-}
 
 /// The policy of a request.
 enum RequestPolicy<'f> {

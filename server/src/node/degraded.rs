@@ -1,14 +1,15 @@
 //! Decisions of limits while the owner of a key is out of reach.
 //!
-//! Here: which requests get such a decision, and the node's own counts. Not here: its debts to the
-//! owners (`debts`), when an owner is out of reach (`router`), charging by the owners
-//! (`multi_owner`).
+//! Here: which requests get such a decision. Not here: taking from the node's own counts
+//! (`own_counts`), its debts to the owners (`debts`), when an owner is out of reach (`router`),
+//! charging by the owners (`multi_owner`).
 //!
 //! The setting `on_unavailable` of a limit selects the decision: allow, deny, an error, or the
 //! node's own count of its share: the limit, divided by the number of active nodes. The units that
 //! the count allows are charged to the owner as soon as possible, once, and beyond the limit.
 
 mod decision;
+mod own_counts;
 mod pairs;
 
 use std::sync::Arc;
@@ -16,29 +17,23 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use cluster::id::Partition;
-use cluster::map::NodeState;
-use engine::{
-    Engine, EngineOptions, KeyHasher, MemoryCap, Now, PolicyRef, TakeInfo, TakeParams, TakeResult,
-};
+use engine::{Engine, EngineOptions, KeyHasher, MemoryCap, TakeInfo, TakeParams, TakeResult};
 use protocol::{
     Command, Decoded, Form, Native, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine,
     decode, encode,
 };
 
 use self::decision::{exempt, fixed_decision, whole_limit, with_limit};
-use self::pairs::{add_pairs, asked_of, look_at_all};
-use super::Node;
+use self::pairs::{add_pairs, asked_of};
 use super::debts::DebtPolicy;
 use super::own_holds::OwnHolds;
 use super::pending::{Completion, PendingOp};
-use super::policy_share::share;
 use super::router::{Router, RouterContext};
 use super::state_machine::partition_of;
 use crate::commands::context::ExecContext;
-use crate::commands::decider::AskedPairs;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::lookup::{KeyLookup, look_up};
-use crate::commands::multi_key::{ChargeResult, deny_beyond};
+use crate::commands::multi_key::ChargeResult;
 use crate::commands::native::refusal;
 use crate::commands::verdict::{name_holds, write_many_reply};
 use crate::limits::{ChargeCost, LimitMatch, Limits, OnUnavailable, Unlimited};
@@ -121,101 +116,6 @@ pub(super) fn is_taking(
         is_plain && limits.unlimited(command.key.as_bytes()).is_some()
     };
     LimitOp::is_take(&command.operation) && (is_bound || selects_one() || passes())
-}
-
-impl Node {
-    /// The number of shares: this node may allow one of them by itself.
-    fn parts(&self) -> u64 {
-        let Some(control) = self.control() else { return 1 };
-        let map = control.map();
-        let is_active = |node: &&cluster::map::MapNode| {
-            node.state != NodeState::Dead && node.description.weight > 0
-        };
-        (map.nodes().values().filter(is_active).count() as u64).max(1)
-    }
-
-    /// Takes from the node's own counts: from all charges or from none.
-    fn take_local(
-        &self,
-        now: Now,
-        charges: &[DegradedCharge],
-        attempt: &TakeParams,
-        asked: AskedPairs,
-    ) -> DegradedDecision {
-        let parts = self.parts();
-        // No other node gives this id to a hold: the owner later takes the hold over under it.
-        let lease = charges
-            .iter()
-            .any(|charge| charge.hold_ns(attempt).is_some())
-            .then(|| self.name_hold());
-        let attempt = &TakeParams { lease, ..*attempt };
-        let takes_part = attempt.part
-            && charges.iter().all(|one| one.cost == ChargeCost::SAME)
-            && charges.len() == 1;
-        let mut local = self.local.lock();
-        let LocalCounts { engine, hasher, .. } = &mut *local;
-        let mut facts = Vec::with_capacity(charges.len());
-        for (index, charge) in charges.iter().enumerate() {
-            let policy = share(&charge.policy, parts);
-            let hash = hasher.hash(&charge.key);
-            let is_beyond = charge.cost.of(attempt.cost).is_none();
-            let units = TakeParams {
-                cost: charge.cost.capped(attempt.cost),
-                part: takes_part,
-                peek: attempt.peek || is_beyond,
-                hold: charge.hold_of(attempt),
-                compare_cas: attempt.compare_cas.filter(|_| index == 0),
-                ..*attempt
-            };
-            let policy_ref = Some(PolicyRef::from(&policy));
-            let mut taken = engine.take(now, hash, &charge.key, policy_ref, &units);
-            if let (true, TakeResult::Decided(facts)) = (is_beyond, &mut taken) {
-                deny_beyond(facts, policy.shadow);
-            }
-            // Work that is done is charged to all, whatever is left.
-            if let TakeResult::Decided(decided) = taken
-                && (attempt.debit || !decided.refuses())
-            {
-                facts.push(decided);
-                continue;
-            }
-            for (before, facts) in charges.iter().zip(&facts).filter(|_| !attempt.peek) {
-                let (hash, key) = (hasher.hash(&before.key), &before.key);
-                match facts.decision.lease {
-                    Some(hold) => engine.settle(now, hash, key, hold, 0),
-                    None => engine.refund(now, hash, key, None, facts.decision.granted),
-                };
-            }
-            let TakeResult::Decided(decided) = taken else {
-                return DegradedDecision {
-                    result: ChargeResult::undecided(taken),
-                    facts: Vec::new(),
-                };
-            };
-            facts.push(decided);
-            let result = ChargeResult::refused(&facts, index, charge.member);
-            if asked.keys > 0 {
-                let share_of = |policy: &Policy| share(policy, parts);
-                facts = look_at_all(engine, hasher, now, (charges, attempt), share_of);
-            }
-            return DegradedDecision { result, facts };
-        }
-        let retry = |facts: &TakeInfo| facts.decision.retry.unwrap_or(u64::MAX);
-        let refusing = facts.iter().enumerate().filter(|(_, facts)| facts.refuses());
-        if let Some((index, _)) =
-            refusing.max_by_key(|(index, facts)| (retry(facts), usize::MAX - index))
-        {
-            let result = ChargeResult::refused(&facts, index, charges[index].member);
-            return DegradedDecision { result, facts };
-        }
-        // A constant cost of a parent is no part of the request's.
-        let granted = match facts.first() {
-            Some(facts) if takes_part => facts.decision.granted.min(attempt.cost),
-            _ => attempt.cost,
-        };
-        let result = ChargeResult::allowed(&facts, granted, attempt.cost);
-        DegradedDecision { result, facts }
-    }
 }
 
 impl ExecContext<'_> {

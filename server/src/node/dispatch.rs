@@ -118,12 +118,11 @@ impl Dispatch<'_, '_> {
         let (_, hash) = counted_key(shards, own, Some(&command.operation), lookup);
         let quiet = form.is_quiet() && !matches!(form, Form::Meta { .. });
         if let Operation::TooLarge { drop } = command.operation {
+            let reply = if quiet { "" } else { TOO_LARGE };
             if !drop {
-                let reply = if quiet { "" } else { TOO_LARGE };
                 return self.replies.push_ready(reply.as_bytes(), out);
             }
-            let place = self.replies.reserve();
-            let reply_kind = ReplyKind::Fixed(if quiet { "" } else { TOO_LARGE });
+            let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Fixed(reply));
             let op = operation(OpKind::Drop, own);
             return self.submit(hash, OpAccess::Write, &op, place, reply_kind);
         }
@@ -154,11 +153,10 @@ impl Dispatch<'_, '_> {
         if self.must_refuse_info(&command.operation) {
             return self.push_error(NO_INFO_YET, form, out);
         }
-        let kind = OpAccess::Write;
         if !is_taking(self.ctx.active_limits.limits(), command, form, lookup) {
             let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Whole { quiet });
             let op = operation(OpKind::Plain, raw_request);
-            return self.submit(hash, kind, &op, place, reply_kind);
+            return self.submit(hash, OpAccess::Write, &op, place, reply_kind);
         }
         let Self { router, ctx, replies } = self;
         let now = node_now(ctx.service.clock(), ctx.now);
@@ -175,7 +173,7 @@ impl Dispatch<'_, '_> {
         let place = self.replies.reserve();
         let op = operation(OpKind::Plain, raw_request);
         let reply_kind = ReplyKind::Limited { quiet, raw_request: op.slice(1..) };
-        self.submit(hash, kind, &op, place, reply_kind);
+        self.submit(hash, OpAccess::Write, &op, place, reply_kind);
     }
 
     /// Whether the owner of a key may be a node that does not know `info`. With parents, and in

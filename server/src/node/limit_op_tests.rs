@@ -231,6 +231,17 @@ struct LoneNode {
     hold: u64,
 }
 
+/// The reply of a request that several owners answered.
+fn text_of(result: MultiOwnerResult) -> String {
+    match result {
+        MultiOwnerResult::Completed(completion) => match completion.result {
+            OpResult::Done(text) => String::from_utf8_lossy(&text).into_owned(),
+            other => format!("{other:?}"),
+        },
+        MultiOwnerResult::Failed { error, .. } => format!("failed: {error}"),
+    }
+}
+
 impl LoneNode {
     fn new(limits: Limits) -> Self {
         let service = service(&["--seeds=127.0.0.1:1", "--insecure"], limits);
@@ -325,13 +336,7 @@ impl LoneNode {
                 let hash = ctx.service.shards().hash(sub_request.key);
                 ctx.sub_request(&sub_request, hash);
             }
-            match result {
-                MultiOwnerResult::Completed(completion) => match completion.result {
-                    OpResult::Done(text) => String::from_utf8_lossy(&text).into_owned(),
-                    other => format!("{other:?}"),
-                },
-                MultiOwnerResult::Failed { error, .. } => format!("failed: {error}"),
-            }
+            text_of(result)
         })
     }
 
