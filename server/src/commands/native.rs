@@ -220,7 +220,7 @@ impl<'a> ExecContext<'a> {
         Ok(self.refusal(&meant, take).map_or(Ok(meant), Err))
     }
 
-    /// [`refusal`] for a request's policy and those of its parents.
+    /// [`refusal()`] for a request's policy and those of its parents.
     fn refusal(&mut self, meant: &RequestPolicy<'_>, take: &Take<'_>) -> Option<&'static str> {
         if take.wait.is_none_or(|wait| wait == 0) && !take.debit {
             return None;
