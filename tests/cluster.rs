@@ -14,6 +14,7 @@ mod degraded;
 mod directory;
 mod disks;
 mod faults;
+mod figures;
 mod five;
 mod holders;
 mod ids;
