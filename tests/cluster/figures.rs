@@ -70,5 +70,7 @@ fn figures_include_parents_at_other_owners() {
     drop(lines);
     cluster.kill(2);
     cluster.until_at_rest(2);
-    [0, 1].into_iter().for_each(|number| is_full(&mut cluster.line(number)));
+    for number in [0, 1] {
+        is_full(&mut cluster.line(number));
+    }
 }
