@@ -2,11 +2,11 @@
 //! owner, and end in time.
 
 use std::{
-    fs, thread,
+    thread,
     time::{Duration, Instant},
 };
 
-use super::nodes::{Cluster, LONG};
+use super::nodes::{Cluster, LONG, start_limited};
 use super::overload::owned;
 
 /// The window is over long before the ban: after that only the ban refuses.
@@ -53,10 +53,7 @@ fn left(cluster: &Cluster, node: u8, key: &str) -> u64 {
 #[test]
 fn ban_is_in_force_at_all_nodes_and_survives_its_owner() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let path = folder.path().join("limits.toml");
-    fs::write(&path, LIMITS).expect("the folder is ours");
-    let limits = path.to_str().expect("a plain name");
-    let mut cluster = Cluster::start(3, &["--replicas", "2", "--limits", limits]);
+    let mut cluster = start_limited(folder.path(), LIMITS);
     let keys = owned(&cluster, 1, "login:", 2);
     let (banned, lifted) = (&keys[0], &keys[1]);
 

@@ -2,9 +2,7 @@
 //!
 //! Not here: the decisions themselves (`several`, `policies`).
 
-use std::fs;
-
-use super::nodes::{Cluster, Line};
+use super::nodes::{Line, ask, start_limited};
 use super::overload::owned;
 
 /// A key whose parent has less left.
@@ -22,10 +20,6 @@ match  = "tenant:{tenant}"
 policy = "log:4/1h"
 "##;
 
-fn ask(line: &mut Line, text: &str) -> String {
-    line.ask(text).expect("it answers").expect("it does not hang up")
-}
-
 /// The number that `get` on a companion of a key returns.
 fn companion(line: &mut Line, key: &str) -> i64 {
     let lines = line.lines(&format!("get {key}\r\n")).expect("it answers");
@@ -36,10 +30,7 @@ fn companion(line: &mut Line, key: &str) -> i64 {
 #[test]
 fn figures_include_parents_at_other_owners() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let path = folder.path().join("limits.toml");
-    fs::write(&path, LIMITS).expect("the folder is ours");
-    let mut cluster =
-        Cluster::start(3, &["--limits", &path.display().to_string(), "--replicas", "2"]);
+    let mut cluster = start_limited(folder.path(), LIMITS);
     let parent = owned(&cluster, 2, "tenant:", 1).remove(0);
     let tenant = parent.strip_prefix("tenant:").expect("it begins so");
     let key = owned(&cluster, 1, &format!("api:{tenant}:"), 1).remove(0);

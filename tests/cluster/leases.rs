@@ -1,8 +1,9 @@
 //! Quota leases of keys whose parents have other owners, at any node, and after the death of one.
 
-use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::nodes::Cluster;
+use super::nodes::{Cluster, LONG, start_limited};
 use super::overload::owned;
 
 const LIMITS: &str = r#"
@@ -18,9 +19,20 @@ match  = "line:{tenant}"
 policy = "fixed:60/1h"
 "#;
 
+/// Such quota is leased once all nodes are known to understand it.
+const BEING_UPDATED: &str =
+    "SERVER_ERROR quota of a limit with parents is not leased before all nodes are updated";
+
 /// The numbers of a lease line: granted, and `safe=`.
 fn leased(cluster: &Cluster, node: u8, rest: &str) -> (u64, u64) {
-    let reply = cluster.ask(node, &format!("lease {rest}\r\n"));
+    let start = Instant::now();
+    let reply = loop {
+        let reply = cluster.ask(node, &format!("lease {rest}\r\n"));
+        if reply != BEING_UPDATED || start.elapsed() > LONG {
+            break reply;
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
     let words: Vec<&str> = reply.split(' ').collect();
     let safe = words.iter().find_map(|word| word.strip_prefix("safe="));
     let number = |word: &str| word.parse().ok();
@@ -33,10 +45,7 @@ fn leased(cluster: &Cluster, node: u8, rest: &str) -> (u64, u64) {
 #[test]
 fn leases_are_charged_to_parents_on_other_nodes() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let path = folder.path().join("limits.toml");
-    fs::write(&path, LIMITS).expect("the folder is ours");
-    let limits = path.to_str().expect("a plain name");
-    let mut cluster = Cluster::start(3, &["--replicas", "2", "--limits", limits]);
+    let mut cluster = start_limited(folder.path(), LIMITS);
     let line = owned(&cluster, 1, "line:", 1).remove(0);
     let tenant = line.trim_start_matches("line:");
     let keys: Vec<String> =

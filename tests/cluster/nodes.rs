@@ -6,7 +6,7 @@ use std::{
     fs::{self, File},
     io::{BufRead, BufReader, Write},
     net::{Ipv4Addr, SocketAddr, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     sync::atomic::{AtomicU8, Ordering},
     thread,
@@ -67,6 +67,18 @@ pub(super) enum Disks {
 #[derive(Debug)]
 pub(super) struct Line {
     reader: BufReader<TcpStream>,
+}
+
+/// The reply to one request line.
+pub(super) fn ask(line: &mut Line, text: &str) -> String {
+    line.ask(text).expect("it answers").expect("it does not hang up")
+}
+
+/// Starts three nodes with `limits`, in a file in `folder`, and two copies.
+pub(super) fn start_limited(folder: &Path, limits: &str) -> Cluster {
+    let path = folder.join("limits.toml");
+    fs::write(&path, limits).expect("the folder is ours");
+    Cluster::start(3, &["--replicas", "2", "--limits", &path.display().to_string()])
 }
 
 impl Line {

@@ -10,7 +10,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use super::nodes::{Cluster, Line};
+use super::nodes::{Cluster, Line, ask};
 use super::overload::owned;
 
 /// A limit with two windows, and one whose parent has two.
@@ -46,10 +46,6 @@ fn start(folder: &Path) -> Cluster {
     }
     println!("in force after {:?}", start.elapsed());
     cluster
-}
-
-fn ask(line: &mut Line, text: &str) -> String {
-    line.ask(text).expect("it answers").expect("it does not hang up")
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use super::nodes::{Cluster, Line};
+use super::nodes::{Cluster, Line, ask};
 use crate::live::{PATIENCE, Program, Server};
 
 /// The time limit for a heartbeat to take effect: the period is 300 ms, and a busy machine adds to
@@ -62,10 +62,6 @@ fn until_all(lines: &mut [Line], stat: &str) {
             thread::sleep(Duration::from_millis(2));
         }
     }
-}
-
-fn ask(line: &mut Line, text: &str) -> String {
-    line.ask(text).expect("it answers").expect("it is there")
 }
 
 /// The value of a key; `None` if there is no such key.

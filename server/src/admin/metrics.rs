@@ -370,7 +370,7 @@ fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
         ),
         MetricFamily::counter(
             "tollgate_partitions_lost",
-            "Times that a partition of the cluster began anew because no node had a copy any more",
+            "Times that a partition of the cluster began anew because its last copy was gone",
             partitions.lost,
         ),
         MetricFamily::gauge(

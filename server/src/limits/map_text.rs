@@ -132,8 +132,8 @@ impl LimitText {
         Ok(file)
     }
 
-    /// Returns the limits of a text, each checked by itself. Exemptions are checked where the
-    /// limits are known.
+    /// Returns the limits of a text, each checked by itself. Exemptions are not checked here: that
+    /// needs all limits.
     ///
     /// # Errors
     ///

@@ -234,7 +234,7 @@ async fn follow(
     }
 }
 
-/// Logs the partitions that have begun anew since the `eras` of the last map.
+/// Logs the partitions that began anew after the last map, whose eras are `eras`.
 fn log_lost(map: &Map, eras: &mut [u32]) {
     let mut lost = Vec::new();
     for (number, (entry, era)) in map.partitions().iter().zip(eras).enumerate() {

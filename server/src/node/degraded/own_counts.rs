@@ -15,7 +15,7 @@ use crate::commands::multi_key::{ChargeResult, deny_beyond};
 use crate::limits::ChargeCost;
 
 impl Node {
-    /// The number of shares: this node may allow one of them by itself.
+    /// The number of active nodes. A limit is divided among them, and this node allows its share.
     fn parts(&self) -> u64 {
         let Some(control) = self.control() else { return 1 };
         let map = control.map();
