@@ -11,6 +11,7 @@ pub mod clocks;
 pub mod command;
 pub mod controller;
 pub mod delta;
+pub mod removals;
 mod transition;
 
 use std::collections::BTreeMap;

@@ -16,8 +16,8 @@ use crate::placement::{COPIES_MAX, PartitionOwners};
 
 /// The most copies and handovers that a node takes part in at a time. Each of their steps is a
 /// commit or two, so a small bound would make a rebalance of 16384 partitions take minutes. A node
-/// that is promoted may exceed the bound with moves that it inherits; it gets no new ones until it
-/// is below.
+/// that is promoted may exceed the bound with moves that it inherits, and so may one whose partition
+/// has to be copied before a backup is removed; it gets no new ones until it is below.
 pub const MOVES_MAX: usize = 256;
 
 /// The leader's observations beside the map.
@@ -36,6 +36,9 @@ pub struct ControllerInput {
     pub off: BTreeSet<NodeId>,
     /// Joining nodes without a measured wall clock: treated as wrong, and they stay joining.
     pub unmeasured: BTreeSet<NodeId>,
+    /// The backups that their primaries asked to remove, and whose removal
+    /// [waits](super::removals) for another copy.
+    pub removals: BTreeSet<(Partition, CopyId)>,
 }
 
 /// The next commands: first about nodes, then about partitions once every node's state is current.
@@ -56,15 +59,15 @@ pub fn next(map: &Map, facts: &ControllerInput, targets: &[PartitionOwners]) -> 
     let mut urgent = Vec::new();
     let mut patient = Vec::new();
     // Partitions of dead primaries come first, so that moves inherited by promotion count before
-    // new ones.
-    for is_dead in [true, false] {
+    // new ones. Those with a single copy come next: another death would end their counts.
+    for turn in [Turn::Dead, Turn::Single, Turn::Other] {
         for (at, (entry, target)) in map.partitions().iter().zip(targets).enumerate() {
-            let has_died = entry.primary.is_some_and(|primary| !map.is_living(primary));
-            if has_died != is_dead {
+            if Turn::of(map, entry) != turn {
                 continue;
             }
-            let Some(transition) = plan.step(entry, target) else { continue };
-            let change = MapChange { partition: Partition(at as u16), ver: entry.ver, transition };
+            let partition = Partition(at as u16);
+            let Some(transition) = plan.step(partition, entry, target) else { continue };
+            let change = MapChange { partition, ver: entry.ver, transition };
             let is_urgent =
                 matches!(transition, Transition::Promote(_) | Transition::RemoveInSync(_));
             if is_urgent { urgent.push(change) } else { patient.push(change) }
@@ -74,6 +77,26 @@ pub fn next(map: &Map, facts: &ControllerInput, targets: &[PartitionOwners]) -> 
     let mut commands = arrived_and_left(map, facts, targets);
     commands.extend(urgent.chunks(CHANGES_MAX).map(|some| MapCommand::Partitions(some.to_vec())));
     commands
+}
+
+/// The order in which the controller takes the partitions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The primary is dead.
+    Dead,
+    /// There is one copy.
+    Single,
+    Other,
+}
+
+impl Turn {
+    fn of(map: &Map, entry: &PartitionEntry) -> Self {
+        match entry.primary {
+            Some(primary) if !map.is_living(primary) => Self::Dead,
+            _ if entry.in_sync.len() == 1 => Self::Single,
+            _ => Self::Other,
+        }
+    }
 }
 
 /// Activates joining nodes that hold all their copies, and forgets draining nodes that hold none.
@@ -132,7 +155,12 @@ struct Plan<'a> {
 
 impl Plan<'_> {
     /// The next transition of a partition towards its target, if one is due.
-    fn step(&mut self, entry: &PartitionEntry, target: &PartitionOwners) -> Option<Transition> {
+    fn step(
+        &mut self,
+        partition: Partition,
+        entry: &PartitionEntry,
+        target: &PartitionOwners,
+    ) -> Option<Transition> {
         let Some(primary) = entry.primary else { return self.reset(target, false) };
         if !self.map.is_living(primary) {
             return self.without_primary(entry, target);
@@ -141,9 +169,38 @@ impl Plan<'_> {
         if let Some(&dead) = entry.in_sync.iter().find(|&&copy| !self.map.is_living(copy)) {
             return Some(Transition::RemoveInSync(dead));
         }
+        let is_unwanted = |copy: &&CopyId| {
+            **copy != primary && self.facts.removals.contains(&(partition, **copy))
+        };
+        if let Some(&copy) = entry.in_sync.iter().find(is_unwanted) {
+            return self.replace(entry, primary, target, copy);
+        }
         self.tidy(entry, primary, target)
             .or_else(|| self.hand_over(entry, primary, target))
             .or_else(|| self.add_or_remove(entry, primary, target))
+    }
+
+    /// Removes a backup that does not follow, once there is a third copy or no node for one. Until
+    /// then the backup may be promoted: it has every acknowledged count.
+    fn replace(
+        &mut self,
+        entry: &PartitionEntry,
+        primary: CopyId,
+        target: &PartitionOwners,
+        copy: CopyId,
+    ) -> Option<Transition> {
+        if entry.in_sync.len() > 2 {
+            return Some(Transition::RemoveInSync(copy));
+        }
+        if entry.learner.is_some_and(|learner| self.map.is_living(learner)) {
+            return None;
+        }
+        let missing = target.iter().copied().find(|&node| entry.in_sync_on(node).is_none());
+        let Some(node) = missing else { return Some(Transition::RemoveInSync(copy)) };
+        let incarnation = self.map.nodes().get(&node)?.incarnation;
+        *self.moves.entry(node).or_default() += 1;
+        *self.moves.entry(primary.node).or_default() += 1;
+        Some(Transition::SetLearner(node, incarnation))
     }
 
     /// Promotes the best backup of a dead primary. Without one the partition waits, or is reset if

@@ -1,11 +1,13 @@
 //! The map under any commands, and the controller from any state.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
 use super::command::{FOUNDED, LIMITS_SET, LOST_AFTER_MS_MAX, MapChange, PUTS_MAX, Setting, YES};
 use super::controller::{self, ControllerInput, MOVES_MAX};
+use super::removals::WaitingRemovals;
 use super::*;
 use crate::placement::Scheme;
 
@@ -498,6 +500,126 @@ fn a_single_copy_is_copied_even_while_copies_are_held() {
     assert!(map.partitions().iter().all(|entry| entry.era == 0), "nothing was lost");
 }
 
+/// Five nodes with three copies of each partition, one node dead, and a partition with two copies
+/// left: the map, the input of the controller, and the number, the primary and the backup of the
+/// partition.
+fn after_a_death(hold_copies: bool) -> (Map, ControllerInput, Partition, CopyId, CopyId) {
+    let mut map = created(Scheme::Ketama, 6);
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
+    (1..=5).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &ControllerInput::default());
+    let died = |entry: &PartitionEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
+    let place = map.partitions().iter().position(died).expect("it leads some");
+    let silent = [N[1]].into();
+    let facts = ControllerInput { silent, hold_copies, ..ControllerInput::default() };
+    round(&mut map, &facts);
+    let changes = controller::next(&map, &facts, &map.targets());
+    let promotes = |command: &&MapCommand| {
+        matches!(command, MapCommand::Partitions(changes) if
+        changes.iter().any(|change| change.partition.index() == place))
+    };
+    done(&mut map, changes.iter().find(promotes).expect("it has a backup"));
+    let entry = &map.partitions()[place];
+    let primary = entry.primary.expect("it is promoted");
+    let backup = *entry.in_sync.iter().find(|copy| **copy != primary).expect("three copies");
+    (map, facts, Partition(place as u16), primary, backup)
+}
+
+#[test]
+fn a_backup_that_refuses_stays_until_another_copy_is_in_sync() {
+    for hold_copies in [false, true] {
+        let (mut map, mut facts, partition, _, backup) = after_a_death(hold_copies);
+        let place = partition.index();
+        facts.removals = [(partition, backup)].into();
+        round(&mut map, &facts);
+        let entry = &map.partitions()[place];
+        assert!(entry.in_sync.contains(&backup) && entry.in_sync.len() == 2, "{entry:?}");
+        let learner = entry.learner.expect("another copy is made, even while copies are held");
+        round(&mut map, &facts);
+        assert_eq!(map.partitions()[place].in_sync.len(), 2, "it waits for the learner");
+        let ver = map.partitions()[place].ver;
+        let change = MapChange { partition, ver, transition: Transition::AddInSync(learner) };
+        done(&mut map, &MapCommand::Partitions(vec![change]));
+        round(&mut map, &facts);
+        let entry = &map.partitions()[place];
+        assert!(!entry.in_sync.contains(&backup) && entry.in_sync.len() == 2, "{entry:?}");
+    }
+}
+
+#[test]
+fn a_backup_that_refuses_is_removed_at_once_if_no_node_is_left_for_a_copy() {
+    let (mut map, mut facts, partition, primary, backup) = after_a_death(false);
+    done(&mut map, &MapCommand::Set(Setting::Replicas(2)));
+    facts.removals = [(partition, backup)].into();
+    let mut targets = map.targets();
+    targets[partition.index()] = map
+        .targets()
+        .into_iter()
+        .find(|target| target.contains(&primary.node) && target.contains(&backup.node))
+        .expect("some partition is on both");
+    let commands = controller::next(&map, &facts, &targets);
+    let wanted = MapChange {
+        partition,
+        ver: map.partitions()[partition.index()].ver,
+        transition: Transition::RemoveInSync(backup),
+    };
+    assert!(commands.iter().any(|command| matches!(command, MapCommand::Partitions(changes) if
+        changes.contains(&wanted))));
+}
+
+#[test]
+fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
+    let (mut map, _, partition, primary, backup) = after_a_death(false);
+    let change = |map: &Map, transition| {
+        vec![MapChange { partition, ver: map.partitions()[partition.index()].ver, transition }]
+    };
+    let at = Duration::from_millis;
+    let mut removals = WaitingRemovals::default();
+    let mut passes = |map: &Map, copy, now| {
+        let mut changes = change(map, Transition::RemoveInSync(copy));
+        removals.withhold(map, &mut changes, now);
+        let waits = removals.waiting(map, now).contains(&(partition, copy));
+        (changes.len() == 1, waits)
+    };
+    assert_eq!(passes(&map, backup, at(500)), (false, true));
+    assert_eq!(passes(&map, backup, at(1400)), (false, true));
+    assert_eq!(passes(&map, backup, at(1500)), (true, false), "it has waited for a second");
+    assert_eq!(passes(&map, primary, at(1500)), (true, false), "that one is refused by the map");
+    let promote = change(&map, Transition::Promote(backup));
+    done(&mut map, &MapCommand::Partitions(promote));
+    assert_eq!(passes(&map, primary, at(1600)), (true, false), "it is in sync no more");
+    let (mut map, _, partition, _, backup) = after_a_death(false);
+    let mut changes = vec![MapChange {
+        partition,
+        ver: map.partitions()[partition.index()].ver + 1,
+        transition: Transition::RemoveInSync(backup),
+    }];
+    removals.withhold(&map, &mut changes, at(0));
+    assert_eq!(changes.len(), 1, "one of another version is refused by the map");
+    done(&mut map, &MapCommand::Bury(backup.node, backup.incarnation));
+    changes[0].ver -= 1;
+    removals.withhold(&map, &mut changes, at(0));
+    assert_eq!(changes.len(), 1, "a dead copy has nothing to wait for");
+    assert!(removals.waiting(&map, at(0)).is_empty());
+}
+
+#[test]
+fn a_partition_with_one_copy_is_copied_before_others() {
+    let (mut map, mut facts, partition, _, backup) = after_a_death(false);
+    facts.hold_copies = false;
+    let ver = map.partitions()[partition.index()].ver;
+    let change = MapChange { partition, ver, transition: Transition::RemoveInSync(backup) };
+    done(&mut map, &MapCommand::Partitions(vec![change]));
+    let commands = controller::next(&map, &facts, &map.targets());
+    let first = commands.iter().find_map(|command| match command {
+        MapCommand::Partitions(changes) => {
+            changes.iter().find(|change| matches!(change.transition, Transition::SetLearner(..)))
+        }
+        _ => None,
+    });
+    assert_eq!(first.map(|change| change.partition), Some(partition));
+}
+
 #[test]
 fn a_node_with_a_wrong_clock_becomes_primary_last() {
     let mut map = created(Scheme::Ketama, 8);
@@ -851,6 +973,12 @@ proptest! {
                 8 => drop(map.apply(&MapCommand::Set(Setting::Replicas(1 + a % 3)))),
                 9 => facts.hold_copies = a.is_multiple_of(2),
                 10 => drop(facts.off.insert(id)),
+                11 => {
+                    let place = usize::from(b) % map.partitions().len();
+                    let entry = &map.partitions()[place];
+                    let backup = entry.in_sync.iter().find(|copy| Some(**copy) != entry.primary);
+                    facts.removals.extend(backup.map(|copy| (Partition(place as u16), *copy)));
+                }
                 _ => round(&mut map, &facts),
             }
             primaries_act(&mut map, || {

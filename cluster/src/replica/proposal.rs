@@ -7,6 +7,7 @@ use super::event::{CallContext, Environment, ReplicaEvent};
 use super::primary::Primary;
 use super::progress::{PeerProgress, ProgressState, removed};
 use crate::map::command::{MapChange, Transition};
+use crate::placement::COPIES_MAX;
 use crate::rules::Bug;
 
 impl<O> Primary<O> {
@@ -60,10 +61,21 @@ impl<O> Primary<O> {
             let is_silent = peer.mandatory && silence_ns(peer, ctx) >= core.options.silent_ns;
             peer.state == ProgressState::Refused || is_slow_learner || is_silent
         };
+        let is_ready = |peer: &&PeerProgress| {
+            let acked = peer.link.map_or(0, |link| ctx.node.acked(link));
+            let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
+            let holds_all = acked >= peer.needed || rules.lack(Bug::LearnerBehind);
+            let is_mandatory = peer.mandatory || rules.lack(Bug::LateMandatory);
+            !peer.in_sync && peer.is_joined() && is_whole && is_mandatory && holds_all
+        };
+        let ready = self.peers.iter().find(is_ready).map(|peer| Transition::AddInSync(peer.copy));
         if let Some(peer) = self.peers.iter().find(is_gone) {
-            let step =
-                if peer.in_sync { Transition::RemoveInSync } else { Transition::DropLearner };
-            return Some(step(peer.copy));
+            if !peer.in_sync {
+                return Some(Transition::DropLearner(peer.copy));
+            }
+            // A learner that is complete is in sync first: the removal would leave fewer copies.
+            let has_room = core.entry.in_sync.len() < COPIES_MAX;
+            return ready.filter(|_| has_room).or(Some(Transition::RemoveInSync(peer.copy)));
         }
         if let Some(to) = self.transfer_to {
             let set = ctx.node.set(ctx.header.set());
@@ -77,14 +89,7 @@ impl<O> Primary<O> {
             let may = (is_drained && is_joined) || rules.lack(Bug::TransferUndrained);
             return (is_in_sync && may).then_some(Transition::Transfer(to));
         }
-        let is_ready = |peer: &&PeerProgress| {
-            let acked = peer.link.map_or(0, |link| ctx.node.acked(link));
-            let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
-            let holds_all = acked >= peer.needed || rules.lack(Bug::LearnerBehind);
-            let is_mandatory = peer.mandatory || rules.lack(Bug::LateMandatory);
-            !peer.in_sync && peer.is_joined() && is_whole && is_mandatory && holds_all
-        };
-        self.peers.iter().find(is_ready).map(|peer| Transition::AddInSync(peer.copy))
+        ready
     }
 }
 

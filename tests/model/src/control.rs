@@ -2,9 +2,11 @@
 //! real controller that chooses them. Raft itself is left out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use cluster::map::command::{MapAnswer, MapChange, MapCommand, Transition};
 use cluster::map::controller::{self, ControllerInput};
+use cluster::map::removals::WaitingRemovals;
 use cluster::map::{Map, NodeDescription, NodeState, PartitionEntry};
 use cluster::placement::Scheme;
 use cluster::{Incarnation, NodeId, Partition, PartitionOwners, Placement};
@@ -35,6 +37,7 @@ pub(crate) struct Control {
     /// Random numbers that determine the target of each partition.
     salts: Vec<u64>,
     targets: Vec<PartitionOwners>,
+    removals: WaitingRemovals,
     /// The end of each term of each partition, and its time.
     pub(crate) ends: BTreeMap<(Partition, u32), (End, u64)>,
     /// Partitions whose entry has changed since they were last taken.
@@ -64,6 +67,7 @@ impl Control {
             heard: BTreeMap::new(),
             salts: vec![0; placement.partitions()],
             targets: Vec::new(),
+            removals: WaitingRemovals::default(),
             ends: BTreeMap::new(),
             changed: BTreeSet::new(),
             handoffs: 0,
@@ -170,7 +174,11 @@ impl Control {
 
     /// Handles a primary's request for a change.
     pub(crate) fn ask(&mut self, now_ns: u64, change: MapChange) {
-        self.command(now_ns, &MapCommand::Partitions(vec![change]));
+        let mut changes = vec![change];
+        self.removals.withhold(&self.map, &mut changes, Duration::from_nanos(now_ns));
+        if !changes.is_empty() {
+            self.command(now_ns, &MapCommand::Partitions(changes));
+        }
     }
 
     fn command(&mut self, now_ns: u64, command: &MapCommand) -> bool {
@@ -213,9 +221,10 @@ impl Control {
             .filter(|node| self.lost_after_ns.is_some_and(|lost| silence(node) > lost))
             .copied()
             .collect();
-        let facts = ControllerInput { silent, lost, ..ControllerInput::default() };
+        let mut facts = ControllerInput { silent, lost, ..ControllerInput::default() };
         for _ in 0..8 {
             self.aim();
+            facts.removals = self.removals.waiting(&self.map, Duration::from_nanos(now_ns));
             let commands = controller::next(&self.map, &facts, &self.targets);
             let mut is_done = true;
             for command in &commands {

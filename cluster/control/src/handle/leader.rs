@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::controller::{self, ControllerInput};
-use cluster::map::{Map, MapCommand, MapRefusal, NodeState, clocks};
+use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, clocks};
 use cluster::placement::{Member, PartitionOwners};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
@@ -175,7 +175,8 @@ impl Leader {
                 map.nodes().iter().filter(|(_, known)| known.state == NodeState::Draining);
             draining.map(|(id, _)| *id).filter(serves).collect()
         };
-        ControllerInput { silent, lost, serving, hold_copies, off, unmeasured }
+        let removals = node.state.lock().removals.waiting(map, now);
+        ControllerInput { silent, lost, serving, hold_copies, off, unmeasured, removals }
     }
 
     /// The living nodes with a wrong wall clock, and the joining ones without a measured clock.
@@ -299,7 +300,7 @@ async fn write_all(raft: &Raft, commands: Vec<MapCommand>) -> Option<()> {
 /// Handles a command that a node proposed.
 pub(super) async fn decide(
     node: &Arc<ControlNode>,
-    command: MapCommand,
+    mut command: MapCommand,
     sender: Option<NodeId>,
     ttl: Duration,
 ) -> ProposeReply {
@@ -326,6 +327,16 @@ pub(super) async fn decide(
     }
     if let Some(reply) = check_register(node, &raft, &map, &command, sender).await {
         return reply;
+    }
+    if let MapCommand::Partitions(changes) = &mut command {
+        let asked = changes.len();
+        node.state.lock().removals.withhold(&map, changes, node.now());
+        if changes.len() < asked {
+            node.leader_now.notify_one();
+        }
+        if changes.is_empty() {
+            return ProposeReply::Answered(map.ver(), Ok(MapAnswer::Changes(Vec::new())));
+        }
     }
     match timeout(ttl, raft.client_write(command)).await {
         Ok(Ok(response)) => {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
+use cluster::map::removals::WaitingRemovals;
 use cluster::map::{MapRefusal, NodeState};
 use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
@@ -91,6 +92,8 @@ pub(super) struct ControlState {
     /// A snapshot that arrives in chunks.
     pub(super) incoming: Option<(String, Vec<u8>)>,
     pub(super) seekers: bootstrap::BootstrapPeers,
+    /// Used while this node leads.
+    pub(super) removals: WaitingRemovals,
 }
 
 /// A node's report about itself in its heartbeats.
@@ -178,6 +181,7 @@ impl ControlNode {
             fault: None,
             incoming: None,
             seekers: bootstrap::BootstrapPeers::default(),
+            removals: WaitingRemovals::default(),
         };
         Self {
             store,
