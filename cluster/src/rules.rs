@@ -92,6 +92,8 @@ pub enum Bug {
     AnswerEarly,
     /// A primary stops waiting for a silent copy by itself.
     DropSilentBackup,
+    /// A backup that does not follow is removed at once, though one copy is left.
+    RemovalAtOnce,
     /// The map puts the records of a change one by one, up to the first conflict.
     ChangeInParts,
     /// The map does not compare the version of a record of the history.

@@ -10,6 +10,7 @@ mod disk;
 mod heartbeat;
 mod leader;
 mod proposals;
+mod removals;
 mod rpc_server;
 mod state;
 mod step_down;

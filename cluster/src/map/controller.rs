@@ -180,8 +180,8 @@ impl Plan<'_> {
             .or_else(|| self.add_or_remove(entry, primary, target))
     }
 
-    /// Removes a backup that does not follow, once there is a third copy or no node for one. Until
-    /// then the backup may be promoted: it has every acknowledged count.
+    /// Makes another copy before a backup that does not follow is removed. Until then the backup
+    /// may be promoted: it has every acknowledged count. Without a node for a copy it is removed.
     fn replace(
         &mut self,
         entry: &PartitionEntry,
@@ -189,10 +189,9 @@ impl Plan<'_> {
         target: &PartitionOwners,
         copy: CopyId,
     ) -> Option<Transition> {
-        if entry.in_sync.len() > 2 {
-            return Some(Transition::RemoveInSync(copy));
-        }
-        if entry.learner.is_some_and(|learner| self.map.is_living(learner)) {
+        // With three copies the primary repeats its request, or another backup is about to die.
+        let is_made = entry.learner.is_some_and(|learner| self.map.is_living(learner));
+        if entry.in_sync.len() > 2 || is_made {
             return None;
         }
         let missing = target.iter().copied().find(|&node| entry.in_sync_on(node).is_none());

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::Map;
 use super::command::{MapChange, Transition};
-use crate::id::{CopyId, Partition, Term};
+use crate::id::{CopyId, NodeId, Partition, Term};
 
 /// The longest wait of a removal. The partition acknowledges nothing meanwhile, so a copy that
 /// takes longer is not waited for.
@@ -22,10 +22,17 @@ pub struct WaitingRemovals {
 }
 
 impl WaitingRemovals {
-    /// Takes the removals that have to wait out of `changes`. `now` is the leader's monotonic time.
-    pub fn withhold(&mut self, map: &Map, changes: &mut Vec<MapChange>, now: Duration) {
+    /// Takes the removals that have to wait out of `changes`. Nodes in `silent` may have died, so
+    /// their copies do not count. `now` is the leader's monotonic time.
+    pub fn withhold(
+        &mut self,
+        map: &Map,
+        changes: &mut Vec<MapChange>,
+        silent: &BTreeSet<NodeId>,
+        now: Duration,
+    ) {
         changes.retain(|change| {
-            let Some((copy, term)) = leaves_one(map, change) else { return true };
+            let Some((copy, term)) = leaves_one(map, change, silent) else { return true };
             let wait = self.since.entry((change.partition, copy)).or_insert((term, now));
             if wait.0 != term {
                 *wait = (term, now);
@@ -48,14 +55,17 @@ impl WaitingRemovals {
     }
 }
 
-/// The living backup that a valid change removes, and the term, if one living copy is left.
-fn leaves_one(map: &Map, change: &MapChange) -> Option<(CopyId, Term)> {
+/// The living backup that a valid change removes, and the term, if at most one living copy is left.
+fn leaves_one(map: &Map, change: &MapChange, silent: &BTreeSet<NodeId>) -> Option<(CopyId, Term)> {
     let Transition::RemoveInSync(copy) = change.transition else { return None };
     let entry = map.entry(change.partition)?;
     let is_valid = entry.ver == change.ver
         && entry.in_sync.contains(&copy)
         && entry.primary != Some(copy)
         && map.is_living(copy);
-    let left = entry.in_sync.iter().filter(|&&other| other != copy && map.is_living(other)).count();
-    (is_valid && left == 1).then_some((copy, entry.term))
+    let stays = |other: &&CopyId| {
+        **other != copy && map.is_living(**other) && !silent.contains(&other.node)
+    };
+    let left = entry.in_sync.iter().filter(stays).count();
+    (is_valid && left <= 1).then_some((copy, entry.term))
 }

@@ -541,8 +541,15 @@ fn a_backup_that_refuses_stays_until_another_copy_is_in_sync() {
         let change = MapChange { partition, ver, transition: Transition::AddInSync(learner) };
         done(&mut map, &MapCommand::Partitions(vec![change]));
         round(&mut map, &facts);
-        let entry = &map.partitions()[place];
-        assert!(!entry.in_sync.contains(&backup) && entry.in_sync.len() == 2, "{entry:?}");
+        assert_eq!(map.partitions()[place].in_sync.len(), 3, "the primary asks again");
+        let ver = map.partitions()[place].ver;
+        let again = MapChange { partition, ver, transition: Transition::RemoveInSync(backup) };
+        let (mut removals, mut changes) = (WaitingRemovals::default(), vec![again]);
+        removals.withhold(&map, &mut changes, &[learner.node].into(), Duration::ZERO);
+        assert!(changes.is_empty(), "the new copy may have died");
+        changes.push(again);
+        removals.withhold(&map, &mut changes, &BTreeSet::new(), Duration::ZERO);
+        assert_eq!(changes, [again]);
     }
 }
 
@@ -577,7 +584,7 @@ fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
     let mut removals = WaitingRemovals::default();
     let mut passes = |map: &Map, copy, now| {
         let mut changes = change(map, Transition::RemoveInSync(copy));
-        removals.withhold(map, &mut changes, now);
+        removals.withhold(map, &mut changes, &BTreeSet::new(), now);
         let waits = removals.waiting(map, now).contains(&(partition, copy));
         (changes.len() == 1, waits)
     };
@@ -594,11 +601,11 @@ fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
         ver: map.partitions()[partition.index()].ver + 1,
         transition: Transition::RemoveInSync(backup),
     }];
-    removals.withhold(&map, &mut changes, at(0));
+    removals.withhold(&map, &mut changes, &BTreeSet::new(), at(0));
     assert_eq!(changes.len(), 1, "one of another version is refused by the map");
     done(&mut map, &MapCommand::Bury(backup.node, backup.incarnation));
     changes[0].ver -= 1;
-    removals.withhold(&map, &mut changes, at(0));
+    removals.withhold(&map, &mut changes, &BTreeSet::new(), at(0));
     assert_eq!(changes.len(), 1, "a dead copy has nothing to wait for");
     assert!(removals.waiting(&map, at(0)).is_empty());
 }
@@ -986,8 +993,10 @@ proptest! {
                 turn >> 30 == 0
             });
         }
-        // Silent nodes stay dead; the voters receive heartbeats from the others.
+        // Silent nodes stay dead; the voters receive heartbeats from the others. A removal waits for
+        // a second at most.
         facts.hold_copies = false;
+        facts.removals.clear();
         facts.off.clear();
         let dead = map.nodes().iter().filter(|(_, node)| node.state == NodeState::Dead);
         facts.lost = dead.map(|(&id, _)| id).chain(facts.silent.iter().copied()).collect();

@@ -9,7 +9,7 @@ use cluster::map::controller::{self, ControllerInput};
 use cluster::map::removals::WaitingRemovals;
 use cluster::map::{Map, NodeDescription, NodeState, PartitionEntry};
 use cluster::placement::Scheme;
-use cluster::{Incarnation, NodeId, Partition, PartitionOwners, Placement};
+use cluster::{Bug, Incarnation, NodeId, Partition, PartitionOwners, Placement, Rules};
 
 use crate::base::Base;
 use crate::rng::Rng;
@@ -38,6 +38,8 @@ pub(crate) struct Control {
     salts: Vec<u64>,
     targets: Vec<PartitionOwners>,
     removals: WaitingRemovals,
+    /// Whether the model leaves out that removals wait.
+    removes_at_once: bool,
     /// The end of each term of each partition, and its time.
     pub(crate) ends: BTreeMap<(Partition, u32), (End, u64)>,
     /// Partitions whose entry has changed since they were last taken.
@@ -50,7 +52,7 @@ pub(crate) struct Control {
 
 impl Control {
     /// A cluster without nodes.
-    pub(crate) fn new(base: &Base) -> Self {
+    pub(crate) fn new(base: &Base, rules: Rules) -> Self {
         let mut map = Map::default();
         let placement =
             Placement::new(Scheme::Xxh3, base.partition_bits).expect("there are few partitions");
@@ -68,6 +70,7 @@ impl Control {
             salts: vec![0; placement.partitions()],
             targets: Vec::new(),
             removals: WaitingRemovals::default(),
+            removes_at_once: rules.lack(Bug::RemovalAtOnce),
             ends: BTreeMap::new(),
             changed: BTreeSet::new(),
             handoffs: 0,
@@ -175,7 +178,15 @@ impl Control {
     /// Handles a primary's request for a change.
     pub(crate) fn ask(&mut self, now_ns: u64, change: MapChange) {
         let mut changes = vec![change];
-        self.removals.withhold(&self.map, &mut changes, Duration::from_nanos(now_ns));
+        if !self.removes_at_once {
+            let is_silent = |node: &NodeId| {
+                let heard_ns = self.heard.get(node).copied().unwrap_or(0);
+                now_ns - heard_ns > self.patience_ns * 2 / 5
+            };
+            let silent = self.map.nodes().keys().copied().filter(is_silent).collect();
+            let now = Duration::from_nanos(now_ns);
+            self.removals.withhold(&self.map, &mut changes, &silent, now);
+        }
         if !changes.is_empty() {
             self.command(now_ns, &MapCommand::Partitions(changes));
         }
@@ -237,7 +248,7 @@ impl Control {
     }
 
     /// Computes the target of each partition: some of the members, in an order that its salt gives.
-    fn aim(&mut self) {
+    pub(crate) fn aim(&mut self) {
         let members = self.map.members();
         let mut targets = Vec::with_capacity(self.salts.len());
         for (at, salt) in self.salts.iter().enumerate() {
@@ -261,7 +272,10 @@ impl Control {
                 && entry.in_sync.len() == wanted
                 && entry.learner.is_none()
                 && entry.transfer_to.is_none()
-                && entry.in_sync.iter().all(|copy| self.map.is_living(*copy))
+                && entry
+                    .in_sync
+                    .iter()
+                    .all(|copy| self.map.is_living(*copy) && target.contains(&copy.node))
         })
     }
 

@@ -5,6 +5,7 @@ use cluster::map::NodeState;
 use cluster::replica::{OpenCause, Opening};
 use cluster::{Incarnation, NodeId, Partition};
 
+use super::node::Node;
 use super::world::{LinkKey, MS, World};
 use crate::base::CONTROL;
 
@@ -37,6 +38,10 @@ pub(super) enum Trouble {
     Abandon,
     /// This node crashes.
     Kill(NodeId),
+    /// Two nodes crash, one soon after the other.
+    Deaths,
+    /// The second of them: this node, or any.
+    SecondDeath(Option<NodeId>),
 }
 
 impl World {
@@ -57,6 +62,7 @@ impl World {
             Trouble::Clock if base.skew_ns > 0 => 3000 * MS,
             Trouble::Fence => self.profile.aimed.fence_ns,
             Trouble::Abandon => self.profile.aimed.abandon_ns,
+            Trouble::Deaths => self.profile.aimed.deaths_ns,
             _ => 0,
         }
     }
@@ -73,6 +79,7 @@ impl World {
             Trouble::Clock,
             Trouble::Fence,
             Trouble::Abandon,
+            Trouble::Deaths,
         ];
         for kind in kinds {
             let mean_ns = self.mean_ns(kind);
@@ -114,6 +121,11 @@ impl World {
             Trouble::Abandon => self.abandon(),
             Trouble::Kill(node) => {
                 self.kill(node, true);
+                return;
+            }
+            Trouble::Deaths => self.first_death(),
+            Trouble::SecondDeath(victim) => {
+                self.second_death(victim);
                 return;
             }
             Trouble::Member => self.change_members(),
@@ -167,17 +179,51 @@ impl World {
         }
     }
 
+    /// Ends a process once all partitions have all copies, and soon after it another one.
+    fn first_death(&mut self) {
+        self.control.aim();
+        let is_known = |node: &Node| self.control.incarnation(node.id) == Some(node.incarnation);
+        let is_whole = self.nodes.values().all(|node| node.is_up && is_known(node))
+            && self.control.is_settled();
+        if is_whole && !self.is_second_due && self.nodes.len() >= 5 {
+            self.crash();
+            self.is_second_due = true;
+            let pause = self.rng.between(20 * MS, self.profile.base.patience_ns + 1500 * MS);
+            self.trouble_at(pause, Trouble::SecondDeath(None));
+        }
+    }
+
+    fn second_death(&mut self, victim: Option<NodeId>) {
+        let up = self.up();
+        let Some(victim) = victim.or_else(|| self.rng.pick(&up)) else { return };
+        if !self.is_second_due || !up.contains(&victim) {
+            return;
+        }
+        self.is_second_due = false;
+        self.report.counters.checked_deaths += 1;
+        let lost = self.lost_with(victim);
+        if !lost.is_empty() {
+            self.violation(format!("the death of {victim} loses {lost:?}, the second of two"));
+        }
+        self.kill(victim, false);
+    }
+
+    /// The partitions without a copy once this process has ended.
+    fn lost_with(&self, victim: NodeId) -> Vec<Partition> {
+        self.control.lost(|node, incarnation| {
+            let known = self.nodes.get(&node);
+            node != victim
+                && known.is_some_and(|node| node.is_up && node.incarnation == incarnation)
+        })
+    }
+
     /// Ends a process, unless more copies would be lost than may be.
     fn kill(&mut self, victim: NodeId, is_aimed: bool) {
         let up = self.up();
         if !up.contains(&victim) {
             return;
         }
-        let lost = self.control.lost(|node, incarnation| {
-            let known = self.nodes.get(&node);
-            node != victim
-                && known.is_some_and(|node| node.is_up && node.incarnation == incarnation)
-        });
+        let lost = self.lost_with(victim);
         let may_lose = self.profile.base.may_lose || (is_aimed && self.profile.aimed.may_lose);
         if !lost.is_empty() && !may_lose {
             return;
@@ -190,7 +236,7 @@ impl World {
             self.cut_pair(victim, other);
         }
         self.note_lost();
-        if self.rng.chance(3, 4) {
+        if self.rng.chance(3, 4) || self.profile.aimed.deaths_ns > 0 {
             let pause = self.rng.between(50 * MS, 4000 * MS);
             self.trouble_at(pause, Trouble::Restart(victim));
         }
@@ -329,6 +375,10 @@ impl World {
             OpenCause::Removed { .. } if self.rng.chance(aimed.crash_on_removal, 100) => {
                 let pause = self.rng.below(100 * MS);
                 self.trouble_at(pause, Trouble::Kill(id));
+            }
+            OpenCause::Refused { .. } if self.is_second_due => {
+                let pause = self.rng.between(MS, 200 * MS);
+                self.trouble_at(pause, Trouble::SecondDeath(Some(id)));
             }
             OpenCause::Refused { .. } if self.rng.chance(aimed.crash_on_refusal, 100) => {
                 let pause = self.rng.between(MS, 100 * MS);

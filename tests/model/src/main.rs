@@ -88,6 +88,7 @@ const LEAST: &[(&str, u64)] = &[
     ("checked_clock", 150_000),
     ("checked_copies", 300),
     ("checked_early", 8),
+    ("checked_deaths", 4),
 ];
 
 fn main() -> ExitCode {

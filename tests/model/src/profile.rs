@@ -26,11 +26,13 @@ pub enum Aim {
     Readers,
     /// All copies of a partition lose the controller until it is given up.
     Abandoned,
+    /// Nothing fails but two of five nodes with three copies, one soon after the other.
+    Deaths,
 }
 
 impl Aim {
     /// All aims.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Usual,
         Self::Fenced,
         Self::Removals,
@@ -38,13 +40,14 @@ impl Aim {
         Self::Joins,
         Self::Readers,
         Self::Abandoned,
+        Self::Deaths,
     ];
 
     /// Two of three consecutive seeds have the usual aim; the third has each other aim in turn.
     #[must_use]
     pub fn of(seed: u64) -> Self {
         match seed % 3 {
-            2 => Self::ALL[1 + (seed / 3 % 6) as usize],
+            2 => Self::ALL[1 + (seed / 3 % 7) as usize],
             _ => Self::Usual,
         }
     }
@@ -60,6 +63,7 @@ impl Aim {
             Self::Joins => "joins",
             Self::Readers => "readers",
             Self::Abandoned => "abandoned",
+            Self::Deaths => "deaths",
         }
     }
 }
@@ -81,6 +85,8 @@ pub struct Aimed {
     pub fence_ns: u64,
     /// Mean time between partitions whose copies all lose the controller for long; 0: none.
     pub abandon_ns: u64,
+    /// Mean time between two deaths, of which the second must lose nothing; 0: there are none.
+    pub deaths_ns: u64,
 }
 
 /// The parameters of a run.
@@ -201,6 +207,13 @@ impl Profile {
             }
             Aim::Readers => aimed.fence_ns = 1500 * MS,
             Aim::Abandoned => aimed.abandon_ns = 3000 * MS,
+            Aim::Deaths => {
+                aimed.deaths_ns = 2500 * MS;
+                self.spike = 3000;
+                // A copy that takes longer than a removal waits may be lost.
+                self.options.chunk_bytes = 4096;
+                (self.stream_bytes, self.stall_in, self.pause_in) = (1 << 20, 1 << 40, 1000);
+            }
         }
         self
     }
@@ -211,7 +224,7 @@ impl Profile {
         self.bug = Some(bug);
         self.options.rules = Rules::without(bug);
         self.ops.rules = Rules::without(bug);
-        if !self.base.is_gentle {
+        if !self.base.is_gentle && self.aim != Aim::Deaths {
             self.stall_in = self.stall_in.min(200);
             self.base.stall_ns = self.base.stall_ns.min(1000 * MS);
         }
@@ -262,6 +275,14 @@ fn adjust_base(base: &mut Base, aim: Aim) {
             base.may_lose = true;
             base.lost_after_ns = Some(2500 * MS);
         }
+        Aim::Deaths => {
+            (base.nodes, base.replicas, base.resizes, base.may_lose) = (5, 3, false, false);
+            (base.crash_ns, base.cut_ns, base.member_ns) = (0, 0, 0);
+            (base.stall_ns, base.drop, base.spike) = (0, 0, 0);
+            // With another target a partition has two copies until the third one is made.
+            base.move_ns = 0;
+            base.partition_bits = base.partition_bits.max(2);
+        }
     }
     if !base.may_lose {
         base.lost_after_ns = None;
@@ -296,7 +317,7 @@ pub const FAULTS: &[Planted] = &[
     planted("log-survives-wipe", Bug::LogSurvivesWipe, Aim::Fenced),
     planted("deposal-releases", Bug::DeposalReleases, Aim::Usual),
     planted("answer-of-any-sending", Bug::AnswerOfAnySending, Aim::Usual),
-    planted("kept-op-not-resent", Bug::KeptOpNotResent, Aim::Usual),
+    planted("kept-op-not-resent", Bug::KeptOpNotResent, Aim::Diverged),
     planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Fenced),
     planted("adopt-in-any-stream-clears", Bug::AdoptInAnyStreamClears, Aim::Fenced),
     planted("found-answered-at-once", Bug::FoundAnsweredAtOnce, Aim::Usual),
@@ -320,6 +341,7 @@ pub const FAULTS: &[Planted] = &[
     planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual),
     planted("answer-early", Bug::AnswerEarly, Aim::Usual),
     planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual),
+    planted("removal-at-once", Bug::RemovalAtOnce, Aim::Deaths),
     planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced),
     planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual),
 ];

@@ -218,6 +218,8 @@ counters! {
         checked_copies,
         /// Invariant: early replies that are lost lie within the lag.
         checked_early,
+        /// Invariant: the second of two deaths leaves a copy of each partition that had three.
+        checked_deaths,
         /// Lost operations.
         lost,
         /// Operations that were executed twice.
@@ -329,6 +331,8 @@ pub(super) struct World {
     queued: u64,
     pub(super) now_ns: u64,
     pub(super) is_healed: bool,
+    /// Whether the first of two nodes has crashed, and the second will.
+    pub(super) is_second_due: bool,
     pub(super) node_uuids: u128,
     last_node: u32,
     /// The digest of the copies at a position.
@@ -344,7 +348,7 @@ pub(super) struct World {
 pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
     let mut world = World {
         profile: profile.clone(),
-        control: Control::new(&profile.base),
+        control: Control::new(&profile.base, profile.rules()),
         journal: Journal::default(),
         nodes: BTreeMap::new(),
         calls: Vec::new(),
@@ -357,6 +361,7 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
         queued: 0,
         now_ns: 1_000 * MS,
         is_healed: false,
+        is_second_due: false,
         node_uuids: 0,
         last_node: 0,
         digests: BTreeMap::new(),

@@ -21,7 +21,7 @@ use tokio::time::{sleep, timeout};
 
 use super::rpc_server::runs_elsewhere;
 use super::state::LEASE_MAX;
-use super::{ControlNode, Raft, disk, heartbeat, step_down};
+use super::{ControlNode, Raft, disk, heartbeat, removals, step_down};
 use crate::raft_network::{CallError, Unreachable};
 use crate::raft_types::node_id;
 use crate::rpc::{ProposeReply, RpcRequest};
@@ -42,9 +42,10 @@ const STAND_GAP: Duration = Duration::from_millis(100);
 /// The timeout for a probe of a suspected node.
 const PROBE_TTL: Duration = Duration::from_millis(300);
 /// Voters are not changed while the last message of one of them is this old: it may be dying
-/// together with the one to replace. After a change of voters no node counts as silent for a while,
+/// together with the one to replace. Nor does the copy of such a node count when a backup is to be
+/// removed. After a change of voters no node counts as silent for a while,
 /// so a change now would delay its removal.
-const FALLING_SILENT: Duration = Duration::from_millis(600);
+pub(super) const FALLING_SILENT: Duration = Duration::from_millis(600);
 /// The change waits no longer than this: one bad link between the leader and a voter must not
 /// prevent replacements.
 const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
@@ -328,15 +329,10 @@ pub(super) async fn decide(
     if let Some(reply) = check_register(node, &raft, &map, &command, sender).await {
         return reply;
     }
-    if let MapCommand::Partitions(changes) = &mut command {
-        let asked = changes.len();
-        node.state.lock().removals.withhold(&map, changes, node.now());
-        if changes.len() < asked {
-            node.leader_now.notify_one();
-        }
-        if changes.is_empty() {
-            return ProposeReply::Answered(map.ver(), Ok(MapAnswer::Changes(Vec::new())));
-        }
+    if let MapCommand::Partitions(changes) = &mut command
+        && removals::withhold(node, &map, changes)
+    {
+        return ProposeReply::Answered(map.ver(), Ok(MapAnswer::Changes(Vec::new())));
     }
     match timeout(ttl, raft.client_write(command)).await {
         Ok(Ok(response)) => {
