@@ -28,6 +28,7 @@ pub(crate) mod net;
 mod nodes;
 mod operator;
 mod overload;
+mod overridden;
 mod pairs;
 mod pictures;
 mod plain;

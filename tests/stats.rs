@@ -420,3 +420,29 @@ fn counters_move_as_in_the_original() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn keys_that_pass_unlimited_count_for_the_fallback() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let path = folder.path().join("limits.toml");
+    let limits = "exempt = ['root:*']\n\
+                  [[limit]]\nname = 'login'\nmatch = 'login:{x}'\npolicy = 'fixed:1/d'\n\
+                  [[limit]]\nname = 'rest'\nmatch = '*'\npolicy = 'unlimited'\n";
+    std::fs::write(&path, limits).expect("the folder is ours");
+    let server = Server::start(&["--limits", path.to_str().expect("the path is text")]);
+    let mut client = server.connect();
+    let mut allowed = |request: &str, word: &str| {
+        let reply = client.ask_until(format!("{request}\r\n"), "\r\n");
+        assert!(reply.starts_with(word), "{request}: {reply}");
+        let table = table(&mut client, "stats limits\r\n");
+        ["rest:allowed", "rest:denied", "login:allowed"].map(|name| number(&table, name))
+    };
+    assert_eq!(allowed("take other 2 -", "ALLOW"), [1, 0, 0]);
+    assert_eq!(allowed("takem 1 other more", "ALLOW"), [3, 0, 0]);
+    assert_eq!(allowed("takem 1 other login:a other", "ALLOW"), [5, 0, 1]);
+    // A call that is refused counts for nobody but the limit that refuses.
+    assert_eq!(allowed("takem 1 other login:a", "DENY"), [5, 0, 1]);
+    // Neither do looks, costs of 0 and exempt keys.
+    assert_eq!(allowed("takem 1 other peek", "ALLOW"), [5, 0, 1]);
+    assert_eq!(allowed("takem 0,1 other root:a", "ALLOW"), [5, 0, 1]);
+}

@@ -2,11 +2,12 @@
 //!
 //! Not here: the limits themselves (`limits`), batches of keys (`session`).
 
+use arrayvec::ArrayVec;
 use protocol::Operation;
 
 use crate::commands::context::ExecContext;
 use crate::commands::limited_keys::KeyLimit;
-use crate::limits::{ActiveLimits, LimitMatch};
+use crate::limits::{ActiveLimits, LimitMatch, OverrideBatch};
 use crate::shards::Shards;
 
 /// The result of a key's lookup.
@@ -67,6 +68,36 @@ pub(crate) fn look_up_in<'a>(
     let hash = shards.hash(counted);
     shards.prefetch_shard(hash);
     KeyLookup { hash, key_limit }
+}
+
+/// [`look_up`] of the keys of a batch while a limit has very many overrides, so that their cache
+/// misses overlap. A request without a key has the hash of the one before it.
+// Not inlined: without such limits its stack and code must cost nothing.
+#[inline(never)]
+pub(crate) fn look_up_together<'a, const N: usize>(
+    shards: &Shards,
+    active_limits: &'a ActiveLimits,
+    keys: impl Iterator<Item = Option<&'a [u8]>>,
+    counted: &'a mut [Vec<u8>],
+) -> ArrayVec<KeyLookup<'a>, N> {
+    let limits = active_limits.limits();
+    let mut overrides = OverrideBatch::<N>::default();
+    let mut hash = 0;
+    let mut lookups: ArrayVec<KeyLookup<'a>, N> = keys
+        .zip(counted)
+        .map(|(key, counted)| {
+            let Some(key) = key else {
+                overrides.skip();
+                return KeyLookup { hash, key_limit: Ok(None) };
+            };
+            let lookup = KeyLookup { hash, key_limit: overrides.find(limits, key, counted) };
+            hash = shards.hash(lookup.counted(key));
+            shards.prefetch_shard(hash);
+            KeyLookup { hash, ..lookup }
+        })
+        .collect();
+    overrides.apply(&mut lookups, |lookup| lookup.key_limit.as_mut().ok()?.as_mut());
+    lookups
 }
 
 /// Returns the key that an operation applies to, and its hash. `own` is the key as the client wrote

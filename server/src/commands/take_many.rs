@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use engine::{CachedReply, Judged, TakeParams};
+use engine::{CachedReply, Judged, Judgement, TakeParams};
 use protocol::{Outcome, TAKE_KEYS_MAX, TakeMany};
 
 use crate::commands::context::ExecContext;
@@ -17,7 +17,7 @@ use crate::commands::multi_key::{ChargeContext, ChargeResult};
 use crate::commands::native::recall;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::write_many_reply;
-use crate::limits::{ChargeCost, LimitedKeyError};
+use crate::limits::{ChargeCost, LimitedKeyError, Unlimited};
 use crate::probe::SampledVerb;
 
 /// Returns the pairs that a `takem` asks for.
@@ -44,7 +44,7 @@ impl ExecContext<'_> {
                     return;
                 }
                 if self.scratch.charges.is_empty() {
-                    let reply = self.unlimited_reply(&op, asked);
+                    let reply = self.unlimited_reply(&op, &many);
                     return out.extend_from_slice(if quiet { b"" } else { &reply });
                 }
                 let judged = Cell::new(Judged::NOTHING);
@@ -53,6 +53,7 @@ impl ExecContext<'_> {
                     op.reply(charged)
                 });
                 self.record_many(&many, &judged.get());
+                self.count_unlimited(&many, &judged.get());
                 outcome
             }
             Ok(false) => (Outcome::NotFound, None),
@@ -98,11 +99,12 @@ impl ExecContext<'_> {
         Ok(is_any)
     }
 
-    /// Returns the reply to a `takem` none of whose keys is charged.
-    pub(crate) fn unlimited_reply(&self, op: &LimitOp, asked: AskedPairs) -> Vec<u8> {
-        let mut reply = Vec::new();
+    /// Counts a `takem` none of whose keys is charged, and returns its reply.
+    pub(crate) fn unlimited_reply(&mut self, op: &LimitOp, many: &TakeMany<'_>) -> Vec<u8> {
+        let (mut reply, asked) = (Vec::new(), pairs_of(many));
         if let LimitAction::Take(take) = &op.action {
             let charged = ChargeResult::unlimited(self.now, take);
+            self.count_unlimited(many, &charged.all.judged(take));
             write_many_reply(&op.reply(charged), &mut reply);
             let verdicts: KeyDecisions = (0..asked.keys.min(TAKE_KEYS_MAX)).map(|_| None).collect();
             write_verdicts(&verdicts, 0, &mut reply, |_| None);
@@ -121,6 +123,38 @@ impl ExecContext<'_> {
                 self.record((row.hash, key.as_bytes()), SampledVerb::TakeMany, &judged);
             }
         }
+    }
+
+    /// Counts the keys of a `takem` that pass unlimited as a `take` of each does: for the fallback
+    /// if the call passed, and in the recorder's sample with the decision on the call.
+    pub(crate) fn count_unlimited(&mut self, many: &TakeMany<'_>, judged: &Judged) {
+        let limits = self.active_limits.limits();
+        if judged.judgement == Judgement::Nothing || !limits.may_pass_unlimited() {
+            return;
+        }
+        let passes = judged.judgement != Judgement::Denied;
+        let mut counted = std::mem::take(&mut self.scratch.more_keys);
+        counted.resize_with(1, Vec::new);
+        for ((key, _), cost) in many.keys.iter().zip(many.costs.iter()) {
+            let key = key.as_bytes();
+            if cost == 0 || !matches!(limits.find(key, &mut counted[0]), Ok(None)) {
+                continue;
+            }
+            let Some(unlimited) = limits.unlimited(key) else { continue };
+            let judged = if passes {
+                Judged { judgement: Judgement::Allowed, cost, units: cost, ..Judged::NOTHING }
+            } else {
+                Judged { cost, ..*judged }
+            };
+            let key = (self.service.shards().hash(key), key);
+            self.record(key, SampledVerb::TakeMany, &judged);
+            if let Unlimited::Fallback(limit) = unlimited
+                && passes
+            {
+                self.note_judged(limit.index(), key, &judged);
+            }
+        }
+        self.scratch.more_keys = counted;
     }
 
     /// Takes from the listed keys. Returns the charge that decided, too; the decision on each key

@@ -117,6 +117,7 @@ pub struct ActiveLimits {
     metrics: Box<[Arc<LimitMetrics>]>,
     /// The number for the next new limit.
     next_number: u32,
+    has_large_tables: bool,
 }
 
 impl ActiveLimits {
@@ -138,7 +139,14 @@ impl ActiveLimits {
                 })
             })
             .collect();
-        Self { limits, metrics, next_number }
+        let has_large_tables = limits.have_large_tables();
+        Self { limits, metrics, next_number, has_large_tables }
+    }
+
+    /// Whether the keys of a batch are looked up together, because a limit has very many overrides.
+    #[inline]
+    pub(crate) fn has_large_tables(&self) -> bool {
+        self.has_large_tables
     }
 
     /// The limits.

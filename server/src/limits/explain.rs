@@ -154,7 +154,7 @@ impl Limits {
             let (mut key, mut scratch) = (Vec::new(), Vec::new());
             template.render(of.base, &of.captures, &mut key)?;
             let Some((limit, captures)) = self.lookup(&key) else { continue };
-            let parent = limit.found(&key, captures, None, &mut scratch)?;
+            let parent = limit.found::<true>(&key, captures, None, &mut scratch)?;
             let cost = rule.cost_of(cost).weighted(parent.weight());
             let explained = ExplainedKey::of(&parent, cost, rule.hold);
             let is_same = |other: &ExplainedKey| {

@@ -6,16 +6,16 @@
 //! different policy once. Not here: checking that an override can match (`rules`), reading a file
 //! (`overrides_file`).
 
-use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
 use hashbrown::hash_table::Entry;
-use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
-use memchr::memmem::Finder;
+use hashbrown::{HashMap, HashTable};
 use protocol::Policy;
 
 use super::capture::{ADDRESS_BYTES_MAX, CaptureClass, ip};
+use super::exact_index::{ExactIndex, ExactKey, key_hash};
 use super::networks::{Network, Networks};
+use super::texts::Texts;
 use super::trie::Trie;
 use super::wheres::WhereTable;
 use crate::files::FileMark;
@@ -135,56 +135,47 @@ impl Overrides {
             || self.wheres().is_some_and(WhereTable::has_weights)
     }
 
+    /// Bytes of the indices of exact keys.
+    pub(super) fn index_bytes(&self) -> usize {
+        self.tables.iter().flatten().map(|table| table.exact.bytes()).sum()
+    }
+
+    /// Prefetches the places of the keys with this hash in the indices.
+    pub(super) fn prefetch_places(&self, hash: u64) {
+        self.tables.iter().flatten().for_each(|table| table.exact.prefetch(hash));
+    }
+
+    /// Prefetches the texts of the keys of `len` bytes with this hash.
+    pub(super) fn prefetch_texts(&self, hash: u64, len: usize) {
+        self.tables.iter().flatten().for_each(|table| table.prefetch_texts(hash, len));
+    }
+
     /// Returns the override of a counted key.
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
     pub(super) fn find(&self, key: &[u8]) -> Option<(OverrideId, &Policy)> {
+        self.find_in(key, |table| table.find(key))
+    }
+
+    /// [`Overrides::find`] with the hash of the key.
+    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(OverrideId, &Policy)> {
+        self.find_in(key, |table| table.find_hashed(key, hash))
+    }
+
+    #[inline]
+    fn find_in<'o>(
+        &'o self,
+        key: &[u8],
+        find: impl Fn(&'o OverrideTable) -> Option<(u32, &'o Policy)>,
+    ) -> Option<(OverrideId, &'o Policy)> {
         let found = OverrideSource::ALL.into_iter().find_map(|source| {
-            let table = self.tables[source as usize].as_ref()?;
-            let (index, policy) = table.find(key)?;
+            let (index, policy) = find(self.tables[source as usize].as_ref()?)?;
             Some((OverrideId { source, index }, policy))
         });
         found.or_else(|| {
             let (index, policy) = self.wheres.as_ref()?.find(key)?;
             Some((OverrideId { source: OverrideSource::Where, index }, policy))
         })
-    }
-}
-
-/// Texts by number, one after the other, with less than 4 GiB in total.
-#[derive(Debug, Default, PartialEq)]
-struct Texts {
-    text: String,
-    /// The end of each.
-    ends: Vec<u32>,
-}
-
-impl Texts {
-    fn push(&mut self, text: &str) {
-        self.text.push_str(text);
-        self.ends.push(self.text.len() as u32);
-    }
-
-    #[inline]
-    fn get(&self, number: usize) -> Option<&str> {
-        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.text.get(start as usize..*self.ends.get(number)? as usize)
-    }
-
-    /// Whether the text of this number is `wanted`.
-    #[inline]
-    fn is(&self, number: u32, wanted: &[u8]) -> bool {
-        self.get(number as usize).is_some_and(|text| text.as_bytes() == wanted)
-    }
-}
-
-/// The hash of a table's texts. Each has seeds of its own, which are no part of its content.
-#[derive(Default)]
-struct TextHasher(DefaultHashBuilder);
-
-impl std::fmt::Debug for TextHasher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("TextHasher")
     }
 }
 
@@ -199,9 +190,8 @@ pub(super) struct OverrideTable {
     weights: HashMap<u32, u64>,
     /// The keys as written. That of an exact key is the key itself.
     texts: Texts,
-    hasher: TextHasher,
-    /// The numbers of the exact keys, found by their texts.
-    exact: HashTable<u32>,
+    /// The exact keys, found by their texts.
+    exact: ExactIndex,
     prefixes: Trie,
     /// Indexed by the literal before the address.
     networks: HashMap<Box<[u8]>, Networks>,
@@ -217,6 +207,8 @@ pub(super) struct OverrideTableBuilder {
     table: OverrideTable,
     /// The place of each policy.
     known: HashMap<Policy, u32>,
+    /// The numbers of the exact keys, found by their texts.
+    exact: HashTable<u32>,
     /// The numbers of the prefixes, found by their texts.
     prefixes: HashTable<u32>,
     networks: HashMap<Box<[u8]>, HashMap<Network, u32>>,
@@ -236,12 +228,12 @@ impl OverrideTableBuilder {
         keys: OverrideKeys<'_>,
         (policy, weight): (Policy, Option<u64>),
     ) -> bool {
-        let Self { table, known, prefixes, networks } = self;
-        let OverrideTable { texts, hasher, exact, .. } = table;
-        let number = texts.ends.len() as u32;
+        let Self { table, known, exact, prefixes, networks } = self;
+        let texts = &mut table.texts;
+        let number = texts.len() as u32;
         let is_new = match keys {
-            OverrideKeys::Exact(_) => insert(exact, texts, hasher, text, number),
-            OverrideKeys::Prefix(_) => insert(prefixes, texts, hasher, text, number),
+            OverrideKeys::Exact(_) => insert(exact, texts, text, number),
+            OverrideKeys::Prefix(_) => insert(prefixes, texts, text, number),
             OverrideKeys::Network(literal, network) => {
                 let same_literal = match networks.get_mut(literal.as_bytes()) {
                     Some(same_literal) => same_literal,
@@ -259,7 +251,7 @@ impl OverrideTableBuilder {
             policies.len() as u32 - 1
         });
         table.rows.push(place);
-        table.texts.push(text);
+        texts.push(text);
         table.weights.extend(weight.map(|weight| (number, weight)));
         true
     }
@@ -275,11 +267,11 @@ impl OverrideTableBuilder {
     }
 
     fn table(self) -> OverrideTable {
-        let Self { mut table, prefixes, networks, .. } = self;
+        let Self { mut table, exact, prefixes, networks, .. } = self;
         table.policies.shrink_to_fit();
         table.rows.shrink_to_fit();
-        table.texts.text.shrink_to_fit();
-        table.texts.ends.shrink_to_fit();
+        table.texts.shrink_to_fit();
+        table.exact = table.index(exact);
         let texts = &table.texts;
         let prefix = |number: &u32| {
             let text = texts.get(*number as usize).unwrap_or_default();
@@ -299,14 +291,8 @@ impl OverrideTableBuilder {
 }
 
 /// Adds the number of `text`, which is put into `texts` later. False: the same text is there.
-fn insert(
-    numbers: &mut HashTable<u32>,
-    texts: &Texts,
-    hasher: &TextHasher,
-    text: &str,
-    number: u32,
-) -> bool {
-    let hash_of = |text: &str| hasher.0.hash_one(text.as_bytes());
+fn insert(numbers: &mut HashTable<u32>, texts: &Texts, text: &str, number: u32) -> bool {
+    let hash_of = |text: &str| key_hash(text.as_bytes());
     let rehash = |number: &u32| hash_of(texts.get(*number as usize).unwrap_or_default());
     match numbers.entry(hash_of(text), |one| texts.is(*one, text.as_bytes()), rehash) {
         Entry::Occupied(_) => false,
@@ -318,6 +304,18 @@ fn insert(
 }
 
 impl OverrideTable {
+    /// Returns the index of the exact keys, which have these numbers.
+    fn index(&self, numbers: HashTable<u32>) -> ExactIndex {
+        // In their order, so that the texts are read in theirs.
+        let mut numbers: Vec<u32> = numbers.into_iter().collect();
+        numbers.sort_unstable();
+        ExactIndex::new(&numbers.iter().map(|number| {
+            let text = self.texts.get(*number as usize).unwrap_or_default();
+            let (start, policy) = (self.texts.start(*number as usize), self.rows[*number as usize]);
+            (key_hash(text.as_bytes()), text.len(), ExactKey { number: *number, start, policy })
+        }))
+    }
+
     pub(super) fn len(&self) -> usize {
         self.rows.len()
     }
@@ -368,47 +366,41 @@ impl OverrideTable {
 
     /// Returns the exact keys, in no order.
     pub(super) fn exact_keys(&self) -> impl Iterator<Item = &str> {
-        self.exact.iter().filter_map(|number| self.texts.get(*number as usize))
+        self.exact.keys().filter_map(|key| self.texts.get(key.number as usize))
     }
 
     /// Returns the numbers of the overrides whose keys, as written, contain `part`, in their order.
     pub(super) fn containing<'t>(&'t self, part: &'t str) -> impl Iterator<Item = usize> + 't {
-        let Texts { text, ends } = &self.texts;
-        let finder = Finder::new(part.as_bytes());
-        let mut number = 0;
-        std::iter::from_fn(move || {
-            // One search over all texts; a place between two texts does not count.
-            while number < ends.len() {
-                let start = number.checked_sub(1).map_or(0, |before| ends[before]) as usize;
-                let at = start + finder.find(&text.as_bytes()[start..])?;
-                let found = ends.partition_point(|end| (*end as usize) <= at);
-                number = found + 1;
-                if at + part.len() <= *ends.get(found)? as usize {
-                    return Some(found);
-                }
-                // The first place reaches into the next text, so this text has none.
-            }
-            None
-        })
+        self.texts.containing(part)
     }
 
     /// Returns the override of a counted key.
     #[inline]
     fn find(&self, key: &[u8]) -> Option<(u32, &Policy)> {
-        let number = self.number(key)?;
-        Some((number, self.policies.get(*self.rows.get(number as usize)? as usize)?))
+        let hash = if self.exact.is_empty() { 0 } else { key_hash(key) };
+        self.find_hashed(key, hash)
     }
 
-    fn number(&self, key: &[u8]) -> Option<u32> {
-        if !self.exact.is_empty() {
-            let hash = self.hasher.0.hash_one(key);
-            if let Some(number) = self.exact.find(hash, |one| self.texts.is(*one, key)) {
-                return Some(*number);
-            }
+    /// [`OverrideTable::find`] with the hash of the key.
+    #[inline]
+    fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(u32, &Policy)> {
+        let is_key = |one: ExactKey| self.texts.stands_at(one.start, key);
+        if let Some(one) = self.exact.find(hash, key.len(), is_key) {
+            return Some((one.number, self.policies.get(one.policy as usize)?));
         }
         let mut longest = None;
         self.prefixes.walk(key, |number| longest = Some(number));
-        longest.or_else(|| self.network(key))
+        let number = longest.or_else(|| self.network(key))?;
+        Some((number, self.policies.get(*self.rows.get(number as usize)? as usize)?))
+    }
+
+    /// Prefetches the texts of the keys of `len` bytes with this hash: one, or a few.
+    fn prefetch_texts(&self, hash: u64, len: usize) {
+        let prefetch = |one: ExactKey| {
+            self.texts.prefetch(one.start, len);
+            false
+        };
+        self.exact.find(hash, len, prefetch);
     }
 
     fn network(&self, key: &[u8]) -> Option<u32> {
@@ -474,17 +466,6 @@ mod tests {
         ] {
             let found = overrides.find(key.as_bytes()).map(|(index, _)| index);
             assert_eq!(found, expected, "{key}");
-        }
-    }
-
-    #[test]
-    fn parts_are_found_within_one_key() {
-        let keys = ["ab", "ba", "xab", "abab", "b"];
-        let overrides = table(&keys.map(|key| (key, OverrideKeys::Exact(key))));
-        let found = |part: &str| overrides.containing(part).collect::<Vec<_>>();
-        for part in ["ab", "bb", "ba", "a", "bx", "x", "abab", "", "bab", "c", "b"] {
-            let naive = keys.iter().enumerate().filter(|(_, key)| key.contains(part));
-            assert_eq!(found(part), naive.map(|(at, _)| at).collect::<Vec<_>>(), "{part}");
         }
     }
 }

@@ -31,6 +31,11 @@ impl Limits {
         self.fallback().map(Unlimited::Fallback)
     }
 
+    /// Whether there may be such keys.
+    pub(crate) fn may_pass_unlimited(&self) -> bool {
+        self.fallback.is_some() || self.exemptions.is_some()
+    }
+
     /// The limit with `match = "*"` and `unlimited`, for native verbs on keys without a limit. No
     /// key finds it, so these keys are plain items.
     #[must_use]

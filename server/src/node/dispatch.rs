@@ -23,7 +23,6 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
-use crate::commands::take_many::pairs_of;
 
 /// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
@@ -31,6 +30,10 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 /// The reply to `info` while an owner may not know it.
 const NO_INFO_YET: &str = "SERVER_ERROR not applied: the cluster is being updated, and until no \
                            older node is in it, take has no info";
+
+/// The reply to `debit` while an owner may not know it: it would refuse units that were used.
+const NO_DEBIT_YET: &str = "SERVER_ERROR not applied: the cluster is being updated, and until no \
+                            older node is in it, take has no debit";
 
 /// The deadline of `flush_all`, which drops all items of the cluster on each of their copies.
 const FLUSH_NS: u64 = 60_000_000_000;
@@ -44,6 +47,11 @@ pub(crate) struct Dispatch<'d, 'a> {
     pub(crate) ctx: &'d mut ExecContext<'a>,
     /// The replies that the client waits for.
     pub(crate) replies: &'d mut ReplyQueue,
+}
+
+/// Whether an operation is a `take` with this option.
+fn asks_for(operation: &Operation<'_>, option: impl Fn(&Take<'_>) -> bool) -> bool {
+    matches!(operation, Operation::Native(Native::Take(take)) if option(take))
 }
 
 impl Dispatch<'_, '_> {
@@ -129,6 +137,9 @@ impl Dispatch<'_, '_> {
         if let Some(text) = self.change_own_hold(command, form) {
             return self.replies.push_ready(if quiet { b"" } else { &text }, out);
         }
+        if asks_for(&command.operation, |take| take.debit) && self.may_have_older_owners() {
+            return self.push_error(NO_DEBIT_YET, form, out);
+        }
         if let Ok(Some(found)) = &lookup.key_limit
             && found.has_parents()
         {
@@ -150,7 +161,8 @@ impl Dispatch<'_, '_> {
                 Err(NotMultiOwner::Unsupported(why)) => return self.push_error(why, form, out),
             }
         }
-        if self.must_refuse_info(&command.operation) {
+        // With parents, and in `takem`, this node adds the pairs itself.
+        if asks_for(&command.operation, |take| take.info) && self.may_have_older_owners() {
             return self.push_error(NO_INFO_YET, form, out);
         }
         if !is_taking(self.ctx.active_limits.limits(), command, form, lookup) {
@@ -176,14 +188,10 @@ impl Dispatch<'_, '_> {
         self.submit(hash, OpAccess::Write, &op, place, reply_kind);
     }
 
-    /// Whether the owner of a key may be a node that does not know `info`. With parents, and in
-    /// `takem`, this node adds the pairs itself.
-    fn must_refuse_info(&self, operation: &Operation<'_>) -> bool {
-        let asks = matches!(operation, Operation::Native(Native::Take(Take { info: true, .. })));
-        asks && self.router.node().control().is_some_and(|control| {
-            let version = control.map().settings().version;
-            version < LIMITS_VERSION
-        })
+    /// Whether the owner of a key may be a node that does not know `debit` and `info`.
+    fn may_have_older_owners(&self) -> bool {
+        let control = self.router.node().control();
+        control.is_some_and(|control| control.map().settings().version < LIMITS_VERSION)
     }
 
     /// `takem`: takes from each key and its parents at their owners.
@@ -203,7 +211,7 @@ impl Dispatch<'_, '_> {
                 match op.refusal(&self.ctx.scratch.charges) {
                     Some(error) => error.to_owned(),
                     None if self.ctx.scratch.charges.is_empty() => {
-                        let reply = self.ctx.unlimited_reply(&op, pairs_of(&many));
+                        let reply = self.ctx.unlimited_reply(&op, &many);
                         return self.replies.push_ready(if quiet { b"" } else { &reply }, out);
                     }
                     None => return self.submit_multi_owner(raw_request, &whole(quiet), op),

@@ -18,7 +18,7 @@ use super::{BATCH_REQUESTS, Pause, Session, SessionContext, end_after, is_large,
 use crate::commands::context::RequestOutcome;
 use crate::commands::fast::is_fast;
 use crate::commands::items::needs_own_lock;
-use crate::commands::lookup::{KeyLookup, look_up};
+use crate::commands::lookup::{KeyLookup, look_up, look_up_together};
 use crate::node::serving::Serving;
 use crate::shards::ShardBatch;
 
@@ -210,6 +210,11 @@ fn look_up_all<'a>(
 ) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
     if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
         return hash_all(ctx, batch);
+    }
+    if ctx.exec.active_limits.has_large_tables() {
+        cold_path();
+        let keys = batch.iter().map(|entry| entry.request.first_key());
+        return look_up_together(ctx.exec.service.shards(), ctx.exec.active_limits, keys, counted);
     }
     let mut hash = 0;
     let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {

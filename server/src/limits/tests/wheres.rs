@@ -42,6 +42,40 @@ fn one_household_is_one_key() {
 }
 
 #[test]
+fn several_captures_split_as_the_reference_says() {
+    check("user:{tenant}:{user}", "{tenant}/{user}", &[("user:acme:ann:x", Some("acme/ann:x"))]);
+    check(
+        "job:{name}-{number:digits}",
+        "{name}/{number}",
+        &[("job:a-1-7", Some("a-1/7")), ("job:a-1-x", None)],
+    );
+    let key = "login:2001:db8::1:2:ann";
+    check("login:{x:ip}:{y}", "{x}/{y}", &[(key, Some("2001:db8::1/2:ann"))]);
+    check("login:{x:ip/128}:{y}", "{x}/{y}", &[(key, Some("2001:db8::1:2/ann"))]);
+    check(
+        "login:{x:ip/64}:{y}",
+        "{x}/{y}",
+        &[
+            (key, Some("2001:db8::/ann")),
+            // Letters of the next part that may belong to an address do.
+            ("login:2001:db8::1:be:ef", Some("2001:db8::/ef")),
+            ("login:2001:db8:1:2:3:4:5:6:7", Some("2001:db8:1:2::/7")),
+            ("login:2001:db8:1:2:3:4:5:6:7:8", Some("2001:db8:1:2::/7:8")),
+            ("login:::ffff:192.0.2.1:ann", Some("192.0.2.1/ann")),
+            ("login:192.0.2.1:2:ann", Some("192.0.2.1/2:ann")),
+        ],
+    );
+    check(
+        "{a:ip/48}:{b:ip/64}:{c}",
+        "{a}/{b}/{c}",
+        &[
+            ("192.0.2.1:2001:db8:1:2::3:ann", Some("192.0.2.1/2001:db8:1:2::/ann")),
+            ("2001:db8:1:2::3:192.0.2.1:ann", Some("2001:db8:1::/192.0.2.1/ann")),
+        ],
+    );
+}
+
+#[test]
 fn a_parent_is_charged_by_its_network() {
     let user = one("user:{net:ip/48}:{id}", "parents = ['net:{net}']");
     let limits = parse(&format!("{user}{}", one("net:{x}", "").replace("'one'", "'net'")));

@@ -11,6 +11,7 @@ use protocol::{
 use super::{LIMITS_CHANGE, MultiOwnerRequest};
 use crate::commands::companions::CompanionFigures;
 use crate::commands::decider::{AskedPairs, Decided, verdicts_of, write_verdicts};
+use crate::commands::limit_op::LimitAction;
 use crate::commands::lookup::look_up;
 use crate::commands::multi_key::ChargeResult;
 use crate::commands::take_many::pairs_of;
@@ -39,10 +40,15 @@ impl MultiOwnerRequest {
         let mut counted = Vec::new();
         let mut ctx = router_ctx.exec_context();
         match request {
-            Request::TakeMany { many, quiet: false } => {
-                let outcome = self.op.reply(decision.charged);
-                write_many_reply(&outcome, out);
-                self.add_pairs(pairs_of(&many), decision, &outcome, out);
+            Request::TakeMany { many, quiet } => {
+                if let LimitAction::Take(take) = &self.op.action {
+                    ctx.count_unlimited(&many, &decision.charged.all.judged(take));
+                }
+                if !quiet {
+                    let outcome = self.op.reply(decision.charged);
+                    write_many_reply(&outcome, out);
+                    self.add_pairs(pairs_of(&many), decision, &outcome, out);
+                }
             }
             Request::Retrieve { keys, with_cas, .. } => {
                 let Some(key) = keys.only() else { return };
@@ -78,7 +84,7 @@ impl MultiOwnerRequest {
                     ctx.write_limited_reply(&found, &command, &form, outcome, out);
                 }
             }
-            _ => {}
+            Request::Admin { .. } => {}
         }
     }
 

@@ -18,7 +18,7 @@ use super::{Router, RouterContext};
 use crate::commands::context::ExecContext;
 use crate::commands::fast::{is_fast, may_run_locked};
 use crate::commands::lookup::KeyLookup;
-use crate::limits::ActiveLimits;
+use crate::limits::{ActiveLimits, OverrideBatch};
 use crate::node::Node;
 use crate::node::batch::{BatchOutcome, OpId, Recorder, Touches};
 use crate::node::replicas::Replicas;
@@ -193,6 +193,8 @@ fn read<'a>(
 ) -> ArrayVec<FrameOp<'a>, BATCH_SHARDS_MAX> {
     let (bounds, limits) = (shards.bounds(), active_limits.limits());
     let mut batch: ArrayVec<FrameOp<'a>, BATCH_SHARDS_MAX> = ArrayVec::new();
+    let mut together =
+        active_limits.has_large_tables().then(OverrideBatch::<BATCH_SHARDS_MAX>::default);
     let mut end = 0;
     for (request, counted) in rest.requests[rest.place..].iter().zip(counted) {
         if batch.is_full() || !is_plain(*request) {
@@ -202,7 +204,10 @@ fn read<'a>(
         if OpKind::of_bits(request.op_flags) != Some(OpKind::of_fast(&fast)) {
             break;
         }
-        let key_limit = (!limits.is_empty()).then(|| limits.find(fast.key(), counted));
+        let key_limit = (!limits.is_empty()).then(|| match &mut together {
+            None => limits.find(fast.key(), counted),
+            Some(overrides) => overrides.find(limits, fast.key(), counted),
+        });
         let mut lookup = key_limit.map(|key_limit| KeyLookup { hash: 0, key_limit });
         let key = lookup.as_ref().map_or(fast.key(), |lookup| lookup.counted(fast.key()));
         let hash = shards.hash_in(request.partition.0, key);
@@ -217,6 +222,9 @@ fn read<'a>(
         shards.prefetch_shard(hash);
         serving.prefetch(hash);
         batch.push(read);
+    }
+    if let Some(overrides) = together {
+        overrides.apply(&mut batch, |read| read.lookup.as_mut()?.key_limit.as_mut().ok()?.as_mut());
     }
     batch
 }

@@ -1,0 +1,172 @@
+//! The overrides of keys that are looked up together: the cache misses of all keys overlap.
+//!
+//! Here: the steps of such a lookup. Not here: the tables (`overrides`, `exact_index`), and the
+//! batches (`commands::lookup`, `node::router`).
+
+use arrayvec::ArrayVec;
+
+use super::exact_index::key_hash;
+use super::{LimitMatch, LimitedKeyError, Limits};
+
+/// Bytes of a limit's indices from which on keys are looked up together: smaller ones stay in the
+/// caches of a processor.
+const BATCHED_INDEX_BYTES_MIN: usize = 64 << 10;
+
+/// The hashes of up to `N` keys whose overrides are not looked up yet.
+#[derive(Debug, Default)]
+pub(crate) struct OverrideBatch<const N: usize> {
+    /// One for each key, 0 for a key that has no limit with overrides.
+    hashes: ArrayVec<u64, N>,
+}
+
+impl Limits {
+    /// Whether a limit has so many overrides that the keys of a batch are looked up together.
+    pub(super) fn have_large_tables(&self) -> bool {
+        let overrides = self.limits.iter().filter_map(|limit| limit.overrides.as_ref());
+        overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= BATCHED_INDEX_BYTES_MIN)
+    }
+}
+
+impl<const N: usize> OverrideBatch<N> {
+    /// [`Limits::find`] without the override, whose place it prefetches. At most `N` keys have one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Limits::find`].
+    #[inline]
+    pub(crate) fn find<'a>(
+        &mut self,
+        limits: &'a Limits,
+        key: &'a [u8],
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Option<LimitMatch<'a>>, LimitedKeyError> {
+        let found = limits.find_limit(key, scratch);
+        let hash = match &found {
+            Ok(Some(found)) => found.limit.overrides.as_ref().map_or(0, |overrides| {
+                let hash = key_hash(found.key);
+                overrides.prefetch_places(hash);
+                hash
+            }),
+            _ => 0,
+        };
+        self.note(hash);
+        found
+    }
+
+    /// Passes over a request without a key.
+    pub(crate) fn skip(&mut self) {
+        self.note(0);
+    }
+
+    fn note(&mut self, hash: u64) {
+        let has_room = self.hashes.try_push(hash).is_ok();
+        debug_assert!(has_room, "a batch has at most {N} keys");
+    }
+
+    /// Gives the keys, in the order in which they were added, their overrides.
+    pub(crate) fn apply<'l, T>(
+        &self,
+        keys: &mut [T],
+        limit_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'l>>,
+    ) {
+        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
+            if let Some(LimitMatch { limit, key, .. }) = limit_of(key)
+                && let Some(overrides) = &limit.overrides
+            {
+                overrides.prefetch_texts(*hash, key.len());
+            }
+        }
+        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
+            if let Some(found) = limit_of(key)
+                && let Some(overrides) = &found.limit.overrides
+                && let Some((id, policy)) = overrides.find_hashed(found.key, *hash)
+            {
+                (found.overridden, found.policy) = (Some(id), policy);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::OverrideSource;
+    use super::super::override_tables::parse_policy;
+    use super::*;
+
+    const FILE: &[u8] = b"
+        [[limit]]
+        name = 'a'
+        match = 'a:{x}'
+        policy = 'fixed:5/s'
+        companions = ['#remaining']
+        overrides = [
+            { key = 'a:0', policy = 'fixed:6/s' },
+            { key = 'a:1*', policy = 'fixed:7/s' },
+            { key = 'a:10.0.0.0/8', policy = 'fixed:8/s' },
+            { where = { x = '3' }, policy = 'fixed:9/s' },
+        ]
+        [[limit]]
+        name = 'b'
+        match = 'b:{x}:{y}'
+        key = 'c:{y}'
+        policy = 'fixed:5/s'
+        [[limit]]
+        name = 'd'
+        match = 'd:{x}'
+        policy = 'fixed:5/s'
+    ";
+
+    fn limits(api: &[String], file: &[String]) -> Limits {
+        let file_policy = (parse_policy("fixed:21/s").expect("a policy"), None);
+        let api_policy = (parse_policy("fixed:22/s").expect("a policy"), None);
+        let mut limits = Limits::parse("l.toml", FILE).expect("a good file");
+        let of = |rows: &[String], name: &str| -> Vec<String> {
+            rows.iter().filter(|row| row.starts_with(name)).cloned().collect()
+        };
+        for (name, front) in [("a", "a:"), ("b", "c:")] {
+            let rows = of(api, front);
+            let rows = rows.iter().map(|row| (row.as_str(), api_policy));
+            limits.set_overrides(name, OverrideSource::Api, rows);
+            let rows = of(file, front);
+            let rows = rows.iter().map(|row| (row.as_str(), file_policy));
+            limits.set_overrides(name, OverrideSource::File, rows);
+        }
+        limits
+    }
+
+    proptest! {
+        #[test]
+        fn a_batch_finds_what_single_look_ups_find(
+            api in vec("[ac]:[0-4]{1,2}", 0..20),
+            file in vec("[ac]:[0-4]{1,2}", 0..200),
+            keys in vec("[abd](:10.0.0.1|:[0-4]{0,2}){1,2}(#remaining)?|[ab]:", 0..16),
+        ) {
+            let limits = limits(&api, &file);
+            let mut scratch = vec![Vec::new(); keys.len()];
+            let mut batch = OverrideBatch::<16>::default();
+            let mut found: Vec<_> = keys
+                .iter()
+                .zip(&mut scratch)
+                .map(|(key, scratch)| batch.find(&limits, key.as_bytes(), scratch))
+                .collect();
+            batch.apply(&mut found, |found| found.as_mut().ok()?.as_mut());
+            for (key, found) in keys.iter().zip(found) {
+                let mut scratch = Vec::new();
+                let alone = limits.find(key.as_bytes(), &mut scratch);
+                prop_assert_eq!(format!("{found:?}"), format!("{alone:?}"), "{}", key);
+            }
+        }
+    }
+
+    #[test]
+    fn ten_thousand_overrides_are_looked_up_together_and_a_hundred_are_not() {
+        let rows = |count: u32| (0..count).map(|at| format!("a:{at}")).collect::<Vec<_>>();
+        assert!(!limits(&[], &[]).have_large_tables());
+        assert!(!limits(&rows(100), &rows(100)).have_large_tables());
+        assert!(limits(&rows(10_000), &[]).have_large_tables());
+        assert!(limits(&[], &rows(10_000)).have_large_tables());
+    }
+}
