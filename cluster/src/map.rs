@@ -12,6 +12,7 @@ pub mod command;
 pub mod controller;
 pub mod delta;
 pub mod removals;
+mod shared_entry;
 mod transition;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,7 @@ use crate::route::Route;
 
 pub use command::{MapAnswer, MapCommand, MapRefusal, Put, Transition};
 pub use delta::{Delta, Deltas, Since};
+pub use shared_entry::SharedEntry;
 
 /// The longest address or ring name of a node, in bytes: a DNS name has 253, a colon with a port
 /// six.
@@ -63,7 +65,7 @@ pub struct Map {
     nodes: BTreeMap<NodeId, MapNode>,
     /// Shared, so that the copies of the map that a failover makes do not copy the limits.
     limits: Arc<BTreeMap<String, MapLimit>>,
-    partitions: Vec<PartitionEntry>,
+    partitions: Vec<SharedEntry>,
 }
 
 /// The properties that are fixed when a cluster is created, and the last node id.
@@ -150,7 +152,7 @@ pub struct MapLimit {
 }
 
 /// The holders of a partition.
-#[derive(Debug, Default, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct PartitionEntry {
     /// Changes when, and only when, the primary does.
     pub term: Term,
@@ -229,14 +231,14 @@ impl Map {
 
     /// All partitions in order; none before the cluster is created.
     #[must_use]
-    pub fn partitions(&self) -> &[PartitionEntry] {
+    pub fn partitions(&self) -> &[SharedEntry] {
         &self.partitions
     }
 
     /// The holders of a partition.
     #[must_use]
     pub fn entry(&self, partition: Partition) -> Option<&PartitionEntry> {
-        self.partitions.get(partition.index())
+        self.partitions.get(partition.index()).map(|entry| &**entry)
     }
 
     /// Whether the copy's node is alive, to the voters' knowledge, in the incarnation that was
@@ -307,7 +309,7 @@ impl Map {
         if let Some((_, what)) = claims.into_iter().find(|(holds, _)| !holds) {
             return Err(what);
         }
-        self.partitions.iter().try_for_each(PartitionEntry::check)
+        self.partitions.iter().try_for_each(|entry| entry.check())
     }
 }
 

@@ -35,7 +35,7 @@ use self::primary::Primary;
 use crate::dedup_log::CopyGeneration;
 use crate::frames::StreamRefusal;
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::map::PartitionEntry;
+use crate::map::{PartitionEntry, SharedEntry};
 use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::replica_set::SetIndex;
 use crate::rules::Bug;
@@ -45,7 +45,8 @@ struct Core {
     partition: Partition,
     options: Arc<ReplicaOptions>,
     /// The newest known entry of the map.
-    entry: PartitionEntry,
+    entry: SharedEntry,
+    /// This copy. Assignment 0: none was assigned yet.
     me: CopyId,
     /// The term of the record `began` and of those before it. Later records are of the header's
     /// term.
@@ -53,20 +54,22 @@ struct Core {
     /// The lsn of the last record when the header's term was first seen.
     began: u64,
     /// The copy that `ahead_ns` refers to: the header's offset is against the monotonic clock of
-    /// its node. None if the partition's time is not known.
-    clock_of: Option<CopyId>,
+    /// its node. Assignment 0: the partition's time is not known.
+    clock_of: CopyId,
 }
 
 enum RoleState<O> {
     /// The map does not assign a copy to this node.
     None,
-    Learner(Learner),
+    /// Apart, because few copies are being made.
+    Learner(Box<Learner>),
     Backup {
         /// Whether the primary of the header's term has the same history. If so, its records are
         /// installed.
         is_adopted: bool,
     },
-    Primary(Primary<O>),
+    /// Apart, because backups have none of it.
+    Primary(Box<Primary<O>>),
 }
 
 /// The role of a copy, for metrics and checks.
@@ -96,8 +99,6 @@ pub enum CopyTime {
 
 /// The state of one partition's copy on one incarnation of a node. `O` is a held operation.
 pub struct Replica<O> {
-    node: NodeId,
-    incarnation: Incarnation,
     core: Core,
     role: RoleState<O>,
 }
@@ -116,11 +117,11 @@ impl Core {
         let begins = now.wall_ns.clamp(options.begins_min_ns, options.begins_max_ns);
         match self.clock_of {
             _ if options.rules.lack(Bug::ClockOfNode) => begins,
-            None => begins.max(header.pt_ns()),
-            Some(of) if (of.node, of.incarnation) == (self.me.node, self.me.incarnation) => {
+            of if of.assignment == 0 => begins.max(header.pt_ns()),
+            of if (of.node, of.incarnation) == (self.me.node, self.me.incarnation) => {
                 header.pt_ns().max(now.mono_ns.wrapping_add(header.ahead_ns()))
             }
-            Some(of) => match node.peer_time_ns(of) {
+            of => match node.peer_time_ns(of) {
                 0 => header.pt_ns(),
                 time_ns => header.pt_ns().max(time_ns.wrapping_add(header.ahead_ns())),
             },
@@ -150,13 +151,13 @@ impl<O> Replica<O> {
         let core = Core {
             partition,
             options: Arc::clone(options),
-            entry: PartitionEntry::default(),
+            entry: SharedEntry::default(),
             me: CopyId { node, incarnation, assignment: 0 },
             last_term: Term(0),
             began: 0,
-            clock_of: None,
+            clock_of: CopyId::default(),
         };
-        Self { node, incarnation, core, role: RoleState::None }
+        Self { core, role: RoleState::None }
     }
 
     /// The newest known entry of the map.
@@ -223,7 +224,7 @@ impl<O> Replica<O> {
     #[must_use]
     pub fn is_busy(&self) -> bool {
         match &self.role {
-            RoleState::Primary(primary) => primary.is_busy(),
+            RoleState::Primary(primary) => primary.is_busy(&self.core),
             RoleState::Learner(learner) => !learner.is_at_rest(),
             RoleState::None | RoleState::Backup { .. } => false,
         }
@@ -256,7 +257,7 @@ impl<O> Replica<O> {
     pub fn learn<M: StateMachine, N: Environment>(
         &mut self,
         ctx: &mut CallContext<'_, M, N, O>,
-        entry: &PartitionEntry,
+        entry: &SharedEntry,
     ) {
         if entry.ver > self.core.entry.ver {
             self.core.entry = entry.clone();
@@ -271,7 +272,7 @@ impl<O> Replica<O> {
     ) {
         let entry = &self.core.entry;
         let (term, primary) = (entry.term, entry.primary);
-        let me = entry.copy_on(self.node, self.incarnation);
+        let me = entry.copy_on(self.core.me.node, self.core.me.incarnation);
         let is_in_sync = me.is_some_and(|me| entry.in_sync.contains(&me));
         if term > ctx.header.term() {
             self.see_term(ctx, term);
@@ -293,7 +294,7 @@ impl<O> Replica<O> {
         if primary == Some(me) {
             match &mut self.role {
                 RoleState::Primary(primary) => primary.update(&mut self.core, ctx),
-                _ => self.role = RoleState::Primary(Primary::begin(&mut self.core, ctx)),
+                _ => self.role = RoleState::Primary(Box::new(Primary::begin(&mut self.core, ctx))),
             }
         } else if is_in_sync {
             if let RoleState::Learner(learner) = &self.role {
@@ -303,7 +304,7 @@ impl<O> Replica<O> {
             }
         } else if !matches!(&self.role, RoleState::Learner(learner) if learner.is_of(term)) {
             self.wipe(ctx);
-            self.role = RoleState::Learner(Learner::begin(&mut self.core, ctx));
+            self.role = RoleState::Learner(Box::new(Learner::begin(&mut self.core, ctx)));
         }
     }
 
@@ -432,20 +433,22 @@ impl<O> Replica<O> {
         ctx.header.set_time(0, 0);
         self.core.last_term = Term(0);
         self.core.began = 0;
-        self.core.clock_of = None;
+        self.core.clock_of = CopyId::default();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::Replica;
+    use super::primary::Primary;
     use super::progress::PeerProgress;
 
     /// A node has a replica for each partition that it holds, and a primary one progress for each
     /// other copy.
     #[test]
     fn replicas_at_rest_are_small() {
-        assert!(size_of::<Replica<Box<u8>>>() <= 256);
-        assert!(size_of::<PeerProgress>() <= 112);
+        assert!(size_of::<Replica<Box<u8>>>() <= 80);
+        assert!(size_of::<Primary<Box<u8>>>() <= 32);
+        assert!(size_of::<PeerProgress>() <= 48);
     }
 }

@@ -5,7 +5,7 @@
 use crate::id::{CopyId, Term};
 
 /// The destination of a partition's operations.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Route {
     /// The term to stamp on the operation.
     pub term: Term,

@@ -67,7 +67,7 @@ impl Map {
                 return Err(MapRefusal::Exists);
             }
             let head = MapHeader { cluster: *cluster, placement: *placement, last_node: 0 };
-            return Ok((MapAnswer::Done, vec![DeltaItem::Head(head)]));
+            return Ok((MapAnswer::Done, vec![DeltaItem::Head(head.into())]));
         }
         let head = self.head.ok_or(MapRefusal::NotCreated)?;
         let items = match command {
@@ -124,8 +124,8 @@ impl Map {
             let id = NodeId(last_node);
             let node = MapNode { node_uuid, incarnation, state: NodeState::Joining, description };
             let items = vec![
-                DeltaItem::Head(MapHeader { last_node, ..head }),
-                DeltaItem::Node(id, Some(node)),
+                DeltaItem::Head(MapHeader { last_node, ..head }.into()),
+                DeltaItem::Node(id, Some(node.into())),
             ];
             return Ok((MapAnswer::Registered(id), items));
         };
@@ -136,7 +136,7 @@ impl Map {
         let state = if is_back { NodeState::Joining } else { node.state };
         let after = MapNode { node_uuid, incarnation, state, description };
         let items =
-            if after == *node { Vec::new() } else { vec![DeltaItem::Node(id, Some(after))] };
+            if after == *node { Vec::new() } else { vec![DeltaItem::Node(id, Some(after.into()))] };
         Ok((MapAnswer::Registered(id), items))
     }
 
@@ -163,7 +163,8 @@ impl Map {
         if !before.contains(&node.state) {
             return Err(MapRefusal::WrongState);
         }
-        Ok(vec![DeltaItem::Node(id, Some(MapNode { state: after, ..node.clone() }))])
+        let node = MapNode { state: after, ..node.clone() };
+        Ok(vec![DeltaItem::Node(id, Some(node.into()))])
     }
 
     fn forget(&self, id: NodeId, incarnation: Incarnation) -> Result<Vec<DeltaItem>, MapRefusal> {
@@ -251,7 +252,7 @@ impl Map {
             // from the map's own.
             let next = (*version).max(self.ver).checked_add(1).ok_or(MapRefusal::UsedUp)?;
             let record = body.as_ref().map(|body| MapLimit { version: next, body: body.clone() });
-            items.push(DeltaItem::Limit(name.clone(), record));
+            items.push(DeltaItem::Limit(Box::new((name.clone(), record))));
         }
         let lengths = self.limits.values().map(|record| record.body.len());
         let bytes = lengths.sum::<usize>() - bytes_before + bytes_after;
@@ -301,7 +302,7 @@ impl Map {
             }
         }
         let is_new = settings != self.settings;
-        Ok(if is_new { vec![DeltaItem::Settings(settings)] } else { Vec::new() })
+        Ok(if is_new { vec![DeltaItem::Settings(settings.into())] } else { Vec::new() })
     }
 }
 

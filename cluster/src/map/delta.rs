@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Map, MapHeader, MapLimit, MapNode, PartitionEntry, Settings};
+use super::{Map, MapHeader, MapLimit, MapNode, Settings, SharedEntry};
 use crate::id::{NodeId, Partition};
 
 /// The most deltas kept.
@@ -32,18 +32,20 @@ pub struct Delta {
 }
 
 /// An item with its new state; none: the item was removed.
+///
+/// Most items are partitions, of which many are kept, so the others lie in boxes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaItem {
     /// The fixed properties, and the last node id.
-    Head(MapHeader),
+    Head(Box<MapHeader>),
     /// All settings.
-    Settings(Settings),
+    Settings(Box<Settings>),
     /// A node.
-    Node(NodeId, Option<MapNode>),
+    Node(NodeId, Option<Box<MapNode>>),
     /// A limit or another record.
-    Limit(String, Option<MapLimit>),
+    Limit(Box<(String, Option<MapLimit>)>),
     /// A partition.
-    Partition(Partition, PartitionEntry),
+    Partition(Partition, SharedEntry),
 }
 
 /// The bytes are no map, or no delta for this map.
@@ -80,7 +82,7 @@ impl Map {
                         return Err(BadBytes::Broken("no such partition"));
                     }
                 }
-                DeltaItem::Settings(_) | DeltaItem::Node(..) | DeltaItem::Limit(..) => {}
+                DeltaItem::Settings(_) | DeltaItem::Node(..) | DeltaItem::Limit(_) => {}
             }
         }
         self.take(delta);
@@ -93,18 +95,18 @@ impl Map {
         for item in &delta.items {
             match item.clone() {
                 DeltaItem::Head(head) => {
-                    self.head = Some(head);
-                    self.partitions
-                        .resize_with(head.placement.partitions(), PartitionEntry::default);
+                    self.head = Some(*head);
+                    self.partitions.resize(head.placement.partitions(), SharedEntry::default());
                 }
-                DeltaItem::Settings(settings) => self.settings = settings,
-                DeltaItem::Node(id, Some(node)) => drop(self.nodes.insert(id, node)),
+                DeltaItem::Settings(settings) => self.settings = *settings,
+                DeltaItem::Node(id, Some(node)) => drop(self.nodes.insert(id, *node)),
                 DeltaItem::Node(id, None) => drop(self.nodes.remove(&id)),
-                DeltaItem::Limit(name, Some(limit)) => {
-                    drop(Arc::make_mut(&mut self.limits).insert(name, limit));
-                }
-                DeltaItem::Limit(name, None) => {
-                    drop(Arc::make_mut(&mut self.limits).remove(&name));
+                DeltaItem::Limit(change) => {
+                    let limits = Arc::make_mut(&mut self.limits);
+                    match *change {
+                        (name, Some(limit)) => drop(limits.insert(name, limit)),
+                        (name, None) => drop(limits.remove(&name)),
+                    }
                 }
                 DeltaItem::Partition(partition, entry) => {
                     if let Some(place) = self.partitions.get_mut(partition.index()) {
@@ -161,7 +163,9 @@ impl Delta {
     /// The number of items that the delta counts as; see [`ITEMS_MAX`].
     fn weight(&self) -> usize {
         let one = |item: &DeltaItem| match item {
-            DeltaItem::Limit(_, Some(limit)) => 1 + limit.body.len() / ITEM_BYTES,
+            DeltaItem::Limit(change) => {
+                1 + change.1.as_ref().map_or(0, |limit| limit.body.len() / ITEM_BYTES)
+            }
             _ => 1,
         };
         self.items.iter().map(one).sum()
@@ -213,5 +217,16 @@ impl Deltas {
         }
         let skip = (from + 1 - first.ver) as usize;
         Since::Deltas(self.deltas.iter().skip(skip).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::DeltaItem;
+
+    /// Up to [`super::ITEMS_MAX`] items are kept.
+    #[test]
+    fn kept_items_are_small() {
+        assert!(size_of::<DeltaItem>() <= 16);
     }
 }

@@ -508,7 +508,7 @@ fn after_a_death(hold_copies: bool) -> (Map, ControllerInput, Partition, CopyId,
     done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
     (1..=5).for_each(|number| done(&mut map, &register(number, 1)));
     settle(&mut map, &ControllerInput::default());
-    let died = |entry: &PartitionEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
+    let died = |entry: &SharedEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
     let place = map.partitions().iter().position(died).expect("it leads some");
     let silent = [N[1]].into();
     let facts = ControllerInput { silent, hold_copies, ..ControllerInput::default() };
@@ -636,7 +636,7 @@ fn a_node_with_a_wrong_clock_becomes_primary_last() {
         ..ControllerInput::default()
     };
     let primaries = |map: &Map, node: NodeId| {
-        let is_on = |entry: &&PartitionEntry| entry.primary.is_some_and(|copy| copy.node == node);
+        let is_on = |entry: &&SharedEntry| entry.primary.is_some_and(|copy| copy.node == node);
         map.partitions().iter().filter(is_on).count()
     };
     // While its clock is not measured the node is not primary, and stays joining.
@@ -686,7 +686,7 @@ fn backup_with_the_right_clock_is_promoted() {
     let facts =
         ControllerInput { silent: [N[0]].into(), off: [N[1]].into(), ..ControllerInput::default() };
     let had = |map: &Map| -> Vec<bool> {
-        let is_on = |entry: &PartitionEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
+        let is_on = |entry: &SharedEntry| entry.primary.is_some_and(|copy| copy.node == N[1]);
         map.partitions().iter().map(is_on).collect()
     };
     let before = had(&map);

@@ -36,7 +36,8 @@ impl Map {
             });
             answers.push(after.map(|entry| items.push((partition, entry))));
         }
-        let items = items.into_iter().map(|(at, entry)| DeltaItem::Partition(at, entry)).collect();
+        let item = |(at, entry): (_, PartitionEntry)| DeltaItem::Partition(at, entry.into());
+        let items = items.into_iter().map(item).collect();
         Ok((MapAnswer::Changes(answers), items))
     }
 

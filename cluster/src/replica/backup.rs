@@ -150,7 +150,7 @@ impl<O> Replica<O> {
         if is_meant && adopt.term == ctx.header.term() && is_same && is_whole {
             self.role = RoleState::Backup { is_adopted: true };
             ctx.header.set_time(ctx.header.pt_ns(), adopt.ahead_ns);
-            self.core.clock_of = Some(adopt.from);
+            self.core.clock_of = adopt.from;
             stream.taken(adopt.partition);
         } else {
             let end = stream.end_of(bytes);
@@ -226,7 +226,7 @@ impl<O> Replica<O> {
             ctx.header.set_lsn(lsn);
             self.core.last_term = term;
             self.core.began = lsn;
-            self.core.clock_of = Some(chunk.from);
+            self.core.clock_of = chunk.from;
             stream.taken(chunk.partition);
         }
         ctx.header.set_time(ctx.header.pt_ns().max(chunk.pt_ns), chunk.ahead_ns);

@@ -16,8 +16,6 @@ use crate::rules::Bug;
 /// The primary of one term.
 pub(super) struct Primary<O> {
     pub(super) peers: Vec<PeerProgress>,
-    /// The copy to hand over to. While it is set, operations are held.
-    pub(super) transfer_to: Option<CopyId>,
     /// Apart, because a primary at rest has none of it, and most are at rest.
     rare: Option<Box<RareState<O>>>,
 }
@@ -44,8 +42,8 @@ impl<O> Primary<O> {
     ) -> Self {
         let pt_ns = core.time(ctx.header, ctx.node, ctx.now);
         ctx.header.set_time(pt_ns, pt_ns.wrapping_sub(ctx.now.mono_ns));
-        core.clock_of = Some(core.me);
-        let mut primary = Self { peers: Vec::new(), transfer_to: None, rare: None };
+        core.clock_of = core.me;
+        let mut primary = Self { peers: Vec::new(), rare: None };
         primary.update(core, ctx);
         primary
     }
@@ -56,24 +54,28 @@ impl<O> Primary<O> {
         core: &mut Core,
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
-        self.transfer_to = core.entry.transfer_to.filter(|to| *to != core.me);
         // Proposals for the former entry are over.
         self.rare.take_if(|rare| rare.held.is_empty());
         self.sync_peers(core, ctx);
         self.advance(core, ctx);
     }
 
+    /// The copy to hand over to. While there is one, operations are held.
+    pub(super) fn transfer_to(core: &Core) -> Option<CopyId> {
+        core.entry.transfer_to.filter(|to| *to != core.me)
+    }
+
     /// Whether batches may do operations.
     pub(super) fn serves(&self, core: &Core) -> bool {
         let rules = core.options.rules;
-        let is_free = self.transfer_to.is_none() || rules.lack(Bug::ServeInTransfer);
+        let is_free = Self::transfer_to(core).is_none() || rules.lack(Bug::ServeInTransfer);
         let serves_early = rules.lack(Bug::ServesBeforeAdopted);
         is_free && self.mandatory().all(|peer| peer.is_joined() || serves_early)
     }
 
-    pub(super) fn is_busy(&self) -> bool {
+    pub(super) fn is_busy(&self, core: &Core) -> bool {
         let is_at_rest = |peer: &PeerProgress| peer.in_sync && peer.is_joined();
-        self.held() > 0 || self.transfer_to.is_some() || !self.peers.iter().all(is_at_rest)
+        self.held() > 0 || Self::transfer_to(core).is_some() || !self.peers.iter().all(is_at_rest)
     }
 
     pub(super) fn held(&self) -> usize {

@@ -36,15 +36,22 @@ pub(super) struct PeerProgress {
     /// The position where its `Adopt` or first `Chunk` ends. Earlier refusals belong to another
     /// copy.
     origin: u64,
-    /// The present start of a learner.
+    pub(super) since_ns: u64,
+    /// Apart, because a copy that is in sync has none of it, and most are.
+    learner: Option<Box<LearnerProgress>>,
+}
+
+/// The progress of a copy that is being made.
+#[derive(Debug, Clone, Default)]
+struct LearnerProgress {
+    /// The present start.
     start: u32,
     /// The cursor of the chunk that the copy requested.
     pull: Option<ExportCursor>,
     /// The position where its last chunk ends.
-    pub(super) whole_at: Option<u64>,
+    whole_at: Option<u64>,
     /// The position of the last record that was answered without this copy.
-    pub(super) needed: u64,
-    pub(super) since_ns: u64,
+    needed: u64,
 }
 
 impl PeerProgress {
@@ -56,16 +63,31 @@ impl PeerProgress {
             mandatory: in_sync,
             state: ProgressState::Waits,
             origin: 0,
-            start: 0,
-            pull: None,
-            whole_at: None,
-            needed: 0,
             since_ns: now_ns,
+            learner: None,
         }
     }
 
     pub(super) fn is_joined(&self) -> bool {
         self.state == ProgressState::Joined
+    }
+
+    /// The position where a learner's last chunk ends.
+    pub(super) fn whole_at(&self) -> Option<u64> {
+        self.learner.as_ref()?.whole_at
+    }
+
+    /// The position of the last record that was answered without this learner.
+    pub(super) fn needed(&self) -> u64 {
+        self.learner.as_ref().map_or(0, |learner| learner.needed)
+    }
+
+    fn start(&self) -> u32 {
+        self.learner.as_ref().map_or(0, |learner| learner.start)
+    }
+
+    fn is_pulling(&self) -> bool {
+        self.learner.as_ref().is_some_and(|learner| learner.pull.is_some())
     }
 }
 
@@ -98,6 +120,7 @@ impl<O> Primary<O> {
             );
             peer.in_sync = in_sync;
             peer.mandatory |= in_sync;
+            peer.learner.take_if(|_| in_sync);
             self.peers.push(peer);
         }
         for peer in old {
@@ -193,7 +216,7 @@ impl<O> Primary<O> {
         if peer.state == ProgressState::Asked && acked >= peer.origin {
             peer.state = ProgressState::Joined;
         }
-        let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
+        let is_whole = peer.whole_at().is_some_and(|end| acked >= end);
         let is_near = ctx.node.quarters(link) == 0;
         if is_whole && is_near && !peer.mandatory && !core.options.rules.lack(Bug::LateMandatory) {
             // First every answer needs the learner's acknowledgement. Then it must hold the records
@@ -201,10 +224,11 @@ impl<O> Primary<O> {
             peer.mandatory = true;
             let set = ctx.node.set(ctx.header.set());
             let slot = set.links().iter().position(|known| *known == link);
-            peer.needed = slot.map_or(peer.origin, |slot| ctx.header.position(slot));
+            let needed = slot.map_or(peer.origin, |slot| ctx.header.position(slot));
+            peer.learner.get_or_insert_default().needed = needed;
             self.set_changed(core, ctx);
         }
-        if self.peers[place].pull.is_some() && ctx.node.quarters(link) == 0 {
+        if self.peers[place].is_pulling() && ctx.node.quarters(link) == 0 {
             self.send_chunk(core, ctx, place, link);
         }
     }
@@ -222,13 +246,17 @@ impl<O> Primary<O> {
         if peer.in_sync || peer.mandatory {
             return;
         }
-        if pull.cursor.is_none() && pull.start > peer.start {
-            *peer =
-                PeerProgress { start: pull.start, ..PeerProgress::new(pull.from, false, now_ns) };
-            peer.pull = Some(ExportCursor::Keys(None));
+        if pull.cursor.is_none() && pull.start > peer.start() {
+            *peer = PeerProgress::new(pull.from, false, now_ns);
+            peer.learner = Some(Box::new(LearnerProgress {
+                start: pull.start,
+                pull: Some(ExportCursor::Keys(None)),
+                ..LearnerProgress::default()
+            }));
             self.set_changed(core, ctx);
-        } else if pull.start == peer.start && peer.is_joined() {
-            peer.pull = pull.cursor.and_then(ExportCursor::decode);
+        } else if pull.start == peer.start() && peer.is_joined() {
+            let next = pull.cursor.and_then(ExportCursor::decode);
+            peer.learner.get_or_insert_default().pull = next;
         }
         self.advance_peer(core, ctx, place);
         self.propose(core, ctx);
@@ -242,7 +270,9 @@ impl<O> Primary<O> {
         link: LinkIndex,
     ) {
         let peer = &mut self.peers[place];
-        let Some(begin) = peer.pull.take() else { return };
+        let Some(begin) = peer.learner.as_mut().and_then(|learner| learner.pull.take()) else {
+            return;
+        };
         let is_first = matches!(begin, ExportCursor::Keys(None));
         let last = core.last(ctx.header);
         let at = ApplyPosition { pt_ns: ctx.header.pt_ns(), term: last.term, lsn: last.lsn };
@@ -253,7 +283,7 @@ impl<O> Primary<O> {
             to: peer.copy,
             from: core.me,
             term: header.term(),
-            start: peer.start,
+            start: peer.start(),
             is_first,
             last,
             ahead_ns: header.ahead_ns(),
@@ -291,7 +321,7 @@ impl<O> Primary<O> {
             peer.state = ProgressState::Joined;
         }
         if is_last {
-            peer.whole_at = Some(end);
+            peer.learner.get_or_insert_default().whole_at = Some(end);
         }
         if is_first {
             self.set_changed(core, ctx);
@@ -321,13 +351,14 @@ impl<O> Primary<O> {
             ctx.events.push(ReplicaEvent::Open(Opening { partition: core.partition, cause }));
         } else {
             peer.state = ProgressState::Waits;
-            peer.whole_at = None;
-            peer.pull = None;
+            if let Some(learner) = &mut peer.learner {
+                (learner.whole_at, learner.pull) = (None, None);
+            }
             let restart = Restart {
                 partition: core.partition,
                 to: peer.copy,
                 term: ctx.header.term(),
-                start: peer.start,
+                start: peer.start(),
             };
             ctx.node.append(link, ctx.now, &mut |out| restart.encode(out));
         }

@@ -63,8 +63,8 @@ impl<O> Primary<O> {
         };
         let is_ready = |peer: &&PeerProgress| {
             let acked = peer.link.map_or(0, |link| ctx.node.acked(link));
-            let is_whole = peer.whole_at.is_some_and(|end| acked >= end);
-            let holds_all = acked >= peer.needed || rules.lack(Bug::LearnerBehind);
+            let is_whole = peer.whole_at().is_some_and(|end| acked >= end);
+            let holds_all = acked >= peer.needed() || rules.lack(Bug::LearnerBehind);
             let is_mandatory = peer.mandatory || rules.lack(Bug::LateMandatory);
             !peer.in_sync && peer.is_joined() && is_whole && is_mandatory && holds_all
         };
@@ -77,7 +77,7 @@ impl<O> Primary<O> {
             let has_room = core.entry.in_sync.len() < COPIES_MAX;
             return ready.filter(|_| has_room).or(Some(Transition::RemoveInSync(peer.copy)));
         }
-        if let Some(to) = self.transfer_to {
+        if let Some(to) = Self::transfer_to(core) {
             let set = ctx.node.set(ctx.header.set());
             let is_drained = set
                 .mandatory()

@@ -159,7 +159,7 @@ fn only_here(map: &Map, me: NodeId) -> usize {
 fn waits_for(control: &Control, me: NodeId) -> String {
     let map = control.map();
     let led =
-        |entry: &&cluster::map::PartitionEntry| entry.primary.is_some_and(|copy| copy.node == me);
+        |entry: &&cluster::map::SharedEntry| entry.primary.is_some_and(|copy| copy.node == me);
     let led = map.partitions().iter().filter(led).count();
     let only_here = only_here(&map, me);
     let leader = match control.status().leader {

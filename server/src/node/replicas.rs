@@ -28,8 +28,8 @@ use bytes::Bytes;
 use cluster::LinkIndex;
 use cluster::contact::{Contact, LastContact};
 use cluster::frames::RecordsWriter;
-use cluster::id::{CopyId, NodeId, Partition};
-use cluster::map::PartitionEntry;
+use cluster::id::{CopyId, NodeId, Partition, Term};
+use cluster::map::SharedEntry;
 use cluster::map::command::MapChange;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{
@@ -66,8 +66,8 @@ struct ReplicaSlot {
 /// All partitions.
 pub(crate) struct Replicas {
     slots: Box<[Mutex<ReplicaSlot>]>,
-    /// The destination of operations; written while the slot is locked.
-    routes: Box<[AtomicCell<Option<Route>>]>,
+    /// The destination of operations, term 0 for none; written while the slot is locked.
+    routes: Box<[AtomicCell<Route>]>,
     headers: Box<[PartitionHeader]>,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
@@ -221,7 +221,7 @@ impl Replicas {
 
     /// The destination of operations for a partition, as far as this node knows.
     pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
-        self.routes.get(partition.index())?.load()
+        Some(self.routes.get(partition.index())?.load()).filter(|route| route.term != Term(0))
     }
 
     /// Removes and returns up to `max` proposals: the newest of each partition, beginning with
@@ -244,7 +244,7 @@ impl Replicas {
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
-        entry: &PartitionEntry,
+        entry: &SharedEntry,
     ) -> Option<NodeId> {
         let (header, mut slot) =
             (self.header(partition)?, self.slots.get(partition.index())?.lock());
@@ -252,7 +252,7 @@ impl Replicas {
         let route = entry.route();
         let before = self.route(partition);
         let newer = route.filter(|new| before.is_none_or(|old| new.term > old.term));
-        if newer.is_some() {
+        if let Some(newer) = newer {
             self.routes[partition.index()].store(newer);
         }
         let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
-use cluster::map::{Map, PartitionEntry, clocks};
+use cluster::map::{Map, SharedEntry, clocks};
 use control::Control;
 use engine::Nanos;
 
@@ -42,7 +42,7 @@ fn is_over(map: &Map, id: NodeId, incarnation: Incarnation) -> bool {
         Some(node) => incarnation < node.incarnation,
         None => map.head().is_some_and(|head| id.0 <= head.last_node),
     };
-    let is_named = |entry: &PartitionEntry| entry.copy_on(id, incarnation).is_some();
+    let is_named = |entry: &SharedEntry| entry.copy_on(id, incarnation).is_some();
     is_past && !map.partitions().iter().any(is_named)
 }
 

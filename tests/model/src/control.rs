@@ -7,7 +7,7 @@ use std::time::Duration;
 use cluster::map::command::{MapAnswer, MapChange, MapCommand, Transition};
 use cluster::map::controller::{self, ControllerInput};
 use cluster::map::removals::WaitingRemovals;
-use cluster::map::{Map, NodeDescription, NodeState, PartitionEntry};
+use cluster::map::{Map, NodeDescription, NodeState, SharedEntry};
 use cluster::placement::Scheme;
 use cluster::{Bug, Incarnation, NodeId, Partition, PartitionOwners, Placement, Rules};
 
@@ -79,13 +79,13 @@ impl Control {
     }
 
     /// All entries.
-    pub(crate) fn entries(&self) -> &[PartitionEntry] {
+    pub(crate) fn entries(&self) -> &[SharedEntry] {
         self.map.partitions()
     }
 
-    /// A copy of the entry, as nodes receive it.
-    pub(crate) fn entry(&self, partition: Partition) -> PartitionEntry {
-        self.map.entry(partition).expect("it was asked of an entry").clone()
+    /// The entry, as nodes receive it.
+    pub(crate) fn entry(&self, partition: Partition) -> SharedEntry {
+        self.map.partitions()[partition.index()].clone()
     }
 
     /// The nodes that are in state `wanted`.
@@ -281,7 +281,7 @@ impl Control {
 
     /// The partitions without an in-sync copy that is up.
     pub(crate) fn lost(&self, is_up: impl Fn(NodeId, Incarnation) -> bool) -> Vec<Partition> {
-        let is_lost = |entry: &PartitionEntry| {
+        let is_lost = |entry: &SharedEntry| {
             let mut copies = entry.in_sync.iter();
             !entry.in_sync.is_empty() && !copies.any(|copy| is_up(copy.node, copy.incarnation))
         };

@@ -9,7 +9,7 @@ use cluster::frames::{
     KeepAlive, Pull, RecordResult, RecordsReader, Restart, StreamAck, TermCheck,
 };
 use cluster::link::{LinkReceiver, LinkSender, connect};
-use cluster::map::PartitionEntry;
+use cluster::map::SharedEntry;
 use cluster::map::command::MapChange;
 use cluster::op_stream::{OpStreams, OwnerContact};
 use cluster::parked_reply::ParkedReplies;
@@ -91,7 +91,7 @@ pub(super) struct News {
     pub(super) sent_ns: Option<u64>,
     pub(super) lives: BTreeMap<NodeId, Incarnation>,
     pub(super) last_node: u32,
-    pub(super) entries: VecDeque<(Partition, PartitionEntry)>,
+    pub(super) entries: VecDeque<(Partition, SharedEntry)>,
 }
 
 /// A message for a worker's inbox.

@@ -110,12 +110,11 @@ async fn partitions_come_to_rest_at_their_targets() {
     world.start("c", StartMode::Join).await;
     let at_rest = |world: &World| {
         let map = world.at("a").map();
-        let is_right =
-            |(entry, target): (&cluster::map::PartitionEntry, cluster::PartitionOwners)| {
-                entry.primary.map(|copy| copy.node) == target.primary()
-                    && entry.in_sync.len() == target.len()
-                    && target.iter().all(|&node| entry.in_sync_on(node).is_some())
-            };
+        let is_right = |(entry, target): (&cluster::map::SharedEntry, cluster::PartitionOwners)| {
+            entry.primary.map(|copy| copy.node) == target.primary()
+                && entry.in_sync.len() == target.len()
+                && target.iter().all(|&node| entry.in_sync_on(node).is_some())
+        };
         map.nodes().len() == 3 && map.partitions().iter().zip(map.targets()).all(is_right)
     };
     let took = world.until("all are at their targets", ms(120_000), at_rest).await;

@@ -77,7 +77,7 @@ fn is_served(world: &World, eras_before: &[u32]) -> bool {
     let newest = world.nodes.values().map(|running| running.control.map()).max_by_key(|m| m.ver());
     newest.is_some_and(|map| {
         let runs = |copy: &CopyId| running.contains(&copy.node) && map.is_living(*copy);
-        let answers = |entry: &cluster::map::PartitionEntry| {
+        let answers = |entry: &cluster::map::SharedEntry| {
             entry.primary.is_some() && entry.in_sync.iter().all(runs)
         };
         eras(&map) == eras_before && map.partitions().iter().all(answers)

@@ -32,7 +32,7 @@ fn register(number: u32) -> MapCommand {
 
 /// The changes that the primaries would propose next, with each step done at once.
 fn work(map: &Map) -> Vec<MapCommand> {
-    let due = |(number, entry): (usize, &cluster::map::PartitionEntry)| {
+    let due = |(number, entry): (usize, &cluster::map::SharedEntry)| {
         let step = match (entry.transfer_to, entry.learner) {
             (Some(to), _) => Transition::Transfer(to),
             (None, Some(learner)) => Transition::AddInSync(learner),

@@ -8,12 +8,14 @@ use cluster::frames::{
     TermCheck, cut, op_flags,
 };
 use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use cluster::map::PartitionEntry;
+use cluster::map::{PartitionEntry, SharedEntry};
 use cluster::partition_header::HeaderState;
 use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{NodeTime, Position, Refusal, Route};
+use crossbeam::atomic::AtomicCell;
 use engine::Partitioner;
+use parking_lot::Mutex;
 
 use super::super::operation::{OpRef, OpSource, Performed};
 use super::super::state_machine::{ORIGIN_NS, OpKind};
@@ -49,7 +51,7 @@ fn copy(node: u32) -> CopyId {
     CopyId { node: NodeId(node), incarnation: Incarnation(1), assignment: 1 }
 }
 
-fn entry(ver: u32, term: u32, primary: u32, in_sync: &[u32]) -> PartitionEntry {
+fn entry(ver: u32, term: u32, primary: u32, in_sync: &[u32]) -> SharedEntry {
     PartitionEntry {
         ver,
         term: Term(term),
@@ -57,6 +59,7 @@ fn entry(ver: u32, term: u32, primary: u32, in_sync: &[u32]) -> PartitionEntry {
         in_sync: in_sync.iter().map(|node| copy(*node)).collect(),
         ..PartitionEntry::default()
     }
+    .into()
 }
 
 fn op_stream(node: u32) -> OpStreamId {
@@ -126,7 +129,7 @@ impl TestNode {
         work(&node.keyspace().expect("it is set").replicas, &mut replica_ctx)
     }
 
-    fn learn(&mut self, entry: &PartitionEntry) {
+    fn learn(&mut self, entry: &SharedEntry) {
         self.on(|copies, replica_ctx| copies.learn(replica_ctx, PARTITION, entry));
     }
 
@@ -302,4 +305,11 @@ fn a_copy_follows_and_takes_over_with_its_results() {
     assert_eq!(refused(&mut stream).len(), 1, "a newer term was seen");
     assert_eq!(node.reply(&op(11, 2, op_flags::AGAIN, "incr key 1\r\n")), "8\r\n");
     assert_eq!(node.reply(&op(12, 2, op_flags::AGAIN, "incr key 1\r\n")), "9\r\n");
+}
+
+/// A node has these for each partition, whether or not it holds a copy.
+#[test]
+fn tables_of_partitions_are_small() {
+    assert_eq!(size_of::<Mutex<super::ReplicaSlot>>(), 24);
+    assert_eq!(size_of::<AtomicCell<Route>>(), 24);
 }
