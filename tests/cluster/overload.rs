@@ -108,15 +108,16 @@ fn starved_nodes_answer_late_but_answer() {
     assert_eq!(account.broken, 0);
 }
 
-/// The memory of a node beside the items that `-m` bounds: 60 MiB, and 4 for samples of requests.
-const BESIDE_ITEMS_MIB: u64 = 64;
+/// The memory of a node beside the items that `-m` bounds, samples of requests included.
+const BESIDE_ITEMS_BYTES: u64 = 60_000_000;
+const NODES: u8 = 3;
 
 #[test]
-fn a_full_node_takes_64_mib_more_than_its_cap() {
-    let cap_mib = 16;
+fn a_full_node_takes_60_mb_more_than_its_cap() {
+    let cap_mib = 16_u64;
     let flags = ["-m", &cap_mib.to_string(), "--replicas", "2"];
-    let mut cluster = Cluster::start_in(None, 2, &flags);
-    cluster.until_at_rest(2);
+    let mut cluster = Cluster::start_in(None, NODES, &flags);
+    cluster.until_at_rest(NODES.into());
     let mut line = cluster.line(0);
     for batch in 0..1000 {
         let set = |n| format!("set key-{batch}-{n} 0 0 10\r\n0123456789\r\n");
@@ -131,13 +132,13 @@ fn a_full_node_takes_64_mib_more_than_its_cap() {
         let line = stats.iter().find_map(|line| line.strip_prefix("STAT evictions "));
         line.expect("there is one").parse::<u64>().expect("a number")
     };
-    assert!((0..2).any(|node| evictions(node) > 0), "the nodes are not full");
-    for node in 0..2 {
+    assert!((0..NODES).any(|node| evictions(node) > 0), "the nodes are not full");
+    for node in 0..NODES {
         let status = fs::read_to_string(format!("/proc/{}/status", cluster.process(node)));
         let status = status.expect("the node runs");
         let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let words = resident.expect("Linux says so").split_whitespace().next();
-        let mib = words.expect("a figure").parse::<u64>().expect("a number") / 1024;
-        assert!(mib <= cap_mib + BESIDE_ITEMS_MIB, "node {node} has {mib} MiB");
+        let bytes = words.expect("a figure").parse::<u64>().expect("a number") * 1024;
+        assert!(bytes <= (cap_mib << 20) + BESIDE_ITEMS_BYTES, "node {node} has {bytes} bytes");
     }
 }

@@ -190,7 +190,9 @@ pub enum Since<'a> {
 
 impl Deltas {
     /// Keeps one more delta and drops the oldest ones. After a gap only the new one is kept.
-    pub fn push(&mut self, delta: Delta) {
+    pub fn push(&mut self, mut delta: Delta) {
+        // Items that were mapped from larger ones lie in the allocation of those.
+        delta.items.shrink_to_fit();
         if self.deltas.back().is_some_and(|last| last.ver + 1 != delta.ver) {
             self.deltas.clear();
             self.items = 0;
@@ -222,11 +224,17 @@ impl Deltas {
 
 #[cfg(test)]
 mod tests {
-    use super::DeltaItem;
+    use super::*;
 
-    /// Up to [`super::ITEMS_MAX`] items are kept.
+    /// Up to [`ITEMS_MAX`] items are kept.
     #[test]
     fn kept_items_are_small() {
         assert!(size_of::<DeltaItem>() <= 16);
+        let mut deltas = Deltas::default();
+        let mut items = Vec::with_capacity(100);
+        items.push(DeltaItem::Partition(Partition(1), SharedEntry::default()));
+        deltas.push(Delta { ver: 1, items });
+        let Since::Deltas(kept) = deltas.since(0, 1) else { panic!("it is kept") };
+        assert_eq!(kept[0].items.capacity(), 1);
     }
 }
