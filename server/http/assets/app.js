@@ -87,9 +87,8 @@ function showFaults(faults) {
   place.className = `faults mark ${faults.length ? "bad" : "good"}`;
 }
 
-function showRates(rates) {
-  draw("rates", { allowed: rates.allowed, denied: rates.denied }, rate, (ago) =>
-    ago ? `${ago * 10} s ago` : "now");
+function showRates({ allowed, denied }) {
+  draw("rates", { allowed, denied }, rate, (ago) => ago ? `${ago * 10} s ago` : "now");
 }
 
 function showLatency(latency) {

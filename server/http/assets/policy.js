@@ -6,7 +6,7 @@ export function bindPolicy() {
   const form = document.querySelector("[data-limit]");
   if (!form) return;
   const token = form.elements.policy;
-  const algorithm = form.elements["p.algorithm"];
+  const [algorithm, count, per] = ["algorithm", "count", "per"].map((name) => form.elements[`p.${name}`]);
   const options = [...form.querySelectorAll(".option")].map((label) => {
     const input = label.querySelector("input");
     return { label, input, name: input.name.slice(2), isFlag: input.type === "checkbox" };
@@ -19,10 +19,8 @@ export function bindPolicy() {
     const name = algorithm.value;
     if (!name) return;
     let text = name;
-    if (name === "concurrency") text += `:${form.elements["p.count"].value.trim()}`;
-    else if (perTime(name)) {
-      text += `:${form.elements["p.count"].value.trim()}/${form.elements["p.per"].value.trim()}`;
-    }
+    if (name === "concurrency" || perTime(name)) text += `:${count.value.trim()}`;
+    if (perTime(name)) text += `/${per.value.trim()}`;
     for (const option of options.filter((option) => has(option, name) && value(option))) {
       text += option.isFlag ? `,${option.name}` : `,${option.name}=${value(option)}`;
     }
@@ -50,8 +48,8 @@ export function bindPolicy() {
     const parts = parse(token.value);
     algorithm.value = parts?.name ?? "";
     if (!parts) return;
-    form.elements["p.count"].value = parts.count;
-    form.elements["p.per"].value = parts.per;
+    count.value = parts.count;
+    per.value = parts.per;
     for (const option of options) {
       if (option.isFlag) option.input.checked = parts.values.has(option);
       else option.input.value = parts.values.get(option) ?? "";

@@ -25,9 +25,8 @@ export function bindTail() {
   function show(event) {
     seen += event.weight;
     speak(`live: ${count(seen)} events`);
-    if (isPaused) return;
-    if (filter.what.value && event.kind !== filter.what.value) return;
-    if (filter.limit.value && event.limit !== filter.limit.value) return;
+    const isOther = (name, value) => ![value, ""].includes(filter[name].value);
+    if (isPaused || isOther("what", event.kind) || isOther("limit", event.limit)) return;
     if (!event.key.startsWith(filter.prefix.value)) return;
     const row = body.insertRow(0);
     cell(row, event.at.replace(/\.\d+Z/, "Z"));

@@ -21,6 +21,18 @@ struct ClusterPage {
     can_change: bool,
 }
 
+impl ClusterPage {
+    /// The time since a node was heard.
+    fn heard(node: &NodeView) -> String {
+        f::or_dash(&node.heard_ms_ago.map(f::span), " ago")
+    }
+
+    /// The operations of a node in a second.
+    fn rate(node: &NodeView) -> String {
+        f::or_dash(&node.ops_per_second.map(f::count), "/s")
+    }
+}
+
 pub(super) async fn show(visit: Visit) -> PageResult {
     let nodes = visit.host().nodes();
     let shares: Vec<(String, u64)> = nodes

@@ -1,6 +1,6 @@
 //! Numbers, times and names as pages show them, and durations as people type them.
 
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -28,6 +28,18 @@ pub(super) fn dash(text: &Option<String>) -> &str {
 #[allow(clippy::ref_option)]
 pub(super) fn time_or_dash(at_ms: &Option<u64>) -> String {
     at_ms.map_or_else(|| "–".to_owned(), time)
+}
+
+/// Returns a number and its unit, or a dash if there is none.
+#[allow(clippy::ref_option)]
+pub(super) fn or_dash(number: &Option<impl Display>, unit: &str) -> String {
+    number.as_ref().map_or_else(|| "–".to_owned(), |number| format!("{number}{unit}"))
+}
+
+/// Returns a duration as [`span`] does, or a dash if there is none.
+#[allow(clippy::ref_option)]
+pub(super) fn span_or_dash(ms: &Option<u64>) -> String {
+    ms.map_or_else(|| "–".to_owned(), span)
 }
 
 /// Returns a whole number with a comma between thousands.
