@@ -1,4 +1,4 @@
-//! As many overrides as a cluster keeps, put through the APIs of three nodes.
+//! The most overrides that a cluster keeps, put through the APIs of three nodes.
 //!
 //! Not here: a server by itself (`api::overrides`), changes under faults (`tests/sim`).
 

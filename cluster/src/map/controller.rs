@@ -16,8 +16,8 @@ use crate::placement::{COPIES_MAX, PartitionOwners};
 
 /// The most copies and handovers that a node takes part in at a time. Each of their steps is a
 /// commit or two, so a small bound would make a rebalance of 16384 partitions take minutes. A node
-/// that is promoted may exceed the bound with moves that it inherits, and so may one whose partition
-/// has to be copied before a backup is removed; it gets no new ones until it is below.
+/// that is promoted may exceed the bound with moves that it inherits, and so may the primary of a
+/// partition that is copied before a backup is removed; it gets no new ones until it is below.
 pub const MOVES_MAX: usize = 256;
 
 /// The leader's observations beside the map.

@@ -993,8 +993,8 @@ proptest! {
                 turn >> 30 == 0
             });
         }
-        // Silent nodes stay dead; the voters receive heartbeats from the others. A removal waits for
-        // a second at most.
+        // Silent nodes stay dead; the voters receive heartbeats from the others. A removal waits
+        // for a second at most.
         facts.hold_copies = false;
         facts.removals.clear();
         facts.off.clear();

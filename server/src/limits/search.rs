@@ -103,8 +103,8 @@ impl Limits {
     ///
     /// # Errors
     ///
-    /// A parent's key is invalid, or there are more than [`PARENTS_MAX`](super::PARENTS_MAX) parents. `parents` is
-    /// empty then.
+    /// A parent's key is invalid, or there are more than [`PARENTS_MAX`](super::PARENTS_MAX)
+    /// parents. `parents` is empty then.
     pub fn parents(
         &self,
         found: &LimitMatch<'_>,

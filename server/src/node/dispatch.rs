@@ -23,6 +23,7 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
+use crate::limits::LimitMatch;
 
 /// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
@@ -143,22 +144,9 @@ impl Dispatch<'_, '_> {
         if let Ok(Some(found)) = &lookup.key_limit
             && found.has_parents()
         {
-            if let Some(lease) = lease_of(found, &command.operation) {
-                return self.submit_lease(raw_request, found, (lease, form), out);
-            }
-            let look = look_over_parents(found, own, &command.operation);
-            match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
-                Ok(op) => {
-                    let listed = self.ctx.list_charges(found);
-                    let refusal = listed.map(|()| op.refusal(&self.ctx.scratch.charges));
-                    return match refusal {
-                        Ok(Some(error)) => self.push_error(error, form, out),
-                        Ok(None) => self.submit_multi_owner(raw_request, &whole(quiet), op),
-                        Err(error) => self.push_error(&error.to_string(), form, out),
-                    };
-                }
-                Err(NotMultiOwner::OneKey) => {}
-                Err(NotMultiOwner::Unsupported(why)) => return self.push_error(why, form, out),
+            let is_submitted = self.submit_with_parents(command, form, raw_request, found, out);
+            if is_submitted {
+                return;
             }
         }
         // With parents, and in `takem`, this node adds the pairs itself.
@@ -186,6 +174,37 @@ impl Dispatch<'_, '_> {
         let op = operation(OpKind::Plain, raw_request);
         let reply_kind = ReplyKind::Limited { quiet, raw_request: op.slice(1..) };
         self.submit(hash, OpAccess::Write, &op, place, reply_kind);
+    }
+
+    /// Submits a command on a key with parents to the owners of all of them. False: the owner of
+    /// the key does it alone.
+    fn submit_with_parents(
+        &mut self,
+        command: &Command<'_>,
+        form: &Form<'_>,
+        raw_request: &[u8],
+        found: &LimitMatch<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if let Some(lease) = lease_of(found, &command.operation) {
+            self.submit_lease(raw_request, found, (lease, form), out);
+            return true;
+        }
+        let quiet = form.is_quiet() && !matches!(form, Form::Meta { .. });
+        let look = look_over_parents(found, command.key.as_bytes(), &command.operation);
+        match look.map_or_else(|| limit_op_of(found, &command.operation, form), Ok) {
+            Ok(op) => {
+                let listed = self.ctx.list_charges(found);
+                match listed.map(|()| op.refusal(&self.ctx.scratch.charges)) {
+                    Ok(Some(error)) => self.push_error(error, form, out),
+                    Ok(None) => self.submit_multi_owner(raw_request, &whole(quiet), op),
+                    Err(error) => self.push_error(&error.to_string(), form, out),
+                }
+            }
+            Err(NotMultiOwner::OneKey) => return false,
+            Err(NotMultiOwner::Unsupported(why)) => self.push_error(why, form, out),
+        }
+        true
     }
 
     /// Whether the owner of a key may be a node that does not know `debit` and `info`.

@@ -310,6 +310,6 @@ fn a_copy_follows_and_takes_over_with_its_results() {
 /// A node has these for each partition, whether or not it holds a copy.
 #[test]
 fn tables_of_partitions_are_small() {
-    assert_eq!(size_of::<Mutex<super::ReplicaSlot>>(), 24);
+    assert_eq!(size_of::<Mutex<super::ReplicaSlot>>(), 32);
     assert_eq!(size_of::<AtomicCell<Route>>(), 24);
 }
