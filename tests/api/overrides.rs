@@ -1,4 +1,4 @@
-//! The most overrides through the API that a server keeps.
+//! Ten thousand overrides through the API, the most that a server keeps.
 //!
 //! Here: putting them, the keys that they apply to, and a server by itself. Not here: a cluster
 //! (`cluster::overridden`), overrides of a file (`at_scale`).

@@ -1,4 +1,4 @@
-//! The most overrides that a cluster keeps, put through the APIs of three nodes.
+//! Ten thousand overrides through the APIs of three nodes, the most that a cluster keeps.
 //!
 //! Not here: a server by itself (`api::overrides`), changes under faults (`tests/sim`).
 

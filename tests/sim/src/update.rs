@@ -114,12 +114,25 @@ impl Run {
             && self.ask_family(&hosts[number], "SERVER_ERROR")
     }
 
-    /// Puts a limit with a parent, which older nodes know too.
+    /// Puts a limit with a parent, which older nodes know too; then both are in force on all nodes.
     fn put_family(&mut self, host: &Host) -> bool {
-        FAMILY.into_iter().all(|(name, text)| {
+        let is_put = FAMILY.into_iter().all(|(name, text)| {
             let put = format!("cluster limit {name} {}\r\n{text}\r\n", text.len());
             self.ask(host, put, "OK")
-        })
+        });
+        let is_everywhere = |run: &mut Self| {
+            let mut hosts = run.hosts.iter();
+            hosts.all(|host| {
+                FAMILY.into_iter().all(|(name, _)| {
+                    simulation::policy_in_force(host.address, &format!("{name}:some")).is_some()
+                })
+            })
+        };
+        let is_seen = is_put && self.until(Duration::from_secs(2), is_everywhere).is_some();
+        if is_put && !is_seen {
+            self.violation("a limit and its parent are not in force everywhere");
+        }
+        is_seen
     }
 
     /// Asks for what an older owner does not know, of keys of many owners: before the update is

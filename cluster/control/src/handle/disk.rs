@@ -12,11 +12,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::NodeId;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::state::RaftFault;
 use super::{ControlNode, step_down};
 use crate::failure_detector::SILENCE;
+use crate::pace::pause;
 use crate::rpc::DiskState;
 use crate::store::StoreError;
 use crate::store::health::DiskCondition;
@@ -128,7 +129,7 @@ struct LoggedConditions {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut logged = LoggedConditions::default();
     loop {
-        sleep(PACE).await;
+        pause(PACE).await;
         if node.state.lock().fault.is_some() {
             recover(&node, &mut logged).await;
             continue;

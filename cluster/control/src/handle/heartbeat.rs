@@ -16,6 +16,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{ControlNode, MembershipState, bootstrap, disk, proposals};
 use crate::failure_detector::SILENCE;
+use crate::pace::pause;
 use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{self, RpcReply, RpcRequest};
 use crate::store::Membership;
@@ -96,7 +97,8 @@ pub(super) async fn rest(asked: &Notify, least: Duration, longest: Duration) {
     tokio::select! {
         biased;
         () = asked.notified() => sleep(least.saturating_sub(begun.elapsed())).await,
-        () = sleep(longest) => {}
+        () = sleep(longest), if longest < PERIOD => {}
+        () = pause(longest), if longest >= PERIOD => {}
     }
 }
 

@@ -4,13 +4,14 @@
 //! the tasks (`heartbeat`, `leader`, `bootstrap`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::removals::WaitingRemovals;
 use cluster::map::{MapRefusal, NodeState};
-use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
+use openraft::metrics::RaftServerMetrics;
+use openraft::{BasicNode, Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -336,7 +337,9 @@ impl ControlNode {
                 tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
+        let metrics = raft.server_metrics();
         self.state.lock().raft = Some(raft);
+        tokio::spawn(wake_leader(Arc::downgrade(self), metrics));
         self.heartbeat_now.notify_one();
         Ok(())
     }
@@ -367,6 +370,17 @@ impl ControlNode {
             "this node is a member of a cluster"
         );
         self.start_raft().await
+    }
+}
+
+/// Wakes the leader's task when the vote or the leader changes, until Raft ends.
+async fn wake_leader(
+    node: Weak<ControlNode>,
+    mut metrics: watch::Receiver<RaftServerMetrics<u64, BasicNode>>,
+) {
+    while metrics.changed().await.is_ok() {
+        let Some(node) = node.upgrade() else { return };
+        node.leader_now.notify_one();
     }
 }
 
