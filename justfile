@@ -78,6 +78,13 @@ rolling RESTARTS="20":
     cargo build -p tests --tests
     PROGRAM=$PWD/target/release/tollgate ROLLING_RESTARTS={{RESTARTS}} cargo test -p tests rolling -- --nocapture
 
+# Three nodes of an earlier COMMIT, built for it, replaced by the present version one after the other under load
+update COMMIT="8ff0a8a":
+    test -d target/earlier/{{COMMIT}} || git worktree add --detach target/earlier/{{COMMIT}} {{COMMIT}}
+    cd target/earlier/{{COMMIT}} && cargo build --target-dir target --locked -p tollgate
+    cargo build -p tollgate
+    OLD_PROGRAM=$PWD/target/earlier/{{COMMIT}}/target/debug/tollgate cargo test -p tests cluster::update -- --nocapture --test-threads 1
+
 # Real nodes whose wall clocks step and differ, for SECONDS each, with steps of an hour to ten years at every node
 clocks SECONDS="300":
     cargo build -p tollgate

@@ -7,6 +7,7 @@ mod access;
 mod commands;
 mod description;
 mod limits;
+mod override_files;
 pub(crate) mod overrides;
 pub(crate) mod pages;
 pub(crate) mod shop;

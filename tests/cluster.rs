@@ -39,4 +39,5 @@ mod shared;
 mod starting;
 mod steered;
 mod system_calls;
+mod update;
 mod work;

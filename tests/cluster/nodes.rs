@@ -48,6 +48,8 @@ pub(super) struct Cluster {
     disks: Disks,
     /// Nodes log at the default level.
     is_quiet: bool,
+    /// The program of nodes that start from now on.
+    program: PathBuf,
     nodes: Vec<Node>,
 }
 
@@ -171,6 +173,20 @@ impl Cluster {
         cluster
     }
 
+    /// Like [`start`](Self::start), with nodes of another program.
+    pub(super) fn start_by(program: PathBuf, count: u8, flags: &[&str]) -> Self {
+        let flags = [&["--partition-bits", "8"], flags].concat();
+        let mut cluster = Self::found(None, Disks::Plain, false, 0, &flags);
+        cluster.use_program(program);
+        cluster.begin(count);
+        cluster
+    }
+
+    /// Nodes that start from now on run this program.
+    pub(super) fn use_program(&mut self, program: PathBuf) {
+        self.program = program;
+    }
+
     fn found(
         own_net: Option<Net>,
         disks: Disks,
@@ -182,9 +198,18 @@ impl Cluster {
         let net = ((std::process::id() % 250 + 2) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let flags = flags.iter().map(|flag| (*flag).to_owned()).collect();
-        let nodes = Vec::new();
-        let mut cluster =
-            Self { folder, net, own_net, has_clocks: false, flags, disks, is_quiet, nodes };
+        let (nodes, program) = (Vec::new(), Program::Tollgate.path());
+        let mut cluster = Self {
+            folder,
+            net,
+            own_net,
+            has_clocks: false,
+            flags,
+            disks,
+            is_quiet,
+            program,
+            nodes,
+        };
         cluster.begin(count);
         cluster
     }
@@ -310,14 +335,14 @@ impl Cluster {
             .expect("the folder is ours");
         let mut command = match &self.own_net {
             None => {
-                let mut command = Command::new(Program::Tollgate.path());
+                let mut command = Command::new(&self.program);
                 command.arg("--admin-loopback");
                 command
             }
             Some(net) => {
                 let mut command = Command::new("ip");
                 // `ip` executes the program, so its process becomes the node's.
-                command.args(["netns", "exec", &net.space(number)]).arg(Program::Tollgate.path());
+                command.args(["netns", "exec", &net.space(number)]).arg(&self.program);
                 // Clients come from another network namespace, and are operators too.
                 command.args(["--insecure", "-A"]);
                 command

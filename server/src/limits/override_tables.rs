@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use protocol::{Algorithm, COUNT_MAX, Policy, PolicyListError};
+use protocol::{COUNT_MAX, Policy, PolicyListError};
 
 use super::counted_keys::CountedKeys;
 use super::overrides::{
@@ -55,14 +55,8 @@ impl Limit {
     /// # Errors
     ///
     /// There is no room for one more list.
-    pub(super) fn with_flags(&self, mut policy: Policy) -> Result<Policy, String> {
-        let (keeps, refuses) = match policy.algorithm {
-            Algorithm::Unlimited => (false, false),
-            Algorithm::Block => (false, true),
-            _ => (true, true),
-        };
-        policy.over |= keeps && self.policy.over;
-        policy.shadow |= refuses && self.policy.shadow;
+    pub(super) fn with_flags(&self, policy: Policy) -> Result<Policy, String> {
+        let policy = policy_fields::flagged(policy, self.policy.over, self.policy.shadow);
         policy_fields::banned(policy, self.policy.ban()).map_err(|error| error.to_string())
     }
 

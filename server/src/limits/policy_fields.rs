@@ -29,6 +29,18 @@ pub(super) fn banned(policy: Policy, ban: Option<&Ban>) -> Result<Policy, Policy
     }
 }
 
+/// Adds the flags of a limit to a policy of it. `unlimited` has none, and `block` counts nothing.
+pub(super) fn flagged(mut policy: Policy, over: bool, shadow: bool) -> Policy {
+    let (counts, refuses) = match policy.algorithm {
+        Algorithm::Unlimited => (false, false),
+        Algorithm::Block => (false, true),
+        _ => (true, true),
+    };
+    policy.over |= counts && over;
+    policy.shadow |= refuses && shadow;
+    policy
+}
+
 impl File<'_> {
     /// Reads the table of a ban.
     pub(super) fn ban(&self, field: Field<'_, '_>) -> Result<WithLine<Ban>, LimitsError> {
@@ -122,18 +134,14 @@ impl File<'_> {
                 return Err(self.refuse(*line, reason));
             }
         }
-        // `over` and `shadow` of a limit apply to its overrides too.
-        let fold = |policy: &mut Policy| {
-            let (keeps, refuses) = match policy.algorithm {
-                Algorithm::Unlimited => (false, false),
-                Algorithm::Block => (false, true),
-                _ => (true, true),
-            };
-            policy.over |= keeps && over.is_some_and(|flag| flag.value);
-            policy.shadow |= refuses && shadow.is_some_and(|flag| flag.value);
-        };
-        fold(&mut draft.policy.value);
-        draft.override_policies_mut().for_each(fold);
+        let set = |flag: Option<&WithLine<bool>>| flag.is_some_and(|flag| flag.value);
+        let own = &mut draft.policy.value;
+        *own = flagged(*own, set(over), set(shadow));
+        // The flags of a limit hold for its overrides too, also those that its policy says.
+        let (over, shadow) = (own.over, own.shadow);
+        for policy in draft.override_policies_mut() {
+            *policy = flagged(*policy, over, shadow);
+        }
         Ok(())
     }
 }

@@ -32,7 +32,8 @@ const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";
 const NO_INFO_YET: &str = "SERVER_ERROR not applied: the cluster is being updated, and until no \
                            older node is in it, take has no info";
 
-/// The reply to `debit` while an owner may not know it: it would refuse units that were used.
+/// The reply to `debit` while an owner may not know it: it could not read the line, or would charge
+/// nothing where the units do not fit.
 const NO_DEBIT_YET: &str = "SERVER_ERROR not applied: the cluster is being updated, and until no \
                             older node is in it, take has no debit";
 
@@ -50,11 +51,6 @@ pub(crate) struct Dispatch<'d, 'a> {
     pub(crate) replies: &'d mut ReplyQueue,
 }
 
-/// Whether an operation is a `take` with this option.
-fn asks_for(operation: &Operation<'_>, option: impl Fn(&Take<'_>) -> bool) -> bool {
-    matches!(operation, Operation::Native(Native::Take(take)) if option(take))
-}
-
 impl Dispatch<'_, '_> {
     /// Refuses a value that is too large to be read: the owner of `key` drops its old value.
     pub(crate) fn refuse_value(
@@ -67,10 +63,8 @@ impl Dispatch<'_, '_> {
         let Some(key) = key.filter(|_| is_member) else {
             return self.replies.push_ready(reply.as_bytes(), out);
         };
-        let place = self.replies.reserve();
         let hash = self.ctx.service.shards().hash(key);
-        let op = operation(OpKind::Drop, key);
-        self.submit(hash, OpAccess::Write, &op, place, ReplyKind::Fixed(reply));
+        self.refuse_item(Some((key, hash)), reply, out);
     }
 
     /// Makes the client wait for the node's place in a cluster, shortly after the start. Returns
@@ -114,6 +108,21 @@ impl Dispatch<'_, '_> {
         self.replies.push_ready(&text, out);
     }
 
+    /// Refuses an item that is too large: the owner of the key drops its old value.
+    fn refuse_item(
+        &mut self,
+        dropped: Option<(&[u8], u64)>,
+        reply: &'static str,
+        out: &mut Vec<u8>,
+    ) {
+        let Some((key, hash)) = dropped else {
+            return self.replies.push_ready(reply.as_bytes(), out);
+        };
+        let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Fixed(reply));
+        let op = operation(OpKind::Drop, key);
+        self.submit(hash, OpAccess::Write, &op, place, reply_kind);
+    }
+
     fn submit_command(
         &mut self,
         command: &Command<'_>,
@@ -128,17 +137,12 @@ impl Dispatch<'_, '_> {
         let quiet = form.is_quiet() && !matches!(form, Form::Meta { .. });
         if let Operation::TooLarge { drop } = command.operation {
             let reply = if quiet { "" } else { TOO_LARGE };
-            if !drop {
-                return self.replies.push_ready(reply.as_bytes(), out);
-            }
-            let (place, reply_kind) = (self.replies.reserve(), ReplyKind::Fixed(reply));
-            let op = operation(OpKind::Drop, own);
-            return self.submit(hash, OpAccess::Write, &op, place, reply_kind);
+            return self.refuse_item(drop.then_some((own, hash)), reply, out);
         }
         if let Some(text) = self.change_own_hold(command, form) {
             return self.replies.push_ready(if quiet { b"" } else { &text }, out);
         }
-        if asks_for(&command.operation, |take| take.debit) && self.may_have_older_owners() {
+        if self.is_too_new(&command.operation, |take| take.debit) {
             return self.push_error(NO_DEBIT_YET, form, out);
         }
         if let Ok(Some(found)) = &lookup.key_limit
@@ -150,7 +154,7 @@ impl Dispatch<'_, '_> {
             }
         }
         // With parents, and in `takem`, this node adds the pairs itself.
-        if asks_for(&command.operation, |take| take.info) && self.may_have_older_owners() {
+        if self.is_too_new(&command.operation, |take| take.info) {
             return self.push_error(NO_INFO_YET, form, out);
         }
         if !is_taking(self.ctx.active_limits.limits(), command, form, lookup) {
@@ -207,10 +211,15 @@ impl Dispatch<'_, '_> {
         true
     }
 
-    /// Whether the owner of a key may be a node that does not know `debit` and `info`.
-    fn may_have_older_owners(&self) -> bool {
-        let control = self.router.node().control();
-        control.is_some_and(|control| control.map().settings().version < LIMITS_VERSION)
+    /// Whether a take has an option that the owner of its key may not know, while nodes of an
+    /// earlier version are in the cluster.
+    fn is_too_new(&self, operation: &Operation<'_>, has_option: fn(&Take<'_>) -> bool) -> bool {
+        let Operation::Native(Native::Take(take)) = operation else { return false };
+        has_option(take)
+            && self.router.node().control().is_some_and(|control| {
+                let version = control.map().settings().version;
+                version < LIMITS_VERSION
+            })
     }
 
     /// `takem`: takes from each key and its parents at their owners.

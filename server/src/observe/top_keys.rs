@@ -28,38 +28,61 @@ pub(crate) struct KeyCount {
     pub(crate) error: u64,
 }
 
-/// Weighted Space-Saving: counters in a heap with the least count at the top.
+/// Weighted Space-Saving: counters, and a heap of them with the least count at the top. A counter
+/// keeps its slot, so moves in the heap touch neither keys nor hashes.
 #[derive(Debug)]
 struct SpaceSaving {
-    heap: Vec<KeyCount>,
-    /// The place of each key's counter in `heap`.
-    places: HashMap<u64, u32>,
+    slots: Vec<KeyCount>,
+    /// The slot of each key's counter.
+    slot_of: HashMap<u64, u32>,
+    heap: Vec<HeapEntry>,
+    /// The place in `heap` of each slot.
+    places: Vec<u32>,
     counters: usize,
+}
+
+/// A counter in the heap.
+#[derive(Debug, Clone, Copy)]
+struct HeapEntry {
+    count: u64,
+    slot: u32,
 }
 
 impl SpaceSaving {
     fn new(counters: usize) -> Self {
-        Self { heap: Vec::new(), places: HashMap::new(), counters: counters.max(1) }
+        Self {
+            slots: Vec::new(),
+            slot_of: HashMap::new(),
+            heap: Vec::new(),
+            places: Vec::new(),
+            counters: counters.max(1),
+        }
     }
 
     fn add(&mut self, hash: u64, key: KeySample, limit: u32, weight: u64) {
-        if let Some(place) = self.places.get(&hash) {
-            let place = *place as usize;
-            let counter = &mut self.heap[place];
+        if let Some(slot) = self.slot_of.get(&hash) {
+            let slot = *slot as usize;
+            let counter = &mut self.slots[slot];
             counter.count = counter.count.saturating_add(weight);
             counter.limit = limit;
+            let place = self.places[slot] as usize;
+            self.heap[place].count = counter.count;
             self.sink(place);
-        } else if self.heap.len() < self.counters {
-            let place = self.heap.len();
-            self.heap.push(KeyCount { hash, key, limit, count: weight, error: 0 });
-            self.places.insert(hash, place as u32);
-            self.rise(place);
+        } else if self.slots.len() < self.counters {
+            let slot = self.slots.len() as u32;
+            self.slots.push(KeyCount { hash, key, limit, count: weight, error: 0 });
+            self.slot_of.insert(hash, slot);
+            self.places.push(slot);
+            self.heap.push(HeapEntry { count: weight, slot });
+            self.rise(slot as usize);
         } else {
-            let least = self.heap[0];
-            self.places.remove(&least.hash);
-            let count = least.count.saturating_add(weight);
-            self.heap[0] = KeyCount { hash, key, limit, count, error: least.count };
-            self.places.insert(hash, 0);
+            let HeapEntry { count: least, slot } = self.heap[0];
+            let counter = &mut self.slots[slot as usize];
+            self.slot_of.remove(&counter.hash);
+            let count = least.saturating_add(weight);
+            *counter = KeyCount { hash, key, limit, count, error: least };
+            self.slot_of.insert(hash, slot);
+            self.heap[0].count = count;
             self.sink(0);
         }
     }
@@ -73,38 +96,43 @@ impl SpaceSaving {
     }
 
     fn get(&self, hash: u64) -> Option<&KeyCount> {
-        self.heap.get(*self.places.get(&hash)? as usize)
+        self.slots.get(*self.slot_of.get(&hash)? as usize)
     }
 
     fn clear(&mut self) {
+        self.slots.clear();
+        self.slot_of.clear();
         self.heap.clear();
         self.places.clear();
     }
 
-    fn swap(&mut self, a: usize, b: usize) {
-        self.heap.swap(a, b);
-        self.places.insert(self.heap[a].hash, a as u32);
-        self.places.insert(self.heap[b].hash, b as u32);
+    fn put(&mut self, place: usize, entry: HeapEntry) {
+        self.heap[place] = entry;
+        self.places[entry.slot as usize] = place as u32;
     }
 
     fn rise(&mut self, mut place: usize) {
-        while place > 0 && self.heap[place].count < self.heap[(place - 1) / 2].count {
-            self.swap(place, (place - 1) / 2);
+        let entry = self.heap[place];
+        while place > 0 && entry.count < self.heap[(place - 1) / 2].count {
+            self.put(place, self.heap[(place - 1) / 2]);
             place = (place - 1) / 2;
         }
+        self.put(place, entry);
     }
 
     fn sink(&mut self, mut place: usize) {
+        let entry = self.heap[place];
         loop {
-            let count = |place: usize| self.heap.get(place).map_or(u64::MAX, |key| key.count);
+            let count = |place: usize| self.heap.get(place).map_or(u64::MAX, |entry| entry.count);
             let (left, right) = (2 * place + 1, 2 * place + 2);
             let least = if count(right) < count(left) { right } else { left };
-            if count(least) >= count(place) {
-                return;
+            if count(least) >= entry.count {
+                break;
             }
-            self.swap(place, least);
+            self.put(place, self.heap[least]);
             place = least;
         }
+        self.put(place, entry);
     }
 }
 
@@ -156,15 +184,15 @@ impl TopKeys {
     /// Returns all keys with a counter, the greatest counts first.
     pub(crate) fn sorted(&self) -> Vec<KeyCount> {
         let [present, before] = &self.generations;
-        let mut keys = Vec::with_capacity(present.heap.len() + before.heap.len());
-        for key in &present.heap {
+        let mut keys = Vec::with_capacity(present.slots.len() + before.slots.len());
+        for key in &present.slots {
             let (count, error) = match before.get(key.hash) {
                 Some(older) => (older.count, older.error),
                 None => (before.missed(), before.missed()),
             };
             keys.push(sum(key, count, error));
         }
-        for key in before.heap.iter().filter(|key| present.get(key.hash).is_none()) {
+        for key in before.slots.iter().filter(|key| present.get(key.hash).is_none()) {
             keys.push(sum(key, present.missed(), present.missed()));
         }
         keys.sort_unstable_by_key(|key| std::cmp::Reverse((key.count, key.count - key.error)));
@@ -227,13 +255,16 @@ mod tests {
             for (hash, weight) in stream {
                 sketch.add(hash, key(hash), 0, weight);
                 *exact.entry(hash).or_insert(0) += weight;
-                prop_assert_eq!(sketch.places.len(), sketch.heap.len());
-                for (place, counter) in sketch.heap.iter().enumerate() {
-                    prop_assert_eq!(sketch.places[&counter.hash] as usize, place);
-                    prop_assert!(place == 0 || sketch.heap[(place - 1) / 2].count <= counter.count);
+                prop_assert_eq!(sketch.slot_of.len(), sketch.heap.len());
+                for (place, entry) in sketch.heap.iter().enumerate() {
+                    let counter = &sketch.slots[entry.slot as usize];
+                    prop_assert_eq!(counter.count, entry.count);
+                    prop_assert_eq!(sketch.places[entry.slot as usize] as usize, place);
+                    prop_assert_eq!(sketch.slot_of[&counter.hash], entry.slot);
+                    prop_assert!(place == 0 || sketch.heap[(place - 1) / 2].count <= entry.count);
                 }
             }
-            let mut top = sketch.heap.clone();
+            let mut top = sketch.slots.clone();
             top.sort_by_key(|key| std::cmp::Reverse(key.count));
             check(&top, &exact, 8);
         }

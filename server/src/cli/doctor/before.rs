@@ -14,8 +14,8 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use super::Finding;
 use super::beside::RunningState;
 use crate::config::{ClusterConfig, Config, PeerFiles, Seed};
-use crate::limits::Limits;
 use crate::limits::map_text::LimitText;
+use crate::limits::{Limits, LimitsError};
 use crate::net::{is_local, try_connect};
 
 /// Timeout of a connection to a seed.
@@ -64,7 +64,10 @@ fn limits(config: &Config) -> Option<Finding> {
         }
         Err(error) => Some(Finding::new(
             format!("the limits file is refused: {error}"),
-            "correct the line; docs/reference/limits-file.md explains each message",
+            match error {
+                LimitsError::Unreadable { .. } => "write that file, or let the server read it",
+                _ => "correct the line; docs/reference/limits-file.md explains each message",
+            },
         )),
     }
 }

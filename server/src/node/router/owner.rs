@@ -9,7 +9,7 @@ use bytes::Bytes;
 use cluster::frames::{ExceptionKind, Forward, ForwardOp, FrameError};
 use cluster::parked_reply::{Need, ParkedOp};
 use cluster::replica::{NodeTime, Refusal};
-use protocol::{Decoded, decode, decode_fast};
+use protocol::{Bounds, DecodeError, Decoded, decode, decode_fast};
 
 use super::data_plane::{ForwardedOps, NO_STREAM};
 use super::fast_op::FrameRest;
@@ -242,14 +242,8 @@ fn take_line<'a>(
     lines: &mut &'a [u8],
 ) -> Result<&'a [u8], FrameError> {
     let bytes = if OpKind::of_bits(request.op_flags).is_some_and(OpKind::is_of_client) {
-        let bounds = ctx.service.shards().bounds();
-        match decode_fast(lines, bounds) {
-            Some((_, bytes)) => bytes,
-            None => match decode(lines, 0, bounds) {
-                Ok(Decoded::Request { consumed, .. }) => consumed,
-                _ => return Err(FrameError::Range("line")),
-            },
-        }
+        let bytes = client_line_bytes(lines, ctx.service.shards().bounds());
+        bytes.ok_or(FrameError::Range("line"))?
     } else {
         let (length, rest) = lines.split_first_chunk::<LENGTH_BYTES>().ok_or(FrameError::Short)?;
         *lines = rest;
@@ -258,6 +252,20 @@ fn take_line<'a>(
     let (line, rest) = lines.split_at_checked(bytes).ok_or(FrameError::Short)?;
     *lines = rest;
     Ok(line)
+}
+
+/// The length of the client's request at the front of all lines. One that this node cannot read is
+/// of a later version: it has its length and is answered with an error, so that the requests beside
+/// it are performed.
+fn client_line_bytes(lines: &[u8], bounds: Bounds) -> Option<usize> {
+    if let Some((_, bytes)) = decode_fast(lines, bounds) {
+        return Some(bytes);
+    }
+    match decode(lines, 0, bounds) {
+        Ok(Decoded::Request { consumed, .. })
+        | Err(DecodeError { consumed, closes: false, .. }) => Some(consumed),
+        Ok(Decoded::Incomplete { .. }) | Err(_) => None,
+    }
 }
 
 /// A line, with its length in front unless it is a client's request.
@@ -269,4 +277,27 @@ pub(super) fn line_of(op_kind: OpKind, raw_request: &[u8]) -> Bytes {
     line.extend_from_slice(&(raw_request.len() as u32).to_le_bytes());
     line.extend_from_slice(raw_request);
     line.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_of_a_later_version_has_its_length() {
+        let bounds = Bounds::default();
+        for line in [
+            "incr k 1\r\n",
+            "take k 1 - debit\r\n",
+            "take k 1 - sparkle\r\n",
+            "sparkle k\r\n",
+            "set k 0 0 2 sparkle\r\nab\r\n",
+        ] {
+            let lines = format!("{line}incr k 1\r\n");
+            assert_eq!(client_line_bytes(lines.as_bytes(), bounds), Some(line.len()), "{line}");
+        }
+        for cut in ["incr k 1", "set k 0 0 9\r\nab\r\n", ""] {
+            assert_eq!(client_line_bytes(cut.as_bytes(), bounds), None, "{cut}");
+        }
+    }
 }
