@@ -4,7 +4,7 @@
 //! deadline.
 //!
 //! A wake-up of an idle node costs more than most of its periodic work. tokio's timers lie in a
-//! wheel: a longer wait takes a wake-up more, unless it ends at a multiple of [`STEP`] since the
+//! wheel: a longer wait takes a wake-up more, unless it ends at a multiple of 64 ms since the
 //! runtime's start. So periods end at multiples of a power of two of steps since then.
 
 use std::sync::OnceLock;
@@ -24,7 +24,7 @@ pub fn align() {
     let _ = ORIGIN.set(Instant::now());
 }
 
-/// Waits for about `period`: at most half a [`STEP`] longer, and less if a common moment comes
+/// Waits for about `period`: at most 32 ms longer, and less if a common moment comes
 /// before. Calls in a row end once in each unit, the greatest power of two of steps that is at most
 /// `period` and half a step. A period below a step ends for itself.
 pub async fn pause(period: Duration) {

@@ -29,8 +29,7 @@ use crate::store::encode;
 
 /// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same at another node, and while nothing is left to do and every node sent a message
-/// recently.
+/// The same elsewhere, and while nothing is left to do and every node sent a message recently.
 const PACE_AT_REST: Duration = Duration::from_millis(250);
 /// A node with a last message of this age cannot become silent before the next round at rest.
 const HEARD_RECENTLY: Duration = Duration::from_millis(600);
