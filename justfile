@@ -78,6 +78,11 @@ rolling RESTARTS="20":
     cargo build -p tests --tests
     PROGRAM=$PWD/target/release/tollgate ROLLING_RESTARTS={{RESTARTS}} cargo test -p tests rolling -- --nocapture
 
+# Ten thousand overrides put through the API of one node and of three, the most that they keep
+overrides:
+    cargo build -p tollgate
+    OVERRIDES=10000 cargo test -p tests many_overrides -- --nocapture --test-threads 1
+
 # Three nodes of an earlier COMMIT, built for it, replaced by the present version one after the other under load
 update COMMIT="8ff0a8a":
     test -d target/earlier/{{COMMIT}} || git worktree add --detach target/earlier/{{COMMIT}} {{COMMIT}}
