@@ -29,7 +29,8 @@ impl Limits {
         self.find_with::<true>(key, scratch)
     }
 
-    /// [`Limits::find`] without a look at overrides; an [`OverrideBatch`] adds them.
+    /// [`Limits::find`] without a look at overrides; an [`OverrideBatch`](super::OverrideBatch) adds
+    /// them.
     pub(crate) fn find_limit<'a>(
         &'a self,
         key: &'a [u8],
