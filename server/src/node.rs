@@ -68,13 +68,12 @@ use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::handshake::CloseReason;
 use cluster::replica::{AckMode, ReplicaOptions};
-use control::pace::pause;
 use control::{Control, Unreachable};
 use engine::PartitionPrefix;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::config::{Ack, ClusterConfig};
 use crate::runtime::service::Service;
@@ -308,10 +307,7 @@ impl Node {
             || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
             || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
         if !does_anybody_wait {
-            tokio::select! {
-                () = self.tick_wanted.notified() => {}
-                () = pause(at_rest) => {}
-            }
+            let _ = timeout(at_rest, self.tick_wanted.notified()).await;
             if !self.is_at_rest.swap(false, Ordering::SeqCst) {
                 sleep(tick).await;
             }

@@ -79,7 +79,6 @@ impl Server {
         config: Config,
         verbosity: impl Fn(u32) + Send + Sync + 'static,
     ) -> Result<Self, ServerError> {
-        control::pace::align();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Listen for signals before the bound ports make the process visible to those that send
         // them.

@@ -105,6 +105,19 @@ impl FailureDetector {
         self.heard.iter().map(move |(&id, (_, at))| (id, now.saturating_sub(*at)))
     }
 
+    /// The nodes from which neither this voter nor another one, as far as it has reported, has
+    /// received a message for `longest`.
+    pub(crate) fn unheard(&self, now: Duration, longest: Duration) -> BTreeSet<NodeId> {
+        let is_reported = |id: &NodeId| {
+            self.reports.values().any(|(at, ages)| {
+                let ago = ages.get(id).map(|(_, ago_ms)| Duration::from_millis((*ago_ms).into()));
+                ago.is_some_and(|ago| now.saturating_sub(*at) + ago < longest)
+            })
+        };
+        let is_old = |(id, age): &(NodeId, Duration)| *age >= longest && !is_reported(id);
+        self.ages(now).filter(is_old).map(|(id, _)| id).collect()
+    }
+
     /// This node's report about the nodes of the map.
     pub(crate) fn report(&self, now: Duration) -> Vec<LastHeard> {
         let one = |(&node, &(incarnation, at)): (&NodeId, &(Incarnation, Duration))| {

@@ -22,7 +22,6 @@
 mod failure_detector;
 mod handle;
 mod map_watch;
-pub mod pace;
 mod raft_network;
 mod raft_types;
 mod rpc;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
-use control::pace::Ticks;
 use control::{Control, MembershipState};
+use tokio::time::{MissedTickBehavior, interval};
 use tollgate_http::TailEvent;
 
 use crate::LIFE;
@@ -36,7 +36,8 @@ struct KnownNode {
 pub(super) async fn log_events(service: Arc<Service>, control: Control) {
     control.registered().await;
     let mut watch = control.watch();
-    let mut tick = Ticks::new(PERIOD);
+    let mut tick = interval(PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: Option<BTreeMap<NodeId, KnownNode>> = None;
     let mut leader = None;
     let mut ticks = 0_u32;
@@ -52,7 +53,7 @@ pub(super) async fn log_events(service: Arc<Service>, control: Control) {
                     known = Some(now);
                 }
             }
-            () = tick.tick() => {
+            _ = tick.tick() => {
                 ticks = ticks.wrapping_add(1);
                 let status = control.status();
                 let contact = status.contact.unwrap_or(Duration::MAX);

@@ -9,7 +9,7 @@ use cluster::map::command::Setting;
 use cluster::map::{LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
 use cluster::message::VERSION_MIN;
 use control::Control;
-use control::pace::pause;
+use tokio::time::sleep;
 
 use super::Node;
 use crate::runtime::service::Service;
@@ -80,7 +80,7 @@ pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Cont
                 service.limits_store().expire(now_ms).await;
             }
         }
-        pause(PERIOD).await;
+        sleep(PERIOD).await;
     }
 }
 

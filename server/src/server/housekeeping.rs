@@ -6,9 +6,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::pace::Ticks;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 use crate::node;
 #[cfg(feature = "simulation")]
@@ -16,15 +15,15 @@ use crate::node::{Node, leave};
 use crate::runtime::connections::HangUp;
 use crate::runtime::service::Service;
 
-/// Period of the sweep and the idle check: two steps of `pace`.
-const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(128);
+/// Period of the sweep and the idle check.
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// The look for expired limits and overrides comes once in this many periods: once a second.
-const EXPIRY_PERIODS: u32 = 8;
+const EXPIRY_PERIODS: u32 = 10;
 /// The sweep visits every item once in this many periods: half a minute.
-const SWEEP_PARTS: usize = 234;
+const SWEEP_PARTS: usize = 300;
 
 /// Runs housekeeping until the stop request, for a node without signals and files.
 #[cfg(feature = "simulation")]
@@ -40,7 +39,8 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
 /// Sweeps items and ends idle connections, forever.
 pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
     let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
-    let mut tick = Ticks::new(HOUSEKEEPING_PERIOD);
+    let mut tick = interval(HOUSEKEEPING_PERIOD);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tick.tick().await;
         service.clock().follow_unix_time();

@@ -7,9 +7,9 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use control::pace::Ticks;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
 
 use super::housekeeping::run_housekeeping;
 use crate::LIFE;
@@ -112,7 +112,8 @@ pub(super) async fn handle_signals(
     let Handled { service, node, keeper, .. } = handled;
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
     let mut house = pin!(run_housekeeping(service));
-    let mut look = Ticks::new(FILES_PERIOD);
+    let mut look = interval(FILES_PERIOD);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let why = tokio::select! {
             biased;
@@ -136,7 +137,7 @@ pub(super) async fn handle_signals(
                 }
                 continue;
             }
-            () = look.tick() => {
+            _ = look.tick() => {
                 files.follow(&handled);
                 continue;
             }

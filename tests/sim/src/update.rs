@@ -30,16 +30,6 @@ const ANSWERED: Duration = Duration::from_secs(15);
 /// The bytes of a body that only a map of the new feature version takes.
 const LONG: usize = 40_000;
 
-/// A limit and its parent, which admit everything that a run asks for.
-const FAMILY: [(&str, &str); 2] = [
-    (
-        "child",
-        "[[limit]]\nname = \"child\"\nmatch = \"child:{x}\"\npolicy = \"bucket:90/s\"\n\
-         parents = [\"parent:{x}\"]\n",
-    ),
-    ("parent", "[[limit]]\nname = \"parent\"\nmatch = \"parent:{x}\"\npolicy = \"bucket:900/s\"\n"),
-];
-
 /// The reply to a refused change.
 const UPDATED: &str = "the cluster is being updated";
 
@@ -71,8 +61,7 @@ impl Run {
         if self.until(NOTICED, is_new).is_none() {
             return self.violation("all nodes are updated, and the map does not say so");
         }
-        let hosts = Rc::clone(&self.hosts);
-        if !hosts.iter().all(|host| self.ask_family(host, "")) || !self.begin_editing() {
+        if !self.begin_editing() {
             return;
         }
         let pause = Duration::from_secs(self.rng.between(6, 9));
@@ -110,54 +99,6 @@ impl Run {
         self.refuse_service(&hosts[number], &name, edit)
             && self.refuse_bounds(&hosts[number])
             && self.put_one(&hosts[number], &name, edit)
-            && self.put_family(&hosts[number])
-            && self.ask_family(&hosts[number], "SERVER_ERROR")
-    }
-
-    /// Puts a limit with a parent, which older nodes know too; then both are in force on all nodes.
-    fn put_family(&mut self, host: &Host) -> bool {
-        let is_put = FAMILY.into_iter().all(|(name, text)| {
-            let put = format!("cluster limit {name} {}\r\n{text}\r\n", text.len());
-            self.ask(host, put, "OK")
-        });
-        let is_everywhere = |run: &mut Self| {
-            let mut hosts = run.hosts.iter();
-            hosts.all(|host| {
-                FAMILY.into_iter().all(|(name, _)| {
-                    simulation::policy_in_force(host.address, &format!("{name}:some")).is_some()
-                })
-            })
-        };
-        let is_seen = is_put && self.until(Duration::from_secs(2), is_everywhere).is_some();
-        if is_put && !is_seen {
-            self.violation("a limit and its parent are not in force everywhere");
-        }
-        is_seen
-    }
-
-    /// Asks for what an older owner does not know, of keys of many owners: before the update is
-    /// over every node refuses it, and a plain `take` of the same keys works.
-    fn ask_family(&mut self, host: &Host, expected: &str) -> bool {
-        (0..6).all(|key| {
-            self.ask(host, format!("take child:{key} 1 - debit\r\n"), expected)
-                && self.ask(host, format!("take spent:{key} 1 bucket:9/s debit\r\n"), expected)
-                && self.ask(host, format!("lease child:{key} client 1 -\r\n"), expected)
-                && self.ask(host, format!("take child:{key} 1 -\r\n"), "ALLOW")
-        })
-    }
-
-    /// Asks a node; the reply must begin with `expected`.
-    fn ask(&mut self, host: &Host, request: String, expected: &str) -> bool {
-        let (address, what) = (host.address, request.trim_end().to_owned());
-        let reply = self.reply(async move {
-            let mut line = Line::open(address).await.ok()?;
-            line.ask(&request).await.ok()
-        });
-        let is_right = reply.iter().flatten().any(|reply| reply.starts_with(expected));
-        if !is_right {
-            self.violation(&format!("{}: {what}: {reply:?}, not {expected}", host.name));
-        }
-        is_right
     }
 
     fn refuse_service(&mut self, host: &Host, name: &str, edit: u64) -> bool {

@@ -12,12 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::NodeId;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::state::RaftFault;
 use super::{ControlNode, step_down};
 use crate::failure_detector::SILENCE;
-use crate::pace::pause;
 use crate::rpc::DiskState;
 use crate::store::StoreError;
 use crate::store::health::DiskCondition;
@@ -129,7 +128,7 @@ struct LoggedConditions {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut logged = LoggedConditions::default();
     loop {
-        pause(PACE).await;
+        sleep(PACE).await;
         if node.state.lock().fault.is_some() {
             recover(&node, &mut logged).await;
             continue;

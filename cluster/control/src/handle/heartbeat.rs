@@ -16,7 +16,6 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::{ControlNode, MembershipState, bootstrap, disk, proposals};
 use crate::failure_detector::SILENCE;
-use crate::pace::pause;
 use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{self, RpcReply, RpcRequest};
 use crate::store::Membership;
@@ -97,8 +96,7 @@ pub(super) async fn rest(asked: &Notify, least: Duration, longest: Duration) {
     tokio::select! {
         biased;
         () = asked.notified() => sleep(least.saturating_sub(begun.elapsed())).await,
-        () = sleep(longest), if longest < PERIOD => {}
-        () = pause(longest), if longest >= PERIOD => {}
+        () = sleep(longest) => {}
     }
 }
 

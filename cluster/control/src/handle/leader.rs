@@ -29,7 +29,7 @@ use crate::store::encode;
 
 /// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same elsewhere, and while nothing is left to do and every node sent a message recently.
+/// The same, while nothing is left to do and every node sent a message recently.
 const PACE_AT_REST: Duration = Duration::from_millis(250);
 /// A node with a last message of this age cannot become silent before the next round at rest.
 const HEARD_RECENTLY: Duration = Duration::from_millis(600);
@@ -72,7 +72,7 @@ struct Leader {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut lead: Option<Leader> = None;
     loop {
-        let rests = lead.as_ref().is_none_or(|lead| lead.at_rest.is_some() && hears_all(&node));
+        let rests = lead.as_ref().is_some_and(|lead| lead.at_rest.is_some() && hears_all(&node));
         let pace = if rests { PACE_AT_REST } else { PACE };
         heartbeat::rest(&node.leader_now, PACE_MIN, pace).await;
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_down);

@@ -12,9 +12,8 @@ use super::leader::FALLING_SILENT;
 pub(super) fn withhold(node: &ControlNode, map: &Map, changes: &mut Vec<MapChange>) -> bool {
     let (me, now, asked) = (node.id(), node.now(), changes.len());
     let mut state = node.state.lock();
-    let ages = state.liveness.ages(now);
-    let silent = ages.filter(|(id, age)| Some(*id) != me && *age >= FALLING_SILENT);
-    let silent = silent.map(|(id, _)| id).collect();
+    let mut silent = state.liveness.unheard(now, FALLING_SILENT);
+    silent.retain(|id| Some(*id) != me);
     state.removals.withhold(map, changes, &silent, now);
     drop(state);
     if changes.len() < asked {

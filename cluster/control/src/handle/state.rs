@@ -4,14 +4,13 @@
 //! the tasks (`heartbeat`, `leader`, `bootstrap`).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::removals::WaitingRemovals;
 use cluster::map::{MapRefusal, NodeState};
-use openraft::metrics::RaftServerMetrics;
-use openraft::{BasicNode, Config, RaftMetrics, ServerState, SnapshotPolicy};
+use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -337,9 +336,7 @@ impl ControlNode {
                 tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
-        let metrics = raft.server_metrics();
         self.state.lock().raft = Some(raft);
-        tokio::spawn(wake_leader(Arc::downgrade(self), metrics));
         self.heartbeat_now.notify_one();
         Ok(())
     }
@@ -370,17 +367,6 @@ impl ControlNode {
             "this node is a member of a cluster"
         );
         self.start_raft().await
-    }
-}
-
-/// Wakes the leader's task when the vote or the leader changes, until Raft ends.
-async fn wake_leader(
-    node: Weak<ControlNode>,
-    mut metrics: watch::Receiver<RaftServerMetrics<u64, BasicNode>>,
-) {
-    while metrics.changed().await.is_ok() {
-        let Some(node) = node.upgrade() else { return };
-        node.leader_now.notify_one();
     }
 }
 
