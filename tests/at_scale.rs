@@ -64,10 +64,14 @@ fn scrape_of_very_many_limits_costs_little() {
     let admin = Admin::start(&["--limits", path.to_str().expect("the path is text")]);
     // The code is in memory; a second scrape would find memory that the first has left.
     admin.get("/metrics/memcached");
-    reset_peak(&admin.server);
-    let resident = status_bytes(&admin.server, "VmRSS");
-    let page = admin.get("/metrics").body;
-    let bytes = status_bytes(&admin.server, "VmHWM").saturating_sub(resident);
+    // Other work of the server may take memory meanwhile, so the least of three counts.
+    let (mut page, mut bytes) = (String::new(), u64::MAX);
+    for _ in 0..3 {
+        reset_peak(&admin.server);
+        let resident = status_bytes(&admin.server, "VmRSS");
+        page = admin.get("/metrics").body;
+        bytes = bytes.min(status_bytes(&admin.server, "VmHWM").saturating_sub(resident));
+    }
     assert_eq!(page.matches("\ntollgate_decisions_total{").count(), 3 * LIMITS);
     assert_eq!(page.matches("\ntollgate_limit_active_keys{").count(), LIMITS);
     assert_eq!(sample(&page, "tollgate_limits"), LIMITS as u64);

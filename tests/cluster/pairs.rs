@@ -165,6 +165,12 @@ fn second_death_while_copies_differ_loses_no_count() {
     let Some(net) = Net::or_say_why("copies that differ") else { return };
     let flags = ["--replicas", "3", "--partition-bits", "8"];
     let mut cluster = Cluster::start_in(Some(net), 5, &flags);
+    // The founder sets the number of copies a moment after it founds.
+    let start = Instant::now();
+    while (0..5).any(|node| cluster.stat(node, "replicas").as_deref() != Some("3")) {
+        assert!(start.elapsed() < LONG, "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(20));
+    }
     cluster.until_at_rest(5);
     let tries = if env::var("PAIRS").as_deref() == Ok("all") { 16 } else { 2 };
     for turn in 0..tries {

@@ -29,8 +29,7 @@ impl Limits {
         self.find_with::<true>(key, scratch)
     }
 
-    /// [`Limits::find`] without a look at overrides; an [`OverrideBatch`](super::OverrideBatch) adds
-    /// them.
+    /// [`Limits::find`] without overrides, which [`OverrideBatch`](super::OverrideBatch) adds.
     pub(crate) fn find_limit<'a>(
         &'a self,
         key: &'a [u8],
