@@ -230,7 +230,7 @@ fn limit_text(name: &str, pattern: &str, policy: &str, more: &str) -> String {
 }
 
 /// Writes the limits file of a folder and returns its path.
-fn write_limits(folder: &Path, text: &str) -> String {
+pub(crate) fn write_limits(folder: &Path, text: &str) -> String {
     let path = folder.join("limits.toml");
     fs::write(&path, text).expect("the folder is ours");
     path.to_string_lossy().into_owned()

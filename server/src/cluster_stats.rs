@@ -132,7 +132,7 @@ pub struct PartitionTotals {
     pub moving: usize,
     /// Partitions that are getting another copy.
     pub learners: usize,
-    /// Times that a partition began anew, without its counts, because its last copy was gone.
+    /// The number of times that a partition lost its last copy and started empty.
     pub lost: u64,
 }
 

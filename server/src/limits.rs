@@ -331,9 +331,10 @@ impl Limit {
                 scratch.as_slice()
             }
         };
-        let (overridden, policy) = match if OVERRIDES { self.overridden(key) } else { None } {
+        let found = if OVERRIDES { self.overridden(key) } else { None };
+        let (overridden, policy) = match found {
             Some((id, policy)) => (Some(id), policy),
-            _ => (None, &self.policy),
+            None => (None, &self.policy),
         };
         Ok(LimitMatch { limit: self, policy, key, base, companion, overridden, captures })
     }

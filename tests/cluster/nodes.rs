@@ -21,6 +21,7 @@ use nix::{
 use cluster::placement::{Placement, Scheme};
 
 use super::net::Net;
+use crate::api::write_limits;
 use crate::faketime::{self, WallClock};
 use crate::live::{PATIENCE, Program};
 
@@ -78,9 +79,7 @@ pub(super) fn ask(line: &mut Line, text: &str) -> String {
 
 /// Starts three nodes with `limits`, in a file in `folder`, and two copies.
 pub(super) fn start_limited(folder: &Path, limits: &str) -> Cluster {
-    let path = folder.join("limits.toml");
-    fs::write(&path, limits).expect("the folder is ours");
-    Cluster::start(3, &["--replicas", "2", "--limits", &path.display().to_string()])
+    Cluster::start(3, &["--replicas", "2", "--limits", &write_limits(folder, limits)])
 }
 
 impl Line {

@@ -5,7 +5,7 @@
 
 use std::{
     collections::BTreeMap,
-    env, fs,
+    env,
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::atomic::{AtomicBool, Ordering},
@@ -19,7 +19,7 @@ use super::{
     nodes::{Cluster, LONG, Line, ask},
     work::Work,
 };
-use crate::api::TestedApi;
+use crate::api::{TestedApi, write_limits};
 use crate::live::Program;
 
 const NODES: u8 = 3;
@@ -372,9 +372,7 @@ fn replace(cluster: &mut Cluster, work: &Work, node: u8, is_killed: bool) {
 /// Updates all nodes: each drains and ends, or is killed.
 fn update(old: &Path, is_killed: bool) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let limits = folder.path().join("limits.toml");
-    fs::write(&limits, LIMITS).expect("the folder is ours");
-    let limits = limits.display().to_string();
+    let limits = write_limits(folder.path(), LIMITS);
     let flags = ["--replicas", "2", "--limits", &limits, "--on-unavailable", "deny"];
     let mut cluster = Cluster::start_by(old.to_owned(), NODES, &flags);
     let left = leave(&cluster);

@@ -33,7 +33,8 @@ pub struct Delta {
 
 /// An item with its new state; none: the item was removed.
 ///
-/// Most items are partitions, of which many are kept, so the others lie in boxes.
+/// A node keeps many deltas, mostly of partitions. The other items are boxed, so that an item takes
+/// 16 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaItem {
     /// The fixed properties, and the last node id.
@@ -191,7 +192,7 @@ pub enum Since<'a> {
 impl Deltas {
     /// Keeps one more delta and drops the oldest ones. After a gap only the new one is kept.
     pub fn push(&mut self, mut delta: Delta) {
-        // Items that were mapped from larger ones lie in the allocation of those.
+        // `collect` may have reused an allocation for larger items.
         delta.items.shrink_to_fit();
         if self.deltas.back().is_some_and(|last| last.ver + 1 != delta.ver) {
             self.deltas.clear();

@@ -42,10 +42,14 @@ fn done(map: &mut Map, command: &MapCommand) {
     }
 }
 
+/// A transition of the present entry of a partition.
+fn change_of(map: &Map, partition: Partition, transition: Transition) -> MapChange {
+    MapChange { partition, ver: map.partitions()[partition.index()].ver, transition }
+}
+
 /// Applies one transition to partition 0.
 fn step(map: &mut Map, transition: Transition) -> Result<(), MapRefusal> {
-    let ver = map.partitions()[0].ver;
-    let change = MapChange { partition: Partition(0), ver, transition };
+    let change = change_of(map, Partition(0), transition);
     match map.apply(&MapCommand::Partitions(vec![change]))? {
         (MapAnswer::Changes(answers), _) => answers[0],
         (answer, _) => panic!("{answer:?}"),
@@ -537,13 +541,11 @@ fn a_backup_that_refuses_stays_until_another_copy_is_in_sync() {
         let learner = entry.learner.expect("another copy is made, even while copies are held");
         round(&mut map, &facts);
         assert_eq!(map.partitions()[place].in_sync.len(), 2, "it waits for the learner");
-        let ver = map.partitions()[place].ver;
-        let change = MapChange { partition, ver, transition: Transition::AddInSync(learner) };
-        done(&mut map, &MapCommand::Partitions(vec![change]));
+        let added = change_of(&map, partition, Transition::AddInSync(learner));
+        done(&mut map, &MapCommand::Partitions(vec![added]));
         round(&mut map, &facts);
         assert_eq!(map.partitions()[place].in_sync.len(), 3, "the primary asks again");
-        let ver = map.partitions()[place].ver;
-        let again = MapChange { partition, ver, transition: Transition::RemoveInSync(backup) };
+        let again = change_of(&map, partition, Transition::RemoveInSync(backup));
         let (mut removals, mut changes) = (WaitingRemovals::default(), vec![again]);
         removals.withhold(&map, &mut changes, &[learner.node].into(), Duration::ZERO);
         assert!(changes.is_empty(), "the new copy may have died");
@@ -565,11 +567,7 @@ fn a_backup_that_refuses_is_removed_at_once_if_no_node_is_left_for_a_copy() {
         .find(|target| target.contains(&primary.node) && target.contains(&backup.node))
         .expect("some partition is on both");
     let commands = controller::next(&map, &facts, &targets);
-    let wanted = MapChange {
-        partition,
-        ver: map.partitions()[partition.index()].ver,
-        transition: Transition::RemoveInSync(backup),
-    };
+    let wanted = change_of(&map, partition, Transition::RemoveInSync(backup));
     assert!(commands.iter().any(|command| matches!(command, MapCommand::Partitions(changes) if
         changes.contains(&wanted))));
 }
@@ -577,13 +575,10 @@ fn a_backup_that_refuses_is_removed_at_once_if_no_node_is_left_for_a_copy() {
 #[test]
 fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
     let (mut map, _, partition, primary, backup) = after_a_death(false);
-    let change = |map: &Map, transition| {
-        vec![MapChange { partition, ver: map.partitions()[partition.index()].ver, transition }]
-    };
     let at = Duration::from_millis;
     let mut removals = WaitingRemovals::default();
     let mut passes = |map: &Map, copy, now| {
-        let mut changes = change(map, Transition::RemoveInSync(copy));
+        let mut changes = vec![change_of(map, partition, Transition::RemoveInSync(copy))];
         removals.withhold(map, &mut changes, &BTreeSet::new(), now);
         let waits = removals.waiting(map, now).contains(&(partition, copy));
         (changes.len() == 1, waits)
@@ -592,15 +587,19 @@ fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
     assert_eq!(passes(&map, backup, at(1400)), (false, true));
     assert_eq!(passes(&map, backup, at(1500)), (true, false), "it has waited for a second");
     assert_eq!(passes(&map, primary, at(1500)), (true, false), "that one is refused by the map");
-    let promote = change(&map, Transition::Promote(backup));
-    done(&mut map, &MapCommand::Partitions(promote));
+    for to in [backup, primary] {
+        for transition in [Transition::SetTransfer(Some(to)), Transition::Transfer(to)] {
+            let moved = change_of(&map, partition, transition);
+            done(&mut map, &MapCommand::Partitions(vec![moved]));
+        }
+    }
+    assert_eq!(passes(&map, backup, at(1600)), (false, true), "this term is a later one");
+    let promote = change_of(&map, partition, Transition::Promote(backup));
+    done(&mut map, &MapCommand::Partitions(vec![promote]));
     assert_eq!(passes(&map, primary, at(1600)), (true, false), "it is in sync no more");
     let (mut map, _, partition, _, backup) = after_a_death(false);
-    let mut changes = vec![MapChange {
-        partition,
-        ver: map.partitions()[partition.index()].ver + 1,
-        transition: Transition::RemoveInSync(backup),
-    }];
+    let mut changes = vec![change_of(&map, partition, Transition::RemoveInSync(backup))];
+    changes[0].ver += 1;
     removals.withhold(&map, &mut changes, &BTreeSet::new(), at(0));
     assert_eq!(changes.len(), 1, "one of another version is refused by the map");
     done(&mut map, &MapCommand::Bury(backup.node, backup.incarnation));
@@ -612,11 +611,9 @@ fn removal_that_leaves_one_copy_waits_for_a_second_in_each_term() {
 
 #[test]
 fn a_partition_with_one_copy_is_copied_before_others() {
-    let (mut map, mut facts, partition, _, backup) = after_a_death(false);
-    facts.hold_copies = false;
-    let ver = map.partitions()[partition.index()].ver;
-    let change = MapChange { partition, ver, transition: Transition::RemoveInSync(backup) };
-    done(&mut map, &MapCommand::Partitions(vec![change]));
+    let (mut map, facts, partition, _, backup) = after_a_death(false);
+    let removed = change_of(&map, partition, Transition::RemoveInSync(backup));
+    done(&mut map, &MapCommand::Partitions(vec![removed]));
     let commands = controller::next(&map, &facts, &map.targets());
     let first = commands.iter().find_map(|command| match command {
         MapCommand::Partitions(changes) => {

@@ -66,13 +66,13 @@ impl Texts {
 
     /// Returns the numbers of the texts that contain `part`, in their order.
     pub(super) fn containing<'t>(&'t self, part: &'t str) -> impl Iterator<Item = usize> + 't {
-        let Self { text, ends } = self;
+        let (text, ends) = (&self.text, &self.ends);
         let finder = Finder::new(part.as_bytes());
         let mut number = 0;
         std::iter::from_fn(move || {
             // One search over all texts; a place between two texts does not count.
             while number < ends.len() {
-                let start = number.checked_sub(1).map_or(0, |before| ends[before]) as usize;
+                let start = self.start(number) as usize;
                 let at = start + finder.find(&text.as_bytes()[start..])?;
                 let found = ends.partition_point(|end| (*end as usize) <= at);
                 number = found + 1;

@@ -234,7 +234,7 @@ async fn follow(
     }
 }
 
-/// Logs the partitions that began anew after the last map, whose eras are `eras`.
+/// Logs the partitions that started empty since the last map, and updates `eras`, its eras.
 fn log_lost(map: &Map, eras: &mut [u32]) {
     let mut lost = Vec::new();
     for (number, (entry, era)) in map.partitions().iter().zip(eras).enumerate() {

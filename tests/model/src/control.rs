@@ -179,11 +179,7 @@ impl Control {
     pub(crate) fn ask(&mut self, now_ns: u64, change: MapChange) {
         let mut changes = vec![change];
         if !self.removes_at_once {
-            let is_silent = |node: &NodeId| {
-                let heard_ns = self.heard.get(node).copied().unwrap_or(0);
-                now_ns - heard_ns > self.patience_ns * 2 / 5
-            };
-            let silent = self.map.nodes().keys().copied().filter(is_silent).collect();
+            let silent = self.silent(now_ns, self.patience_ns * 2 / 5);
             let now = Duration::from_nanos(now_ns);
             self.removals.withhold(&self.map, &mut changes, &silent, now);
         }
@@ -217,21 +213,18 @@ impl Control {
         true
     }
 
+    /// The nodes without a heartbeat for longer than this.
+    fn silent(&self, now_ns: u64, longest_ns: u64) -> BTreeSet<NodeId> {
+        let heard_ns = |node: &NodeId| self.heard.get(node).copied().unwrap_or(0);
+        let nodes = self.map.nodes().keys().copied();
+        nodes.filter(|node| now_ns - heard_ns(node) > longest_ns).collect()
+    }
+
     /// Declares silent nodes dead, and changes the map towards its targets.
     pub(crate) fn tick(&mut self, now_ns: u64) {
-        let silence = |node: &NodeId| now_ns - self.heard.get(node).copied().unwrap_or(0);
-        let silent: BTreeSet<NodeId> = self
-            .map
-            .nodes()
-            .keys()
-            .filter(|node| silence(node) > self.patience_ns)
-            .copied()
-            .collect();
-        let lost = silent
-            .iter()
-            .filter(|node| self.lost_after_ns.is_some_and(|lost| silence(node) > lost))
-            .copied()
-            .collect();
+        let silent = self.silent(now_ns, self.patience_ns);
+        let mut lost = self.silent(now_ns, self.lost_after_ns.unwrap_or(u64::MAX));
+        lost.retain(|node| silent.contains(node));
         let mut facts = ControllerInput { silent, lost, ..ControllerInput::default() };
         for _ in 0..8 {
             self.aim();

@@ -42,9 +42,8 @@ const STAND_GAP: Duration = Duration::from_millis(100);
 /// The timeout for a probe of a suspected node.
 const PROBE_TTL: Duration = Duration::from_millis(300);
 /// Voters are not changed while the last message of one of them is this old: it may be dying
-/// together with the one to replace. Nor does the copy of such a node count when a backup is to be
-/// removed. After a change of voters no node counts as silent for a while,
-/// so a change now would delay its removal.
+/// together with the one to replace. After a change of voters no node counts as silent for a while,
+/// so a change now would delay its removal. [Removals](removals) do not count such a node's copy.
 pub(super) const FALLING_SILENT: Duration = Duration::from_millis(600);
 /// The change waits no longer than this: one bad link between the leader and a voter must not
 /// prevent replacements.
