@@ -23,7 +23,8 @@ pub struct WaitingRemovals {
 
 impl WaitingRemovals {
     /// Takes the removals that have to wait out of `changes`. Nodes in `silent` may have died, so
-    /// their copies do not count. `now` is the leader's monotonic time.
+    /// their copies do not count. `now` is the leader's monotonic time. A removal that was decided
+    /// on an entry newer than this map's is taken out too: its primary repeats it.
     pub fn withhold(
         &mut self,
         map: &Map,
@@ -32,6 +33,9 @@ impl WaitingRemovals {
         now: Duration,
     ) {
         changes.retain(|change| {
+            if is_ahead(map, change) {
+                return false;
+            }
             let Some((copy, term)) = leaves_one(map, change, silent) else { return true };
             let wait = self.since.entry((change.partition, copy)).or_insert((term, now));
             if wait.0 != term {
@@ -53,6 +57,13 @@ impl WaitingRemovals {
         };
         self.since.iter().filter(waits).map(|(removal, _)| *removal).collect()
     }
+}
+
+/// Whether a removal was decided on a newer entry. Another voter may have reported that entry to
+/// the primary before the leader's own map has it.
+fn is_ahead(map: &Map, change: &MapChange) -> bool {
+    matches!(change.transition, Transition::RemoveInSync(_))
+        && map.entry(change.partition).is_some_and(|entry| change.ver > entry.ver)
 }
 
 /// The living backup that a valid change removes, and the term, if at most one living copy is left.
