@@ -84,7 +84,7 @@ pub struct MapHeader {
 pub struct Settings {
     /// Wanted copies of each partition, the primary among them; 1 to [`COPIES_MAX`].
     pub replicas: u8,
-    /// A partition may begin anew once no copy was reachable for this long; none: never.
+    /// A partition starts empty once no copy was reachable for this long; none: never.
     pub lost_after_ms: Option<u64>,
     /// The feature version that all nodes support: new features wait for it.
     pub version: u32,

@@ -63,6 +63,7 @@ mod exempt;
 mod explain;
 mod file;
 mod index;
+mod key_filter;
 pub mod map_text;
 mod matched;
 mod networks;

@@ -161,7 +161,7 @@ impl fmt::Display for Promise {
         out.write_str(match self.kept {
             Kept::All => "all kept",
             Kept::AllButTheLag => "kept but for the last 10 ms",
-            Kept::WhereACopyLives => "kept where a copy lives, others begin anew",
+            Kept::WhereACopyLives => "kept where a copy lives, others start empty",
             Kept::None => "none kept; map, limits and settings stay",
         })?;
         out.write_str(if self.no_error { "; no error, waits" } else { "; errors and waits" })?;

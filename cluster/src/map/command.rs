@@ -89,7 +89,7 @@ pub struct Put {
 pub enum Setting {
     /// The wanted number of copies.
     Replicas(u8),
-    /// The time after which lost partitions may begin anew; none: never.
+    /// The time after which lost partitions start empty; none: never.
     LostAfterMs(Option<u64>),
     /// The feature version that all nodes support. It never decreases.
     Version(u32),

@@ -370,7 +370,7 @@ fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
         ),
         MetricFamily::counter(
             "tollgate_partitions_lost",
-            "Times that a partition of the cluster began anew because its last copy was gone",
+            "Times that a partition of the cluster lost its last copy and started empty",
             partitions.lost,
         ),
         MetricFamily::gauge(

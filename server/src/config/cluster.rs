@@ -56,7 +56,7 @@ pub struct ClusterConfig {
     pub placement: Placement,
     /// Target number of copies of each partition, 1 to 3 (`--replicas`).
     pub replicas: u8,
-    /// Time without a reachable copy after which a partition may restart empty (`--lost-after`).
+    /// Time without a reachable copy after which a partition starts empty (`--lost-after`).
     /// `None`: never.
     pub lost_after: Option<Duration>,
     /// The copies that must hold a change before its reply (`--ack`).

@@ -1,13 +1,16 @@
 //! The index of a table's exact keys: the place of a key's text, in lines that can be prefetched.
 //!
-//! Here: building the index once, and finding a key. Not here: the texts and policies
-//! (`overrides`), and which keys are looked up together (`override_batch`).
+//! Here: building the index once, and finding a key. Not here: the filter in front of a large index
+//! (`key_filter`), the texts and policies (`overrides`), and which keys are looked up together
+//! (`override_batch`).
 
 use std::hash::BuildHasher as _;
 use std::sync::LazyLock;
 
 use engine::prefetch;
 use hashbrown::DefaultHashBuilder;
+
+use super::key_filter::KeyFilter;
 
 /// Entries of a line.
 const LINE_ENTRIES: usize = 4;
@@ -17,6 +20,8 @@ const LOAD_PERCENT_MAX: usize = 60;
 pub(super) const SEARCH_LINES_MAX: usize = 32;
 /// Most doublings for [`SEARCH_LINES_MAX`]. Only a hash that does not spread needs one.
 const DOUBLINGS_MAX: usize = 3;
+/// A smaller index has no filter: it stays in the caches of a processor.
+pub(super) const FILTERED_BYTES_MIN: usize = 64 << 10;
 /// Length of the longest key of the index, in bytes. A longer key is never looked up.
 const KEY_BYTES_MAX: usize = u8::MAX as usize;
 /// The number of a free place.
@@ -72,6 +77,8 @@ pub(super) struct ExactIndex {
     /// A power of two of lines, or none. A key is in the line of its hash, or in the next one that
     /// was not full.
     lines: Box<[IndexLine]>,
+    /// The keys of a large index.
+    filter: KeyFilter,
 }
 
 /// The tag of a key of `len` bytes.
@@ -94,10 +101,13 @@ impl ExactIndex {
         let mut index = Self::default();
         for doublings in 0..=DOUBLINGS_MAX {
             let (lines, longest) = fill(least << doublings, keys.clone());
-            index = Self { lines };
+            index.lines = lines;
             if longest <= SEARCH_LINES_MAX {
                 break;
             }
+        }
+        if size_of_val(&*index.lines) >= FILTERED_BYTES_MIN {
+            index.filter = KeyFilter::new(keys.len(), keys.clone().map(|(hash, ..)| hash));
         }
         index
     }
@@ -110,13 +120,22 @@ impl ExactIndex {
 
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.lines)
+        size_of_val(&*self.lines) + self.filter.bytes()
     }
 
-    /// Prefetches the line where the search for a hash begins.
+    /// Prefetches what the search for a hash reads first.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
-        if let Some(line) = self.lines.get(self.first_line(hash)) {
+    pub(super) fn prefetch_filter(&self, hash: u64) {
+        self.filter.prefetch(hash);
+    }
+
+    /// Prefetches the first line that the search for a hash reads. Call
+    /// [`Self::prefetch_filter`] before.
+    #[inline]
+    pub(super) fn prefetch_line(&self, hash: u64) {
+        if let Some(line) = self.lines.get(self.first_line(hash))
+            && self.filter.may_have(hash)
+        {
             prefetch(line);
         }
     }
@@ -130,7 +149,7 @@ impl ExactIndex {
         len: usize,
         mut is_wanted: impl FnMut(ExactKey) -> bool,
     ) -> Option<ExactKey> {
-        if len > KEY_BYTES_MAX {
+        if len > KEY_BYTES_MAX || !self.filter.may_have(hash) {
             return None;
         }
         let (mut at, wanted) = (self.first_line(hash), tag(hash, len));
@@ -201,7 +220,7 @@ mod tests {
     }
 
     impl IndexAndTwin {
-        fn new(texts: Vec<Vec<u8>>, hash: impl Fn(&[u8]) -> u64) -> Self {
+        fn new(texts: Vec<Vec<u8>>, is_filtered: bool, hash: impl Fn(&[u8]) -> u64) -> Self {
             let mut twin = HashMap::new();
             let mut different = Vec::new();
             for text in texts {
@@ -217,7 +236,11 @@ mod tests {
                     (hash(text), text.len(), key)
                 })
                 .collect();
-            Self { index: ExactIndex::new(&rows.iter().copied()), twin, texts: different }
+            let mut index = ExactIndex::new(&rows.iter().copied());
+            if is_filtered {
+                index.filter = KeyFilter::new(rows.len(), rows.iter().map(|(hash, ..)| *hash));
+            }
+            Self { index, twin, texts: different }
         }
 
         fn check(&self, key: &[u8], hash: u64) {
@@ -241,9 +264,10 @@ mod tests {
             others in prop::collection::vec(prop::collection::vec(0_u8..3, 0..6), 0..50),
             // Hashes of few bits: keys share lines and tags.
             bits in 0_u32..=64,
+            is_filtered in any::<bool>(),
         ) {
             let hash = |key: &[u8]| key_hash(key).checked_shr(64 - bits).unwrap_or(0);
-            let both = IndexAndTwin::new(texts, hash);
+            let both = IndexAndTwin::new(texts, is_filtered, hash);
             for key in both.texts.iter().chain(&others) {
                 both.check(key, hash(key));
             }
@@ -263,7 +287,8 @@ mod tests {
             .collect();
         let index = ExactIndex::new(&rows.iter().copied());
         // No doubling was needed.
-        assert_eq!(index.bytes(), (1 << 21) * size_of::<IndexEntry>());
+        assert_eq!(size_of_val(&*index.lines), (1 << 21) * size_of::<IndexEntry>());
+        assert!(index.filter.bytes() > 0);
         let (lines, longest) = fill(1 << 19, rows.iter().copied());
         assert_eq!(lines.len(), index.lines.len());
         assert!(longest <= SEARCH_LINES_MAX, "{longest}");

@@ -5,12 +5,8 @@
 
 use arrayvec::ArrayVec;
 
-use super::exact_index::key_hash;
+use super::exact_index::{FILTERED_BYTES_MIN, key_hash};
 use super::{LimitMatch, LimitedKeyError, Limits};
-
-/// Bytes of a limit's indices from which on keys are looked up together: smaller ones stay in the
-/// caches of a processor.
-const BATCHED_INDEX_BYTES_MIN: usize = 64 << 10;
 
 /// The hashes of up to `N` keys whose overrides are not looked up yet.
 #[derive(Debug, Default)]
@@ -23,12 +19,13 @@ impl Limits {
     /// Whether a limit has so many overrides that the keys of a batch are looked up together.
     pub(super) fn have_large_tables(&self) -> bool {
         let overrides = self.limits.iter().filter_map(|limit| limit.overrides.as_ref());
-        overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= BATCHED_INDEX_BYTES_MIN)
+        overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= FILTERED_BYTES_MIN)
     }
 }
 
 impl<const N: usize> OverrideBatch<N> {
-    /// [`Limits::find`] without the override, whose place it prefetches. At most `N` keys have one.
+    /// [`Limits::find`] without the override, whose filter it prefetches. At most `N` keys have
+    /// one.
     ///
     /// # Errors
     ///
@@ -44,7 +41,7 @@ impl<const N: usize> OverrideBatch<N> {
         let hash = match &found {
             Ok(Some(found)) => found.limit.overrides.as_ref().map_or(0, |overrides| {
                 let hash = key_hash(found.key);
-                overrides.prefetch_places(hash);
+                overrides.prefetch_filters(hash);
                 hash
             }),
             _ => 0,
@@ -69,8 +66,18 @@ impl<const N: usize> OverrideBatch<N> {
         keys: &mut [T],
         limit_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'l>>,
     ) {
+        // The hash is 0 for a key whose limit has no overrides.
         for (key, hash) in keys.iter_mut().zip(&self.hashes) {
-            if let Some(LimitMatch { limit, key, .. }) = limit_of(key)
+            if *hash != 0
+                && let Some(LimitMatch { limit, .. }) = limit_of(key)
+                && let Some(overrides) = &limit.overrides
+            {
+                overrides.prefetch_places(*hash);
+            }
+        }
+        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
+            if *hash != 0
+                && let Some(LimitMatch { limit, key, .. }) = limit_of(key)
                 && let Some(overrides) = &limit.overrides
             {
                 overrides.prefetch_texts(*hash, key.len());

@@ -140,9 +140,14 @@ impl Overrides {
         self.tables.iter().flatten().map(|table| table.exact.bytes()).sum()
     }
 
+    /// Prefetches what a search for the keys with this hash reads first.
+    pub(super) fn prefetch_filters(&self, hash: u64) {
+        self.tables.iter().flatten().for_each(|table| table.exact.prefetch_filter(hash));
+    }
+
     /// Prefetches the places of the keys with this hash in the indices.
     pub(super) fn prefetch_places(&self, hash: u64) {
-        self.tables.iter().flatten().for_each(|table| table.exact.prefetch(hash));
+        self.tables.iter().flatten().for_each(|table| table.exact.prefetch_line(hash));
     }
 
     /// Prefetches the texts of the keys of `len` bytes with this hash.

@@ -247,7 +247,7 @@ fn log_lost(map: &Map, eras: &mut [u32]) {
             target: crate::LIFE,
             partitions = lost.len(),
             "counts are lost: no node had a copy of partition p{first} and those counted here any \
-             more, so they begin anew"
+             more, so they start empty"
         );
     }
 }

@@ -374,7 +374,7 @@ impl Replicas {
     }
 
     /// Sets the store's time of a partition, for the sweep and evictions. The slot is locked
-    /// meanwhile, so that no item of a partition that begins anew is judged by the old time.
+    /// meanwhile, so that no item of a partition that starts empty is judged by the old time.
     fn store_time(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,

@@ -70,13 +70,9 @@ impl Records for MapRecords {
                     Setting::Other { name: LIMITS_SET.to_owned(), value: Some(YES.to_owned()) };
                 self.propose(MapCommand::Set(mark)).await?;
             }
-            let names: Vec<String> = puts.iter().map(|put| put.name.clone()).collect();
-            let map_ver = self.propose(MapCommand::Change(puts)).await?;
-            // All records of a command have one version. The map may be ahead of it by now.
-            let map = self.control.map();
-            let versions = names.iter().filter_map(|name| map.limits().get(name));
-            Ok(versions.map(|record| record.version).filter(|version| *version <= map_ver).max())
-                .map(|version| version.unwrap_or(map_ver))
+            // All records of a command have the version of the map that it makes. This node's own
+            // map may be behind.
+            self.propose(MapCommand::Change(puts)).await
         })
     }
 

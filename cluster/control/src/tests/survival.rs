@@ -69,7 +69,7 @@ fn eras(map: &Map) -> Vec<u32> {
 }
 
 /// Whether a running node has a map in which every partition is served: its primary and all in-sync
-/// copies are on running nodes, and no partition began anew.
+/// copies are on running nodes, and no partition started empty.
 fn is_served(world: &World, eras_before: &[u32]) -> bool {
     let membership =
         |running: &Running| running.control.identity().membership.map(|membership| membership.node);

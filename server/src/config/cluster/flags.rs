@@ -77,7 +77,7 @@ pub(in crate::config) struct ClusterFlags {
     #[arg(long, help_heading = CLUSTER, value_name = "NUM")]
     #[arg(value_parser = value::number::<u8>(1..=COPIES_MAX as u64))]
     pub(super) replicas: Option<u8>,
-    /// When founding: seconds without a reachable copy after which keys restart empty, or never
+    /// When founding: seconds without a reachable copy after which keys start empty, or never
     /// [default: 300]
     #[arg(long, help_heading = CLUSTER, value_name = "SECONDS", value_parser = lost_after)]
     pub(super) lost_after: Option<LostAfter>,
@@ -119,7 +119,7 @@ pub(super) enum NodeRole {
     Witness,
 }
 
-/// The time after which lost keys may restart empty.
+/// The time after which lost keys start empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LostAfter {
     /// After this number of seconds.

@@ -1,0 +1,89 @@
+//! A filter in front of a large index: whether a key may be in it, by one word of a small table.
+//!
+//! Here: a Bloom filter whose bits of a key lie in one word of 64 bits (Putze, Sanders, Singler:
+//! Cache-, Hash- and Space-Efficient Bloom Filters, 2007). Not here: the index (`exact_index`).
+
+use engine::prefetch;
+
+/// Keys for each word, at most. With these and [`KEY_BITS`], below 2 % of other keys pass.
+const WORD_KEYS: usize = 4;
+/// Bits of a key.
+const KEY_BITS: u32 = 4;
+
+/// The keys of an index, as bits. Immutable. Without words every key passes.
+#[derive(Debug, Default)]
+pub(super) struct KeyFilter {
+    /// A power of two, or none.
+    words: Box<[u64]>,
+}
+
+/// The bits of a key: four of 64 by its hash, of which some may be the same.
+#[inline]
+fn bits(hash: u64) -> u64 {
+    (0..KEY_BITS).fold(0, |bits, at| bits | 1 << (hash >> (6 * at) & 63))
+}
+
+impl KeyFilter {
+    /// Builds the filter of `count` keys with these hashes.
+    pub(super) fn new(count: usize, hashes: impl Iterator<Item = u64>) -> Self {
+        let count = count.div_ceil(WORD_KEYS).next_power_of_two();
+        let mut filter = Self { words: vec![0; count].into_boxed_slice() };
+        for hash in hashes {
+            let at = filter.place(hash);
+            filter.words[at] |= bits(hash);
+        }
+        filter
+    }
+
+    /// Memory, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        size_of_val(&*self.words)
+    }
+
+    /// Prefetches the word of a hash.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        if let Some(word) = self.words.get(self.place(hash)) {
+            prefetch(word);
+        }
+    }
+
+    /// Whether the index may have a key with this hash. False: it has none.
+    #[inline]
+    pub(super) fn may_have(&self, hash: u64) -> bool {
+        let bits = bits(hash);
+        self.words.get(self.place(hash)).is_none_or(|word| word & bits == bits)
+    }
+
+    /// The low bits of the hash choose the bits in the word.
+    #[inline]
+    fn place(&self, hash: u64) -> usize {
+        (hash >> 32) as usize & self.words.len().wrapping_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::exact_index::key_hash;
+    use super::*;
+
+    #[test]
+    fn every_key_passes_and_few_others_do() {
+        let hash = |number: u32| key_hash(&number.to_be_bytes());
+        // The most keys that 2^16 words may have.
+        let count = WORD_KEYS << 16;
+        let filter = KeyFilter::new(count, (0..count as u32).map(hash));
+        assert_eq!(filter.bytes(), 8 << 16);
+        assert!((0..count as u32).all(|number| filter.may_have(hash(number))));
+        let others = count as u32..2 * count as u32;
+        let passed = others.filter(|number| filter.may_have(hash(*number))).count();
+        assert!((1..count / 50).contains(&passed), "{passed} of {count}");
+    }
+
+    #[test]
+    fn without_words_every_key_passes() {
+        assert!(KeyFilter::default().may_have(7));
+        KeyFilter::default().prefetch(7);
+        assert_eq!(KeyFilter::new(0, std::iter::empty()).bytes(), 8);
+    }
+}
