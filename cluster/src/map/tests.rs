@@ -904,9 +904,11 @@ proptest! {
                     let bodies = bodies.map(|(name, record)| (name.clone(), record.body.clone()));
                     prop_assert_eq!(bodies.collect::<BTreeMap<_, _>>(), expected);
                     let is_new = |record: &&MapLimit| record.version > before.ver();
-                    let changed = map.limits().values().filter(is_new).count();
+                    let changed: Vec<_> = map.limits().values().filter(is_new).collect();
                     let put: Vec<_> = puts.iter().filter(|put| put.body.is_some()).collect();
-                    prop_assert_eq!(changed, put.len());
+                    prop_assert_eq!(changed.len(), put.len());
+                    // The answer to a command has the version of its records.
+                    prop_assert!(changed.iter().all(|record| record.version == map.ver()));
                 }
             }
             if let Ok((_, Some(delta))) = changed {

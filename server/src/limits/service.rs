@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tollgate_http::{Actor, ChangedLimit, ImportPlan, ServiceError, Via};
+use tollgate_http::{ChangedLimit, ImportPlan, ServiceError, Via};
 
 use self::book::{Book, StoredChange, Touched};
 use self::override_files::OverridesFiles;
@@ -201,6 +201,7 @@ impl LimitsStore {
         address: Option<IpAddr>,
     ) -> Result<LimitsChanged, ServiceError> {
         let is_file = matches!(request, LimitsRequest::File { .. });
+        self.reach_version(&request).await?;
         let committed = {
             let _one = self.editing.lock().await;
             let committed = self.commit(&request, now_ms).await;
@@ -237,9 +238,19 @@ impl LimitsStore {
         request: LimitsRequest,
         now_ms: u64,
     ) -> Result<LimitsChanged, ServiceError> {
+        self.reach_version(&request).await?;
         let plan = self.prepare(&request, now_ms).await?;
         let changed = ChangedLimit { version: 0, seq: 0 };
         Ok(LimitsChanged { changed, import: plan.import, count: 0 })
+    }
+
+    /// Waits until the records have the version that the sender has read, maybe through another
+    /// node. Without it, the sender would be told of a change by others.
+    async fn reach_version(&self, request: &LimitsRequest) -> Result<(), ServiceError> {
+        if let Some(version) = request.version() {
+            self.records()?.reach(version).await;
+        }
+        Ok(())
     }
 
     /// Plans a change on the present records, and checks all limits together.
@@ -378,44 +389,6 @@ impl LimitsStore {
     pub(crate) async fn expire(self: &Arc<Self>, now_ms: u64) {
         if let Err(error) = self.change(LimitsRequest::Expire, now_ms, None).await {
             tracing::warn!(%error, "expired limits or overrides are not removed yet");
-        }
-    }
-}
-
-impl LimitsRequest {
-    /// The limit whose text the sender has, if it is one.
-    fn name(&self) -> Option<&str> {
-        match self {
-            Self::Put(change) => Some(&change.name),
-            Self::PutAny { text, .. } => Some(&text.name),
-            Self::Revert { name, .. } => Some(name),
-            _ => None,
-        }
-    }
-
-    /// Whether files of overrides that the change names must be good.
-    fn is_checked(&self) -> bool {
-        match self {
-            Self::Put(_)
-            | Self::PutAny { .. }
-            | Self::Revert { .. }
-            | Self::Import { .. }
-            | Self::Remove { .. } => true,
-            Self::Override(_) | Self::File { .. } | Self::FileChange { .. } | Self::Expire => false,
-        }
-    }
-
-    /// The request of an actor with this address.
-    pub(crate) fn address(&self) -> Option<IpAddr> {
-        let of = |actor: &Actor| actor.address;
-        match self {
-            Self::Put(change) => of(&change.actor),
-            Self::Override(change) => of(&change.actor),
-            Self::PutAny { actor, .. }
-            | Self::Remove { actor, .. }
-            | Self::Revert { actor, .. }
-            | Self::Import { actor, .. } => of(actor),
-            Self::File { .. } | Self::FileChange { .. } | Self::Expire => None,
         }
     }
 }

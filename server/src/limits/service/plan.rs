@@ -7,6 +7,7 @@
 mod bulk;
 mod changes;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::map::LIMITS_MAX;
@@ -48,6 +49,58 @@ pub(crate) enum LimitsRequest {
     FileChange { last: Arc<Vec<LimitText>>, now: Arc<Vec<LimitText>>, path: String },
     /// Removes what has expired.
     Expire,
+}
+
+impl LimitsRequest {
+    /// The limit whose text the sender has, if it is one.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::Put(change) => Some(&change.name),
+            Self::PutAny { text, .. } => Some(&text.name),
+            Self::Revert { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The version that the sender has read, if the change replaces only that one.
+    pub(super) fn version(&self) -> Option<u64> {
+        match self {
+            Self::Put(change) => change.version,
+            Self::Override(change) => change.version,
+            Self::Remove { version, .. } | Self::Revert { version, .. } => *version,
+            Self::PutAny { .. }
+            | Self::Import { .. }
+            | Self::File { .. }
+            | Self::FileChange { .. }
+            | Self::Expire => None,
+        }
+    }
+
+    /// Whether files of overrides that the change names must be good.
+    pub(super) fn is_checked(&self) -> bool {
+        match self {
+            Self::Put(_)
+            | Self::PutAny { .. }
+            | Self::Revert { .. }
+            | Self::Import { .. }
+            | Self::Remove { .. } => true,
+            Self::Override(_) | Self::File { .. } | Self::FileChange { .. } | Self::Expire => false,
+        }
+    }
+
+    /// The request of an actor with this address.
+    pub(crate) fn address(&self) -> Option<IpAddr> {
+        let of = |actor: &Actor| actor.address;
+        match self {
+            Self::Put(change) => of(&change.actor),
+            Self::Override(change) => of(&change.actor),
+            Self::PutAny { actor, .. }
+            | Self::Remove { actor, .. }
+            | Self::Revert { actor, .. }
+            | Self::Import { actor, .. } => of(actor),
+            Self::File { .. } | Self::FileChange { .. } | Self::Expire => None,
+        }
+    }
 }
 
 /// Turns a refused text into the answer about the limit `name`, whose text the sender has.

@@ -12,7 +12,8 @@ use control::{
     Unreachable,
 };
 use tempfile::TempDir;
-use tollgate_http::{ImportMode, LimitChange, OverrideChange};
+use tokio::time::{Instant, sleep};
+use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange};
 
 use super::*;
 use crate::limits::map_text::LimitText;
@@ -528,4 +529,31 @@ fn stored_overrides_that_cannot_match_are_left_out() {
         assert_eq!(limit.override_count(), 1);
         assert_eq!(limit.policy_of(b"login:1:root").to_string(), "block");
     }
+}
+
+#[tokio::test]
+async fn version_that_is_not_here_yet_is_awaited() {
+    let world = World::on_map().await;
+    let control = world.control.as_ref().expect("it is a node");
+    // The young cluster changes its map.
+    let mut ver = 0;
+    while control.map().ver() != ver {
+        ver = control.map().ver();
+        sleep(Duration::from_millis(600)).await;
+    }
+    let first = world.put("late", &limit("late", "fixed:1/s", ""), 0).await.expect("a new one");
+    // The version of the next change, as a client reads it at a node that is ahead.
+    let next = first.version + 1;
+    let text = limit("late", "fixed:3/s", "");
+    let (later, now) = tokio::join!(world.put("late", &text, next), async {
+        sleep(Duration::from_millis(100)).await;
+        world.put("late", &limit("late", "fixed:2/s", ""), first.version).await
+    });
+    assert_eq!(now.map(|done| done.version), Ok(next));
+    let last = later.expect("it replaces the version that it names").version;
+    // No node will have this one.
+    let start = Instant::now();
+    let never = world.put("late", &limit("late", "fixed:4/s", ""), last + 10).await;
+    assert_eq!(never, Err(ServiceError::Changed(last)));
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }
