@@ -100,6 +100,11 @@ cuts SECONDS="20":
     cargo build -p tollgate
     CUT_SECONDS={{SECONDS}} cargo test -p tests cluster::links -- --nocapture --test-threads 1
 
+# Disks that fail, fill or are slow under each role, while another node restarts: no acknowledged count is lost
+disks:
+    cargo build -p tollgate
+    DISKS=all cargo test -p tests cluster::disks -- --nocapture --test-threads 1
+
 # What a take costs at a million holders of one key; CI runs the same and counts its steps
 holders:
     cargo test --release -p tollgate-engine --lib a_million_holders -- --nocapture

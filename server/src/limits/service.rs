@@ -37,6 +37,8 @@ use crate::records::{Records, RecordsError};
 const TRIES: usize = 20;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
+/// The longest wait until a limit that others put is in force here.
+const IN_FORCE_MAX: Duration = Duration::from_secs(2);
 
 /// All surfaces, in the order of the counters.
 const VIAS: [Via; 6] = [Via::Ui, Via::Api, Via::Cli, Via::File, Via::ClientPort, Via::Expiry];
@@ -201,7 +203,7 @@ impl LimitsStore {
         address: Option<IpAddr>,
     ) -> Result<LimitsChanged, ServiceError> {
         let is_file = matches!(request, LimitsRequest::File { .. });
-        self.reach_version(&request).await?;
+        self.reach(&request).await?;
         let committed = {
             let _one = self.editing.lock().await;
             let committed = self.commit(&request, now_ms).await;
@@ -238,19 +240,40 @@ impl LimitsStore {
         request: LimitsRequest,
         now_ms: u64,
     ) -> Result<LimitsChanged, ServiceError> {
-        self.reach_version(&request).await?;
+        self.reach(&request).await?;
         let plan = self.prepare(&request, now_ms).await?;
         let changed = ChangedLimit { version: 0, seq: 0 };
         Ok(LimitsChanged { changed, import: plan.import, count: 0 })
     }
 
-    /// Waits until the records have the version that the sender has read, maybe through another
-    /// node. Without it, the sender would be told of a change by others.
-    async fn reach_version(&self, request: &LimitsRequest) -> Result<(), ServiceError> {
+    /// Waits until this node has what the sender has read, maybe through another node: the version
+    /// of a limit, and the limit in force that an override belongs to. Without it, the sender would
+    /// be told of a conflict.
+    async fn reach(&self, request: &LimitsRequest) -> Result<(), ServiceError> {
+        let records = self.records()?;
         if let Some(version) = request.version() {
-            self.records()?.reach(version).await;
+            records.reach(version).await;
+        }
+        if let LimitsRequest::Override(change) = request {
+            let in_force = async {
+                while self.is_coming(&**records, &change.limit) {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            };
+            let _ = tokio::time::timeout(IN_FORCE_MAX, in_force).await;
         }
         Ok(())
+    }
+
+    /// Whether a limit that others put is not in force here yet.
+    fn is_coming(&self, records: &dyn Records, limit: &str) -> bool {
+        if !records.is_shared() || self.handle.load().limits().by_name(limit.as_bytes()).is_some() {
+            return false;
+        }
+        self.follow_records(records);
+        let state = self.state.read();
+        let stored = state.book.limits.get(limit);
+        stored.is_some_and(|stored| !stored.summary.as_ref().is_some_and(|one| one.disabled))
     }
 
     /// Plans a change on the present records, and checks all limits together.

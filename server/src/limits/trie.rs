@@ -25,8 +25,8 @@ struct TrieNode {
     ranks: [u8; 4],
     first_child: u32,
     value: u32,
-    label_len: u8,
-    label: [u8; LABEL_BYTES_MAX],
+    /// The bytes of the edge; the last byte is their number.
+    edge: [u8; LABEL_BYTES_MAX + 1],
 }
 
 impl TrieNode {
@@ -35,9 +35,25 @@ impl TrieNode {
         ranks: [0; 4],
         first_child: 0,
         value: NONE,
-        label_len: 0,
-        label: [0; LABEL_BYTES_MAX],
+        edge: [0; LABEL_BYTES_MAX + 1],
     };
+
+    fn label_len(&self) -> usize {
+        self.edge[LABEL_BYTES_MAX].into()
+    }
+
+    /// The part of a key behind this node's edge, if the key begins with it.
+    #[inline]
+    fn behind_edge<'k>(&self, key: &'k [u8]) -> Option<&'k [u8]> {
+        let len = self.label_len();
+        // Most keys are longer than an edge: one comparison of two words, without a call.
+        let Some(front) = key.first_chunk() else { return key.strip_prefix(self.edge.get(..len)?) };
+        let differing = u128::from_le_bytes(*front) ^ u128::from_le_bytes(self.edge);
+        if (differing.trailing_zeros() as usize) < 8 * len {
+            return None;
+        }
+        key.get(len..)
+    }
 }
 
 impl Trie {
@@ -60,8 +76,9 @@ impl Trie {
             let shared = first[depth..].iter().zip(&last[depth..]).take_while(|(a, b)| a == b);
             let label_len = shared.count().min(LABEL_BYTES_MAX);
             let end = depth + label_len;
-            let mut node = TrieNode { label_len: label_len as u8, ..TrieNode::EMPTY };
-            node.label[..label_len].copy_from_slice(&first[depth..end]);
+            let mut node = TrieNode::EMPTY;
+            node.edge[..label_len].copy_from_slice(&first[depth..end]);
+            node.edge[LABEL_BYTES_MAX] = label_len as u8;
             while let Some(((string, value), rest)) = below.split_first()
                 && string.len() == end
             {
@@ -90,8 +107,7 @@ impl Trie {
         let Some(mut node) = self.nodes.first() else { return };
         let mut rest = key;
         loop {
-            let label = node.label.get(..usize::from(node.label_len)).unwrap_or_default();
-            let Some(after) = rest.strip_prefix(label) else { return };
+            let Some(after) = node.behind_edge(rest) else { return };
             if node.value != NONE {
                 visit(node.value);
             }

@@ -199,8 +199,10 @@ impl Router {
     ) {
         let client = self.client;
         let pending = PendingOp { client, place, reply_kind, partition, left: 1 };
-        let refusal = if for_ns <= DEADLINE_NS && self.is_out_of_reach(partition) {
-            // Fails at once: the operation was certainly not done.
+        // While the node starts, its links may still open, so the operation waits.
+        let fails_at_once = for_ns <= DEADLINE_NS && !self.is_starting(ctx.now);
+        let refusal = if fails_at_once && self.is_out_of_reach(partition) {
+            // The operation was certainly not done.
             Refusal::Unreachable
         } else if self.submit_to_owner(ctx, for_ns, partition, kind, op) {
             self.pending_ops.insert(pending);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use cluster::map::command::{LIMITS_SET, Setting, YES};
 use cluster::map::{MapCommand, MapLimit, MapRefusal, Put, RECORDS_VERSION};
 use control::Control;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use super::{Changed, Reached, Records, RecordsError};
 
@@ -91,10 +91,12 @@ impl Records for MapRecords {
 
     fn reach(&self, version: u64) -> Reached<'_> {
         Box::pin(async move {
-            let until = Instant::now() + REACH_MAX;
-            while self.control.map().ver() < version && Instant::now() < until {
-                sleep(POLL).await;
-            }
+            let reached = async {
+                while self.control.map().ver() < version {
+                    sleep(POLL).await;
+                }
+            };
+            let _ = timeout(REACH_MAX, reached).await;
         })
     }
 
