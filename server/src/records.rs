@@ -31,12 +31,10 @@ pub(crate) enum RecordsError {
 /// The version that all changed records have now.
 pub(crate) type Changed<'a> = Pin<Box<dyn Future<Output = Result<u64, RecordsError>> + Send + 'a>>;
 
-/// A wait for a version, with a bound.
-pub(crate) type Reached<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
-
 /// A store of records.
 pub(crate) trait Records: Send + Sync {
-    /// Returns a number that another set of records does not have: it grows with each change.
+    /// Returns a number that another set of records does not have: it grows with each change. No
+    /// record of a shared store has a greater version.
     fn mark(&self) -> u64;
 
     /// Returns a record.
@@ -55,12 +53,6 @@ pub(crate) trait Records: Send + Sync {
     /// Returns the feature version whose records all readers know.
     fn feature_version(&self) -> u32 {
         u32::MAX
-    }
-
-    /// Waits, for two seconds at most, until the records here have this version: a client may have
-    /// read it elsewhere.
-    fn reach(&self, _version: u64) -> Reached<'_> {
-        Box::pin(std::future::ready(()))
     }
 
     /// Whether others change the records too, so that a task follows them and puts them in force.

@@ -1,7 +1,8 @@
 //! A filter in front of a large index: whether a key may be in it, by one word of a small table.
 //!
-//! Here: a Bloom filter whose bits of a key lie in one word of 64 bits (Putze, Sanders, Singler:
-//! Cache-, Hash- and Space-Efficient Bloom Filters, 2007). Not here: the index (`exact_index`).
+//! Here: a Bloom filter that sets all bits of a key in one word of 64 bits. Not here: the index
+//! (`exact_index`). Source: Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom
+//! Filters", 2007.
 
 use engine::prefetch;
 

@@ -37,8 +37,8 @@ use crate::records::{Records, RecordsError};
 const TRIES: usize = 20;
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest wait until a limit that others put is in force here.
-const IN_FORCE_MAX: Duration = Duration::from_secs(2);
+/// The longest wait until this node has what others changed.
+const REACH_MAX: Duration = Duration::from_secs(2);
 
 /// All surfaces, in the order of the counters.
 const VIAS: [Via; 6] = [Via::Ui, Via::Api, Via::Cli, Via::File, Via::ClientPort, Via::Expiry];
@@ -251,23 +251,25 @@ impl LimitsStore {
     /// be told of a conflict.
     async fn reach(&self, request: &LimitsRequest) -> Result<(), ServiceError> {
         let records = self.records()?;
-        if let Some(version) = request.version() {
-            records.reach(version).await;
+        if !records.is_shared() {
+            return Ok(());
         }
-        if let LimitsRequest::Override(change) = request {
-            let in_force = async {
-                while self.is_coming(&**records, &change.limit) {
-                    tokio::time::sleep(PAUSE).await;
-                }
-            };
-            let _ = tokio::time::timeout(IN_FORCE_MAX, in_force).await;
-        }
+        let is_behind = || {
+            request.version().is_some_and(|version| records.mark() < version)
+                || matches!(request, LimitsRequest::Override(change) if self.is_coming(&**records, &change.limit))
+        };
+        let reached = async {
+            while is_behind() {
+                tokio::time::sleep(PAUSE).await;
+            }
+        };
+        let _ = tokio::time::timeout(REACH_MAX, reached).await;
         Ok(())
     }
 
     /// Whether a limit that others put is not in force here yet.
     fn is_coming(&self, records: &dyn Records, limit: &str) -> bool {
-        if !records.is_shared() || self.handle.load().limits().by_name(limit.as_bytes()).is_some() {
+        if self.handle.load().limits().by_name(limit.as_bytes()).is_some() {
             return false;
         }
         self.follow_records(records);

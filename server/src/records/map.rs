@@ -8,16 +8,11 @@ use std::time::Duration;
 use cluster::map::command::{LIMITS_SET, Setting, YES};
 use cluster::map::{MapCommand, MapLimit, MapRefusal, Put, RECORDS_VERSION};
 use control::Control;
-use tokio::time::{sleep, timeout};
 
-use super::{Changed, Reached, Records, RecordsError};
+use super::{Changed, Records, RecordsError};
 
 /// The time to live of one command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
-
-/// The longest wait for a version, and the time between two looks.
-const REACH_MAX: Duration = Duration::from_secs(2);
-const POLL: Duration = Duration::from_millis(20);
 
 /// The records of a cluster.
 pub(crate) struct MapRecords {
@@ -87,17 +82,6 @@ impl Records for MapRecords {
 
     fn feature_version(&self) -> u32 {
         self.control.map().settings().version
-    }
-
-    fn reach(&self, version: u64) -> Reached<'_> {
-        Box::pin(async move {
-            let reached = async {
-                while self.control.map().ver() < version {
-                    sleep(POLL).await;
-                }
-            };
-            let _ = timeout(REACH_MAX, reached).await;
-        })
     }
 
     fn is_shared(&self) -> bool {
