@@ -254,9 +254,13 @@ impl LimitsStore {
         if !records.is_shared() {
             return Ok(());
         }
+        let limit = match request {
+            LimitsRequest::Override(change) => Some(&change.limit),
+            _ => None,
+        };
         let is_behind = || {
             request.version().is_some_and(|version| records.mark() < version)
-                || matches!(request, LimitsRequest::Override(change) if self.is_coming(&**records, &change.limit))
+                || limit.is_some_and(|limit| self.is_coming(&**records, limit))
         };
         let reached = async {
             while is_behind() {
