@@ -9,6 +9,10 @@ use std::time::Instant;
 use clap::Parser;
 use model::{Aim, Counters, FAULTS, Group, Planted, Profile, run};
 
+/// Half of the time of glibc's `malloc`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
 /// Runs clusters of real replica cores under faults drawn from seeds, on simulated time.
 #[derive(Debug, Parser)]
 struct Flags {

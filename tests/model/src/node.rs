@@ -125,6 +125,9 @@ pub(super) struct Node {
     pub(super) terms: Vec<u32>,
     /// The position of each copy at its last comparison with others, and its state then.
     pub(super) compared: Vec<(Position, u64)>,
+    /// The newest term in which the node was seen as each partition's primary, with the copy that
+    /// this term has as its primary.
+    pub(super) led: Vec<(u32, CopyId)>,
 }
 
 impl Shared {
@@ -314,6 +317,7 @@ impl Node {
             map_ver: 0,
             terms: vec![0; partitions],
             compared: vec![(Position::default(), 0); partitions],
+            led: vec![(0, CopyId::default()); partitions],
         };
         node.contact.record(node.now(true_ns).mono_ns);
         node

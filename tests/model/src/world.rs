@@ -296,22 +296,33 @@ enum Event {
     Trouble(Trouble),
 }
 
-struct Queued(u64, u64, Event);
+/// Events that are to come, by time and then by the order of their insertion.
+///
+/// The heap moves small entries; the events stay in their slots.
+#[derive(Default)]
+struct EventQueue {
+    /// Time in nanoseconds, number of the insertion, slot.
+    heap: BinaryHeap<Reverse<(u64, u64, u32)>>,
+    inserted: u64,
+    slots: Vec<Option<Event>>,
+    free: Vec<u32>,
+}
 
-impl PartialEq for Queued {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
+impl EventQueue {
+    fn push(&mut self, at_ns: u64, event: Event) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize] = Some(event);
+        self.inserted += 1;
+        self.heap.push(Reverse((at_ns, self.inserted, slot)));
     }
-}
-impl Eq for Queued {}
-impl PartialOrd for Queued {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Queued {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
+
+    fn pop(&mut self) -> Option<(u64, Event)> {
+        let Reverse((at_ns, _, slot)) = self.heap.pop()?;
+        self.free.push(slot);
+        Some((at_ns, self.slots[slot as usize].take()?))
     }
 }
 
@@ -327,8 +338,7 @@ pub(super) struct World {
     pub(super) conns: BTreeMap<LinkKey, Conn>,
     /// The end of each direction's cut.
     pub(super) cut_until: BTreeMap<(NodeId, NodeId), u64>,
-    queue: BinaryHeap<Reverse<Queued>>,
-    queued: u64,
+    queue: EventQueue,
     pub(super) now_ns: u64,
     pub(super) is_healed: bool,
     /// Whether the first of two nodes has crashed, and the second will.
@@ -357,8 +367,7 @@ pub fn run(seed: u64, profile: &Profile, traces: bool) -> Report {
         network: Network::default(),
         conns: BTreeMap::new(),
         cut_until: BTreeMap::new(),
-        queue: BinaryHeap::new(),
-        queued: 0,
+        queue: EventQueue::default(),
         now_ns: 1_000 * MS,
         is_healed: false,
         is_second_due: false,
@@ -392,7 +401,7 @@ impl World {
         self.plan_troubles();
         let begin_ns = self.now_ns;
         let heal_ns = begin_ns + self.profile.base.chaos_ns;
-        while let Some(Reverse(Queued(at_ns, _, event))) = self.queue.pop() {
+        while let Some((at_ns, event)) = self.queue.pop() {
             self.now_ns = at_ns;
             self.journal.now_ns = at_ns;
             if !self.is_healed && at_ns >= heal_ns {
@@ -416,8 +425,7 @@ impl World {
     }
 
     fn at(&mut self, delay_ns: u64, event: Event) {
-        self.queued += 1;
-        self.queue.push(Reverse(Queued(self.now_ns + delay_ns, self.queued, event)));
+        self.queue.push(self.now_ns + delay_ns, event);
     }
 
     pub(super) fn trouble_at(&mut self, delay_ns: u64, trouble: Trouble) {
@@ -631,8 +639,7 @@ impl World {
         for side in 0..2 {
             let last_ns = conn.last_ns[side].max(now_ns);
             let event = Event::Closed { key, number, side };
-            self.queued += 1;
-            self.queue.push(Reverse(Queued(last_ns + MS, self.queued, event)));
+            self.queue.push(last_ns + MS, event);
         }
     }
 
@@ -974,8 +981,12 @@ impl World {
             }
             if header.state() == HeaderState::Serves && replica.role() == Role::Primary {
                 let me = replica.entry().primary.unwrap_or_default();
-                let known = *self.primaries.entry((partition, term.0)).or_insert(me);
                 counters.checked_primaries += 1;
+                let mut known = me;
+                if node.led[at] != (term.0, me) {
+                    known = *self.primaries.entry((partition, term.0)).or_insert(me);
+                    node.led[at] = (term.0, known);
+                }
                 if known != me || me.node != id {
                     found.push(format!("{partition} has two primaries in term {}", term.0));
                 }
