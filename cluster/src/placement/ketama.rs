@@ -6,8 +6,6 @@
 
 use md5::{Digest as _, Md5};
 
-use super::md5_of_four;
-
 /// Points of a node of average weight.
 const POINTS_PER_NODE: u32 = 160;
 /// Points per digest.
@@ -39,22 +37,6 @@ pub struct Circle {
 #[must_use]
 pub fn hash(key: &[u8]) -> u32 {
     points_of_digest(key)[0]
-}
-
-/// Calls `each` with the hash of each key, in order.
-pub(super) fn hash_all(keys: &[&[u8]], mut each: impl FnMut(u32)) {
-    for group in keys.chunks(md5_of_four::KEYS) {
-        let is_short = |key: &&[u8]| key.len() <= md5_of_four::KEY_BYTES_MAX;
-        if group.len() == 1 || !group.iter().all(is_short) {
-            for key in group {
-                each(hash(key));
-            }
-            continue;
-        }
-        let key = |stream: usize| group.get(stream).copied().unwrap_or_default();
-        let words = md5_of_four::first_words(std::array::from_fn(key));
-        words.into_iter().take(group.len()).for_each(&mut each);
-    }
 }
 
 /// A node's name in clients' server lists, as libmemcached derives it from an address.
