@@ -62,6 +62,7 @@ mod excerpt;
 mod exempt;
 mod explain;
 mod file;
+mod huge_table;
 mod index;
 mod key_filter;
 pub mod map_text;

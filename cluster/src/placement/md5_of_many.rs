@@ -233,7 +233,8 @@ mod tests {
 
     #[test]
     fn keys_of_every_length_have_the_digest_of_the_crate() {
-        let bytes: Vec<u8> = (0..2 * KEY_BYTES_MAX as u8).map(|byte| byte.wrapping_mul(37)).collect();
+        let bytes: Vec<u8> =
+            (0..2 * KEY_BYTES_MAX as u8).map(|byte| byte.wrapping_mul(37)).collect();
         for length in 0..=bytes.len() {
             let keys = [&bytes[..length], b"", &bytes[..KEY_BYTES_MAX], &bytes[length..]];
             for words in of_each_width(&keys) {

@@ -16,6 +16,8 @@ pub struct Scratch {
     pub(crate) keys: Vec<Vec<u8>>,
     /// Counted keys of one request with several keys.
     pub(crate) more_keys: Vec<Vec<u8>>,
+    /// The counted key of a request whose override is prefetched.
+    pub(crate) prefetched_key: Vec<u8>,
     pub(crate) charges: ChargeSet,
     pub(crate) charge_scratch: ChargeScratch,
     pub(crate) policy_cache: PolicyCache,

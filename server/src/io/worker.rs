@@ -196,6 +196,7 @@ impl Worker {
             return;
         }
         self.round = self.round.wrapping_add(1);
+        self.follow_limits();
         self.prefetch(&ready);
         let requests = self.run(&ready);
         if let Some(start) = start {
@@ -362,7 +363,7 @@ impl Worker {
 
     /// Prefetches the memory that the only request of each connection needs. A session prefetches
     /// for connections that send several.
-    fn prefetch(&self, ready: &[ReadyConnection]) {
+    fn prefetch(&mut self, ready: &[ReadyConnection]) {
         if ready.len() < 2 {
             return;
         }
@@ -380,6 +381,10 @@ impl Worker {
             shards.prefetch_shard(*hash);
         }
         shards.prefetch(hashes.iter().copied());
+        if self.active_limits.has_large_tables() {
+            let counted = &mut self.scratch.prefetched_key;
+            self.active_limits.limits().prefetch_overrides::<ROUND_CONNECTIONS>(&keys, counted);
+        }
     }
 
     /// Runs the connections, and returns the number of requests of each listener.
@@ -389,7 +394,6 @@ impl Worker {
         let now = service.clock().now();
         let mut large_left = LARGE_BYTES_A_ROUND;
         let mut requests = [0; LISTENERS];
-        self.follow_limits();
         for ReadyConnection { index, input } in ready {
             let Some(slot) = self.connections.get_mut(*index) else { continue };
             slot.has_work = false;

@@ -10,6 +10,7 @@ use std::sync::LazyLock;
 use engine::prefetch;
 use hashbrown::DefaultHashBuilder;
 
+use super::huge_table::HugeTable;
 use super::key_filter::KeyFilter;
 
 /// Entries of a line.
@@ -76,7 +77,7 @@ impl IndexLine {
 pub(super) struct ExactIndex {
     /// A power of two of lines, or none. A key is in the line of its hash, or in the next one that
     /// was not full.
-    lines: Box<[IndexLine]>,
+    lines: HugeTable<IndexLine>,
     /// The keys of a large index.
     filter: KeyFilter,
 }
@@ -106,7 +107,7 @@ impl ExactIndex {
                 break;
             }
         }
-        if size_of_val(&*index.lines) >= FILTERED_BYTES_MIN {
+        if index.lines.bytes() >= FILTERED_BYTES_MIN {
             index.filter = KeyFilter::new(keys.len(), keys.clone().map(|(hash, ..)| hash));
         }
         index
@@ -115,12 +116,12 @@ impl ExactIndex {
     /// Whether there is no key.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.lines.len() == 0
     }
 
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.lines) + self.filter.bytes()
+        self.lines.bytes() + self.filter.bytes()
     }
 
     /// Prefetches what the search for a hash reads first.
@@ -133,7 +134,7 @@ impl ExactIndex {
     /// [`Self::prefetch_filter`] before.
     #[inline]
     pub(super) fn prefetch_line(&self, hash: u64) {
-        if let Some(line) = self.lines.get(self.first_line(hash))
+        if let Some(line) = self.lines.get(self.lines.place(hash))
             && self.filter.may_have(hash)
         {
             prefetch(line);
@@ -152,7 +153,7 @@ impl ExactIndex {
         if len > KEY_BYTES_MAX || !self.filter.may_have(hash) {
             return None;
         }
-        let (mut at, wanted) = (self.first_line(hash), tag(hash, len));
+        let (mut at, wanted) = (self.lines.place(hash), tag(hash, len));
         // Every index has a free place, so the search ends.
         while let Some(line) = self.lines.get(at) {
             for IndexEntry { tag, key } in &line.0 {
@@ -173,32 +174,27 @@ impl ExactIndex {
         let entries = self.lines.iter().flat_map(|IndexLine(entries)| entries);
         entries.map(|entry| entry.key).filter(|key| key.number != FREE)
     }
-
-    #[inline]
-    fn first_line(&self, hash: u64) -> usize {
-        hash as usize & self.lines.len().wrapping_sub(1)
-    }
 }
 
 /// Fills a power of two of lines. Returns them, and the most lines that a search reads.
 fn fill(
     count: usize,
     keys: impl Iterator<Item = (u64, usize, ExactKey)>,
-) -> (Box<[IndexLine]>, usize) {
-    let mut lines = vec![FREE_LINE; count].into_boxed_slice();
+) -> (HugeTable<IndexLine>, usize) {
+    let mut lines = HugeTable::new(count, FREE_LINE);
     for (hash, len, key) in keys.filter(|(_, len, _)| *len <= KEY_BYTES_MAX) {
-        let mut at = hash as usize & (count - 1);
-        while lines[at].is_full() {
+        let mut at = lines.place(hash);
+        while lines.get(at).is_some_and(IndexLine::is_full) {
             at = (at + 1) & (count - 1);
         }
-        let free = lines[at].0.iter_mut().find(|entry| entry.key.number == FREE);
-        if let Some(free) = free {
+        let line = lines.get_mut(at).into_iter().flat_map(|IndexLine(entries)| entries);
+        if let Some(free) = line.into_iter().find(|entry| entry.key.number == FREE) {
             *free = IndexEntry { tag: tag(hash, len), key };
         }
     }
     // A search reads full lines, and the line behind them. The last run may go on at the front.
     let (mut run, mut longest) = (0, 0);
-    for line in lines.iter().chain(&*lines) {
+    for line in lines.iter().chain(lines.iter()) {
         run = if line.is_full() { run + 1 } else { 0 };
         longest = longest.max(run);
     }
@@ -287,7 +283,7 @@ mod tests {
             .collect();
         let index = ExactIndex::new(&rows.iter().copied());
         // No doubling was needed.
-        assert_eq!(size_of_val(&*index.lines), (1 << 21) * size_of::<IndexEntry>());
+        assert_eq!(index.lines.bytes(), (1 << 21) * size_of::<IndexEntry>());
         assert!(index.filter.bytes() > 0);
         let (lines, longest) = fill(1 << 19, rows.iter().copied());
         assert_eq!(lines.len(), index.lines.len());

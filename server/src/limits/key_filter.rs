@@ -6,6 +6,8 @@
 
 use engine::prefetch;
 
+use super::huge_table::HugeTable;
+
 /// Keys for each word, at most. With these and [`KEY_BITS`], below 2 % of other keys pass.
 const WORD_KEYS: usize = 4;
 /// Bits of a key.
@@ -15,7 +17,7 @@ const KEY_BITS: u32 = 4;
 #[derive(Debug, Default)]
 pub(super) struct KeyFilter {
     /// A power of two, or none.
-    words: Box<[u64]>,
+    words: HugeTable<u64>,
 }
 
 /// The bits of a key: four of 64 by its hash, of which some may be the same.
@@ -28,23 +30,24 @@ impl KeyFilter {
     /// Builds the filter of `count` keys with these hashes.
     pub(super) fn new(count: usize, hashes: impl Iterator<Item = u64>) -> Self {
         let count = count.div_ceil(WORD_KEYS).next_power_of_two();
-        let mut filter = Self { words: vec![0; count].into_boxed_slice() };
+        let mut words = HugeTable::new(count, 0);
         for hash in hashes {
-            let at = filter.place(hash);
-            filter.words[at] |= bits(hash);
+            if let Some(word) = words.get_mut(words.place(hash >> 32)) {
+                *word |= bits(hash);
+            }
         }
-        filter
+        Self { words }
     }
 
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of_val(&*self.words)
+        self.words.bytes()
     }
 
     /// Prefetches the word of a hash.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
-        if let Some(word) = self.words.get(self.place(hash)) {
+        if let Some(word) = self.words.get(self.words.place(hash >> 32)) {
             prefetch(word);
         }
     }
@@ -53,13 +56,7 @@ impl KeyFilter {
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
         let bits = bits(hash);
-        self.words.get(self.place(hash)).is_none_or(|word| word & bits == bits)
-    }
-
-    /// The low bits of the hash choose the bits in the word.
-    #[inline]
-    fn place(&self, hash: u64) -> usize {
-        (hash >> 32) as usize & self.words.len().wrapping_sub(1)
+        self.words.get(self.words.place(hash >> 32)).is_none_or(|word| word & bits == bits)
     }
 }
 

@@ -6,13 +6,22 @@
 use arrayvec::ArrayVec;
 
 use super::exact_index::{FILTERED_BYTES_MIN, key_hash};
+use super::overrides::Overrides;
 use super::{LimitMatch, LimitedKeyError, Limits};
 
-/// The hashes of up to `N` keys whose overrides are not looked up yet.
+/// A key whose limit has overrides: its hash and its length in bytes.
+#[derive(Debug, Clone, Copy)]
+struct OverriddenKey<'l> {
+    overrides: &'l Overrides,
+    hash: u64,
+    len: usize,
+}
+
+/// Up to `N` keys whose overrides are not looked up yet.
 #[derive(Debug, Default)]
-pub(crate) struct OverrideBatch<const N: usize> {
-    /// One for each key, 0 for a key that has no limit with overrides.
-    hashes: ArrayVec<u64, N>,
+pub(crate) struct OverrideBatch<'l, const N: usize> {
+    /// One for each key; none for a key whose limit has no overrides.
+    keys: ArrayVec<Option<OverriddenKey<'l>>, N>,
 }
 
 impl Limits {
@@ -21,9 +30,21 @@ impl Limits {
         let overrides = self.limits.iter().filter_map(|limit| limit.overrides.as_ref());
         overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= FILTERED_BYTES_MIN)
     }
+
+    /// Prefetches what looking up the overrides of up to `N` keys reads.
+    // Not inlined: without such limits its stack and code must cost nothing.
+    #[inline(never)]
+    pub(crate) fn prefetch_overrides<const N: usize>(&self, keys: &[&[u8]], scratch: &mut Vec<u8>) {
+        let mut batch = OverrideBatch::<N>::default();
+        for key in keys.iter().take(N) {
+            // The request itself meets the error.
+            let _ = batch.find(self, key, scratch);
+        }
+        batch.prefetch();
+    }
 }
 
-impl<const N: usize> OverrideBatch<N> {
+impl<'l, const N: usize> OverrideBatch<'l, N> {
     /// [`Limits::find`] without the override, whose filter it prefetches. At most `N` keys have
     /// one.
     ///
@@ -31,61 +52,57 @@ impl<const N: usize> OverrideBatch<N> {
     ///
     /// Those of [`Limits::find`].
     #[inline]
-    pub(crate) fn find<'a>(
+    pub(crate) fn find<'k>(
         &mut self,
-        limits: &'a Limits,
-        key: &'a [u8],
-        scratch: &'a mut Vec<u8>,
-    ) -> Result<Option<LimitMatch<'a>>, LimitedKeyError> {
+        limits: &'l Limits,
+        key: &'k [u8],
+        scratch: &'k mut Vec<u8>,
+    ) -> Result<Option<LimitMatch<'k>>, LimitedKeyError>
+    where
+        'l: 'k,
+    {
         let found = limits.find_limit(key, scratch);
-        let hash = match &found {
-            Ok(Some(found)) => found.limit.overrides.as_ref().map_or(0, |overrides| {
-                let hash = key_hash(found.key);
-                overrides.prefetch_filters(hash);
-                hash
-            }),
-            _ => 0,
-        };
-        self.note(hash);
+        self.note(found.as_ref().ok().and_then(Option::as_ref).and_then(|found| {
+            let overrides = limits.limits.get(found.limit.index as usize)?.overrides.as_ref()?;
+            let hash = key_hash(found.key);
+            overrides.prefetch_filters(hash);
+            Some(OverriddenKey { overrides, hash, len: found.key.len() })
+        }));
         found
     }
 
     /// Passes over a request without a key.
     pub(crate) fn skip(&mut self) {
-        self.note(0);
+        self.note(None);
     }
 
-    fn note(&mut self, hash: u64) {
-        let has_room = self.hashes.try_push(hash).is_ok();
+    fn note(&mut self, key: Option<OverriddenKey<'l>>) {
+        let has_room = self.keys.try_push(key).is_ok();
         debug_assert!(has_room, "a batch has at most {N} keys");
     }
 
+    /// Prefetches what looking up the overrides reads behind the filters.
+    pub(crate) fn prefetch(&self) {
+        for key in self.keys.iter().flatten() {
+            key.overrides.prefetch_places(key.hash);
+        }
+        for key in self.keys.iter().flatten() {
+            key.overrides.prefetch_texts(key.hash, key.len);
+        }
+    }
+
     /// Gives the keys, in the order in which they were added, their overrides.
-    pub(crate) fn apply<'l, T>(
+    pub(crate) fn apply<'m, T>(
         &self,
-        keys: &mut [T],
-        limit_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'l>>,
-    ) {
-        // The hash is 0 for a key whose limit has no overrides.
-        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
-            if *hash != 0
-                && let Some(LimitMatch { limit, .. }) = limit_of(key)
-                && let Some(overrides) = &limit.overrides
-            {
-                overrides.prefetch_places(*hash);
-            }
-        }
-        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
-            if *hash != 0
-                && let Some(LimitMatch { limit, key, .. }) = limit_of(key)
-                && let Some(overrides) = &limit.overrides
-            {
-                overrides.prefetch_texts(*hash, key.len());
-            }
-        }
-        for (key, hash) in keys.iter_mut().zip(&self.hashes) {
-            if let Some(found) = limit_of(key)
-                && let Some(overrides) = &found.limit.overrides
+        matches: &mut [T],
+        match_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'m>>,
+    ) where
+        'l: 'm,
+    {
+        self.prefetch();
+        for (found, key) in matches.iter_mut().zip(&self.keys) {
+            if let Some(OverriddenKey { overrides, hash, .. }) = key
+                && let Some(found) = match_of(found)
                 && let Some((id, policy)) = overrides.find_hashed(found.key, *hash)
             {
                 (found.overridden, found.policy) = (Some(id), policy);
@@ -160,6 +177,8 @@ mod tests {
                 .map(|(key, scratch)| batch.find(&limits, key.as_bytes(), scratch))
                 .collect();
             batch.apply(&mut found, |found| found.as_mut().ok()?.as_mut());
+            let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
+            limits.prefetch_overrides::<16>(&all, &mut Vec::new());
             for (key, found) in keys.iter().zip(found) {
                 let mut scratch = Vec::new();
                 let alone = limits.find(key.as_bytes(), &mut scratch);

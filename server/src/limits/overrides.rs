@@ -316,7 +316,7 @@ impl OverrideTable {
         numbers.sort_unstable();
         ExactIndex::new(&numbers.iter().map(|number| {
             let text = self.texts.get(*number as usize).unwrap_or_default();
-            let (start, policy) = (self.texts.start(*number as usize), self.rows[*number as usize]);
+            let (start, policy) = (self.texts.place(*number as usize), self.rows[*number as usize]);
             (key_hash(text.as_bytes()), text.len(), ExactKey { number: *number, start, policy })
         }))
     }

@@ -1,33 +1,55 @@
 //! Texts by number, and the search for a part of a text.
 //!
-//! Here: a million texts in two allocations. Not here: the overrides that they belong to
-//! (`overrides`).
+//! Here: a million texts in few allocations, in huge pages. Not here: the overrides that they
+//! belong to (`overrides`).
 
 use engine::prefetch;
 use memchr::memmem::Finder;
 
-/// Texts by number, one after the other, with less than 4 GiB in total.
+/// Bytes of a piece, a power of two: a half of the most that the allocator places in huge pages
+/// (`.cargo/config.toml`).
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Texts by number, with less than 4 GiB in total.
+///
+/// Each lies in one piece. The place of a byte is the number of its piece times [`PIECE_BYTES`],
+/// plus its place in the piece. A longer text has a longer piece, and empty ones behind it.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Texts {
-    text: String,
-    /// The end of each.
-    ends: Vec<u32>,
+    pieces: Vec<String>,
+    /// The place and the length of each text.
+    spans: Vec<(u32, u32)>,
 }
 
 impl Texts {
     pub(super) fn push(&mut self, text: &str) {
-        self.text.push_str(text);
-        self.ends.push(self.text.len() as u32);
+        let is_full = |piece: &String| piece.len() + text.len() > PIECE_BYTES;
+        if self.pieces.last().is_none_or(is_full) {
+            // The first piece of a small table stays small.
+            let bytes = if self.pieces.is_empty() { 0 } else { PIECE_BYTES };
+            self.pieces.push(String::with_capacity(bytes));
+        }
+        let number = self.pieces.len() - 1;
+        let piece = &mut self.pieces[number];
+        let place = number * PIECE_BYTES + piece.len();
+        piece.push_str(text);
+        self.spans.push((place as u32, text.len() as u32));
+        if text.len() > PIECE_BYTES {
+            self.pieces.resize_with(number + 1 + text.len().div_ceil(PIECE_BYTES), String::new);
+        }
     }
 
     #[inline]
     pub(super) fn get(&self, number: usize) -> Option<&str> {
-        self.text.get(self.start(number) as usize..*self.ends.get(number)? as usize)
+        let (place, len) = *self.spans.get(number)?;
+        let at = place as usize % PIECE_BYTES;
+        self.pieces.get(place as usize / PIECE_BYTES)?.get(at..at + len as usize)
     }
 
+    /// The place of a text.
     #[inline]
-    pub(super) fn start(&self, number: usize) -> u32 {
-        number.checked_sub(1).map_or(0, |before| self.ends[before])
+    pub(super) fn place(&self, number: usize) -> u32 {
+        self.spans.get(number).map_or(0, |(place, _)| *place)
     }
 
     /// Whether the text of this number is `wanted`.
@@ -35,48 +57,62 @@ impl Texts {
         self.get(number as usize).is_some_and(|text| text.as_bytes() == wanted)
     }
 
-    /// Whether `wanted` stands at `start`.
+    /// Whether `wanted` stands at `place`.
     #[inline]
-    pub(super) fn stands_at(&self, start: u32, wanted: &[u8]) -> bool {
-        let start = start as usize;
-        self.text.as_bytes().get(start..start + wanted.len()) == Some(wanted)
+    pub(super) fn stands_at(&self, place: u32, wanted: &[u8]) -> bool {
+        self.from(place).get(..wanted.len()) == Some(wanted)
     }
 
-    /// Prefetches the text of `len` bytes at `start`.
+    /// Prefetches the text of `len` bytes at `place`.
     #[inline]
-    pub(super) fn prefetch(&self, start: u32, len: usize) {
-        let (bytes, start) = (self.text.as_bytes(), start as usize);
+    pub(super) fn prefetch(&self, place: u32, len: usize) {
+        let bytes = self.from(place);
         // A short text is in one cache line or in two.
-        for at in [start, (start + len).saturating_sub(1)] {
+        for at in [0, len.saturating_sub(1)] {
             if let Some(byte) = bytes.get(at) {
                 prefetch(byte);
             }
         }
     }
 
+    /// The bytes of a piece from a place on.
+    #[inline]
+    fn from(&self, place: u32) -> &[u8] {
+        let (piece, at) = (place as usize / PIECE_BYTES, place as usize % PIECE_BYTES);
+        self.pieces.get(piece).and_then(|piece| piece.as_bytes().get(at..)).unwrap_or_default()
+    }
+
     /// The number of texts.
     pub(super) fn len(&self) -> usize {
-        self.ends.len()
+        self.spans.len()
     }
 
     pub(super) fn shrink_to_fit(&mut self) {
-        self.text.shrink_to_fit();
-        self.ends.shrink_to_fit();
+        if let Some(piece) = self.pieces.last_mut() {
+            piece.shrink_to_fit();
+        }
+        self.pieces.shrink_to_fit();
+        self.spans.shrink_to_fit();
     }
 
     /// Returns the numbers of the texts that contain `part`, in their order.
     pub(super) fn containing<'t>(&'t self, part: &'t str) -> impl Iterator<Item = usize> + 't {
-        let (text, ends) = (&self.text, &self.ends);
+        let spans = &self.spans;
         let finder = Finder::new(part.as_bytes());
         let mut number = 0;
         std::iter::from_fn(move || {
-            // One search over all texts; a place between two texts does not count.
-            while number < ends.len() {
-                let start = self.start(number) as usize;
-                let at = start + finder.find(&text.as_bytes()[start..])?;
-                let found = ends.partition_point(|end| (*end as usize) <= at);
+            // One search over the texts of a piece; a place between two texts does not count.
+            while let Some((place, _)) = spans.get(number) {
+                let Some(at) = finder.find(self.from(*place)) else {
+                    let piece = *place as usize / PIECE_BYTES;
+                    number = spans.partition_point(|(at, _)| *at as usize / PIECE_BYTES <= piece);
+                    continue;
+                };
+                let at = *place as usize + at;
+                let end = |(place, len): &(u32, u32)| (place + len) as usize;
+                let found = spans.partition_point(|span| end(span) <= at);
                 number = found + 1;
-                if at + part.len() <= *ends.get(found)? as usize {
+                if at + part.len() <= end(spans.get(found)?) {
                     return Some(found);
                 }
                 // The first place reaches into the next text, so this text has none.
@@ -90,17 +126,46 @@ impl Texts {
 mod tests {
     use super::*;
 
+    fn texts_of(all: &[&str]) -> Texts {
+        let mut texts = Texts::default();
+        all.iter().for_each(|text| texts.push(text));
+        texts.shrink_to_fit();
+        texts
+    }
+
     #[test]
     fn parts_are_found_within_one_text() {
         let all = ["ab", "ba", "xab", "abab", "b"];
-        let mut texts = Texts::default();
-        for text in all {
-            texts.push(text);
-        }
+        let texts = texts_of(&all);
         let found = |part: &str| texts.containing(part).collect::<Vec<_>>();
         for part in ["ab", "bb", "ba", "a", "bx", "x", "abab", "", "bab", "c", "b"] {
             let naive = all.iter().enumerate().filter(|(_, text)| text.contains(part));
             assert_eq!(found(part), naive.map(|(at, _)| at).collect::<Vec<_>>(), "{part}");
+        }
+    }
+
+    #[test]
+    fn texts_of_several_pieces_are_found() {
+        let most = "m".repeat(PIECE_BYTES);
+        let long = format!("{}yz", "l".repeat(PIECE_BYTES * 5 / 2));
+        let many: Vec<String> = (0..40_000).map(|number| format!("key {number};")).collect();
+        let mut all = vec!["a", &most, "b", &long, &long, "c", &most];
+        all.extend(many.iter().map(String::as_str));
+        all.extend(["yz", &most]);
+        let texts = texts_of(&all);
+        assert_eq!(texts.len(), all.len());
+        for (number, text) in all.iter().enumerate() {
+            assert_eq!(texts.get(number), Some(*text));
+            assert!(texts.is(number as u32, text.as_bytes()));
+            assert!(texts.stands_at(texts.place(number), text.as_bytes()));
+            assert!(!texts.stands_at(texts.place(number), b"key x"));
+            texts.prefetch(texts.place(number), text.len());
+        }
+        assert_eq!(texts.get(all.len()), None);
+        for part in ["key 3999", "yz", "mm", "a", "c", "x"] {
+            let naive = all.iter().enumerate().filter(|(_, text)| text.contains(part));
+            let naive: Vec<usize> = naive.map(|(at, _)| at).collect();
+            assert_eq!(texts.containing(part).collect::<Vec<_>>(), naive, "{part}");
         }
     }
 }

@@ -1,0 +1,92 @@
+//! A large table whose entries lie in huge pages: reaching one costs the processor less than in
+//! small pages.
+//!
+//! Here: a table of a power of two of entries, in pieces of a size for which the allocator uses
+//! huge pages (`.cargo/config.toml`). Not here: what the entries are (`exact_index`,
+//! `key_filter`).
+
+/// Bytes of a piece: a half of the most that the allocator places in huge pages.
+const PIECE_BYTES: usize = 128 << 10;
+
+/// Entries of a size that is a power of two, each found by its place.
+#[derive(Debug)]
+pub(super) struct HugeTable<T> {
+    /// Of equal length.
+    pieces: Box<[Box<[T]>]>,
+    len: usize,
+}
+
+impl<T> Default for HugeTable<T> {
+    fn default() -> Self {
+        Self { pieces: Box::default(), len: 0 }
+    }
+}
+
+impl<T: Copy> HugeTable<T> {
+    /// Entries of a piece.
+    const PIECE_LEN: usize = {
+        assert!(size_of::<T>().is_power_of_two(), "a piece has a whole number of entries");
+        PIECE_BYTES / size_of::<T>()
+    };
+
+    /// A table of `len` entries, a power of two, which are all `entry`.
+    pub(super) fn new(len: usize, entry: T) -> Self {
+        assert!(len.is_power_of_two(), "all pieces have the same length");
+        let piece = vec![entry; len.min(Self::PIECE_LEN)].into_boxed_slice();
+        Self { pieces: vec![piece; len.div_ceil(Self::PIECE_LEN)].into_boxed_slice(), len }
+    }
+
+    /// The number of entries: a power of two, or 0.
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Memory, in bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    #[inline]
+    pub(super) fn get(&self, at: usize) -> Option<&T> {
+        self.pieces.get(at / Self::PIECE_LEN)?.get(at % Self::PIECE_LEN)
+    }
+
+    pub(super) fn get_mut(&mut self, at: usize) -> Option<&mut T> {
+        self.pieces.get_mut(at / Self::PIECE_LEN)?.get_mut(at % Self::PIECE_LEN)
+    }
+
+    /// The place of an entry for a hash, by the low bits; 0 without entries.
+    #[inline]
+    pub(super) fn place(&self, hash: u64) -> usize {
+        hash as usize & self.len.wrapping_sub(1)
+    }
+
+    /// All entries, in their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
+        self.pieces.iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_entry_has_its_place() {
+        for bits in 0..=18 {
+            let len = 1_usize << bits;
+            let mut table = HugeTable::new(len, u64::MAX);
+            for at in 0..len {
+                *table.get_mut(at).expect("an entry") = at as u64;
+            }
+            assert!(table.iter().copied().eq(0..len as u64));
+            assert_eq!((table.len(), table.bytes()), (len, len * 8));
+            assert_eq!(table.get(len), None);
+            assert_eq!(table.get_mut(len), None);
+            assert_eq!(table.get(table.place(u64::MAX)), Some(&(len as u64 - 1)));
+        }
+        let none = HugeTable::<u64>::default();
+        assert_eq!((none.len(), none.get(none.place(7)), none.iter().count()), (0, None, 0));
+    }
+}
