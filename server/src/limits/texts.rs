@@ -128,7 +128,9 @@ mod tests {
 
     fn texts_of(all: &[&str]) -> Texts {
         let mut texts = Texts::default();
-        all.iter().for_each(|text| texts.push(text));
+        for text in all {
+            texts.push(text);
+        }
         texts.shrink_to_fit();
         texts
     }
