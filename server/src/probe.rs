@@ -163,7 +163,8 @@ impl Probe {
 
     /// Puts a denied attempt into the ring, unless it is thinned out. `retry_ns`: the time after
     /// which it would pass.
-    #[cold]
+    // Inlined, so that a denial that is no sample costs no call.
+    #[inline]
     pub(crate) fn put_denied(
         &self,
         kind: SampleKind,
@@ -172,8 +173,21 @@ impl Probe {
         limit: u32,
         (cost, retry_ns): (u64, Option<u64>),
     ) {
-        let Some(weight) = self.thinning.weight(unix_ms) else { return };
-        let sample = ProbeSample::new(kind, unix_ms, (hash, key)).limit(limit).weight(weight);
+        if let Some(weight) = self.thinning.weight(unix_ms) {
+            self.put_denial(kind, unix_ms, (hash, key), (limit, weight), (cost, retry_ns));
+        }
+    }
+
+    #[cold]
+    fn put_denial(
+        &self,
+        kind: SampleKind,
+        unix_ms: u64,
+        key: (u64, &[u8]),
+        (limit, weight): (u32, u64),
+        (cost, retry_ns): (u64, Option<u64>),
+    ) {
+        let sample = ProbeSample::new(kind, unix_ms, key).limit(limit).weight(weight);
         self.put(sample.cost(cost).retry_ns(retry_ns));
     }
 

@@ -1,4 +1,4 @@
-//! The thinning of denials: all up to a rate, then every second, every fourth and so on.
+//! The thinning of denials: all up to a rate, of a flood every fourth, every eighth and so on.
 //!
 //! Not here: other samples, which are chosen by chance or by key (`probe`).
 
@@ -6,10 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Denials a second and worker up to which every one is a sample.
 pub(crate) const DENIALS_A_SECOND: u64 = 20_000;
+/// Most samples a second of a flood: its keys are known by fewer, and each costs the worker and the
+/// observer more than the denial that it is of.
+const FLOOD_SAMPLES_A_SECOND: u64 = DENIALS_A_SECOND / 4;
 /// The rate is looked at this often.
 const WINDOW_MS: u64 = 100;
-/// Samples of a window at one weight, before the weight doubles.
+/// Samples of a window of which every denial is one.
 const WINDOW_SAMPLES: u64 = DENIALS_A_SECOND * WINDOW_MS / 1000;
+/// Most samples of a window in a flood.
+const FLOOD_WINDOW_SAMPLES: u64 = FLOOD_SAMPLES_A_SECOND * WINDOW_MS / 1000;
 /// Greatest weight of a sample: enough for 655 million denials a second.
 const WEIGHT_MAX: u64 = 1 << 15;
 
@@ -31,6 +36,7 @@ pub(super) struct Thinning {
 impl Thinning {
     /// Counts a denial. Returns the number of denials that it stands for as a sample; `None` if it
     /// is none.
+    #[inline]
     pub(super) fn weight(&self, unix_ms: u64) -> Option<u64> {
         let read = |number: &AtomicU64| number.load(Ordering::Relaxed);
         let write = |number: &AtomicU64, value| number.store(value, Ordering::Relaxed);
@@ -39,8 +45,9 @@ impl Thinning {
         if window != last {
             // The last window tells the rate; after a pause there is none.
             let denials = if window == last + 1 { read(&self.denials) } else { 0 };
-            let weight = denials.div_ceil(WINDOW_SAMPLES).max(1).next_power_of_two();
-            write(&self.weight, weight.min(WEIGHT_MAX));
+            let is_flood = denials > WINDOW_SAMPLES;
+            let weight = if is_flood { denials.div_ceil(FLOOD_WINDOW_SAMPLES) } else { 1 };
+            write(&self.weight, weight.next_power_of_two().min(WEIGHT_MAX));
             write(&self.window, window);
             write(&self.denials, 0);
             write(&self.samples, 0);
@@ -89,8 +96,8 @@ mod tests {
             let thinning = Thinning::default();
             second(&thinning, 0, denials);
             let (samples, weight) = second(&thinning, 1, denials);
-            assert!(samples <= DENIALS_A_SECOND, "{samples} samples of {denials}");
-            assert!(samples >= DENIALS_A_SECOND / 2, "{samples} samples of {denials}");
+            assert!(samples <= FLOOD_SAMPLES_A_SECOND, "{samples} samples of {denials}");
+            assert!(samples >= FLOOD_SAMPLES_A_SECOND / 2, "{samples} samples of {denials}");
             assert!(weight.abs_diff(denials) <= denials / 50, "{weight} of {denials}");
             assert_eq!(second(&thinning, 3, 100), (100, 100), "all again after a pause");
         }
