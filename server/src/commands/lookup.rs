@@ -70,9 +70,10 @@ pub(crate) fn look_up_in<'a>(
     KeyLookup { hash, key_limit }
 }
 
-/// [`look_up`] of the keys of a batch while a limit has very many overrides, so that their cache
-/// misses overlap. A request without a key has the hash of the one before it.
-// Not inlined: without such limits its stack and code must cost nothing.
+/// [`look_up`] of the keys of a batch in one step each, so that cache misses overlap and a cluster's
+/// MD5 is that of many keys. A request without a key has the hash of the one before it.
+// Not inlined: outside clusters and without very many overrides its stack and code must cost
+// nothing.
 #[inline(never)]
 pub(crate) fn look_up_together<'a, const N: usize>(
     shards: &Shards,
@@ -82,20 +83,27 @@ pub(crate) fn look_up_together<'a, const N: usize>(
 ) -> ArrayVec<KeyLookup<'a>, N> {
     let limits = active_limits.limits();
     let mut overrides = OverrideBatch::<N>::default();
-    let mut hash = 0;
+    let mut counted_keys: ArrayVec<&[u8], N> = ArrayVec::new();
     let mut lookups: ArrayVec<KeyLookup<'a>, N> = keys
         .zip(counted)
         .map(|(key, counted)| {
             let Some(key) = key else {
                 overrides.skip();
-                return KeyLookup { hash, key_limit: Ok(None) };
+                counted_keys.push(counted_keys.last().copied().unwrap_or_default());
+                return KeyLookup { hash: 0, key_limit: Ok(None) };
             };
-            let lookup = KeyLookup { hash, key_limit: overrides.find(limits, key, counted) };
-            hash = shards.hash(lookup.counted(key));
-            shards.prefetch_shard(hash);
-            KeyLookup { hash, ..lookup }
+            let key_limit = overrides.find(limits, key, counted);
+            let found = key_limit.as_ref().ok().and_then(Option::as_ref);
+            counted_keys.push(found.map_or(key, LimitMatch::key));
+            KeyLookup { hash: 0, key_limit }
         })
         .collect();
+    let mut hashes = [0; N];
+    shards.hash_all(&counted_keys, &mut hashes[..counted_keys.len()]);
+    for (lookup, hash) in lookups.iter_mut().zip(hashes) {
+        lookup.hash = hash;
+        shards.prefetch_shard(hash);
+    }
     overrides.apply(&mut lookups, |lookup| lookup.key_limit.as_mut().ok()?.as_mut());
     lookups
 }

@@ -14,7 +14,7 @@ use super::general_batch::{AnyRequest, answer_with};
 use super::samples::sample_fast;
 use super::{ClusterContext, Pause, Session, SessionContext, pause_before};
 use crate::commands::fast::may_run_locked;
-use crate::commands::lookup::{KeyLookup, look_up_in, look_up_together};
+use crate::commands::lookup::{KeyLookup, look_up_together};
 use crate::node::batch::BatchOutcome;
 use crate::node::router::{FastOp, OwnerRequest, Router, node_now, router_context};
 use crate::node::serving::Serving;
@@ -125,14 +125,9 @@ impl Session {
         let (shards, active_limits) = (ctx.exec.service.shards(), ctx.exec.active_limits);
         let mut counted = std::mem::take(&mut ctx.exec.scratch.keys);
         counted.resize_with(BATCH_SHARDS_MAX, Vec::new);
-        let keys = requests.iter().map(|request| request.fast.key());
-        let lookups: ArrayVec<KeyLookup<'_>, BATCH_SHARDS_MAX> = if active_limits.has_large_tables()
-        {
-            look_up_together(shards, active_limits, keys.map(Some), &mut counted)
-        } else {
-            let look_up = |(key, counted)| look_up_in(shards, active_limits, key, counted);
-            keys.zip(&mut counted).map(look_up).collect()
-        };
+        let keys = requests.iter().map(|request| Some(request.fast.key()));
+        let lookups: ArrayVec<KeyLookup<'_>, BATCH_SHARDS_MAX> =
+            look_up_together(shards, active_limits, keys, &mut counted);
         let hashes: ArrayVec<u64, BATCH_SHARDS_MAX> =
             lookups.iter().map(|lookup| lookup.hash).collect();
         let batch = ClusterBatch { requests: &requests, hashes: &hashes, lookups: &lookups, input };

@@ -211,7 +211,7 @@ fn look_up_all<'a>(
     if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
         return hash_all(ctx, batch);
     }
-    if ctx.exec.active_limits.has_large_tables() {
+    if ctx.cluster.is_some() || ctx.exec.active_limits.has_large_tables() {
         cold_path();
         let keys = batch.iter().map(|entry| entry.request.first_key());
         return look_up_together(ctx.exec.service.shards(), ctx.exec.active_limits, keys, counted);
