@@ -22,7 +22,7 @@ const KEYS_NARROW: usize = 4;
 /// One word of each key.
 type Lanes<const KEYS: usize> = [u32; KEYS];
 /// The words of one block of each key.
-type Block<const KEYS: usize> = [Lanes<KEYS>; 16];
+type KeyBlock<const KEYS: usize> = [Lanes<KEYS>; 16];
 
 /// RFC 1321: the whole part of 2^32 · |sin(i + 1)|.
 const SINES: [u32; 64] = [
@@ -109,7 +109,7 @@ pub(super) fn first_words(keys: &[&[u8]], each: impl FnMut(u32)) {
 
 fn in_groups<const KEYS: usize>(
     keys: &[&[u8]],
-    first_words: impl Fn(&Block<KEYS>) -> Lanes<KEYS>,
+    first_words: impl Fn(&KeyBlock<KEYS>) -> Lanes<KEYS>,
     mut each: impl FnMut(u32),
 ) {
     for group in keys.chunks(KEYS) {
@@ -132,7 +132,7 @@ fn is_short(key: &[u8]) -> bool {
 }
 
 /// Writes the key, its end mark and its length in bits.
-fn write_key<const KEYS: usize>(block: &mut Block<KEYS>, stream: usize, key: &[u8]) {
+fn write_key<const KEYS: usize>(block: &mut KeyBlock<KEYS>, stream: usize, key: &[u8]) {
     let (words, rest) = key.as_chunks::<4>();
     for (row, word) in block.iter_mut().zip(words) {
         row[stream] = u32::from_le_bytes(*word);
@@ -143,20 +143,20 @@ fn write_key<const KEYS: usize>(block: &mut Block<KEYS>, stream: usize, key: &[u
 }
 
 #[cfg(target_arch = "x86_64")]
-fn first_words_wide(level: Level, block: &Block<KEYS_WIDE>) -> Lanes<KEYS_WIDE> {
+fn first_words_wide(level: Level, block: &KeyBlock<KEYS_WIDE>) -> Lanes<KEYS_WIDE> {
     dispatch!(level, _simd => first_words_of(block))
 }
 
 // Inlined into its caller's loop, the function would get registers for only half of the state.
 #[inline(never)]
-fn first_words_narrow(block: &Block<KEYS_NARROW>) -> Lanes<KEYS_NARROW> {
+fn first_words_narrow(block: &KeyBlock<KEYS_NARROW>) -> Lanes<KEYS_NARROW> {
     first_words_of(block)
 }
 
 // Inlined, like the functions below: only then it has its caller's instructions.
 #[inline(always)]
 #[expect(clippy::inline_always, reason = "as the comment says")]
-fn first_words_of<const KEYS: usize>(block: &Block<KEYS>) -> Lanes<KEYS> {
+fn first_words_of<const KEYS: usize>(block: &KeyBlock<KEYS>) -> Lanes<KEYS> {
     let begin = BEGIN.map(|word| [word; KEYS]);
     let state = round::<KEYS, 0, 7, 12, 17, 22>(begin, block, (0, 1), |x, y, z| z ^ (x & (y ^ z)));
     let state = round::<KEYS, 1, 5, 9, 14, 20>(state, block, (1, 5), |x, y, z| y ^ (z & (x ^ y)));
@@ -177,7 +177,7 @@ fn round<
     const S3: u32,
 >(
     [mut a, mut b, mut c, mut d]: [Lanes<KEYS>; 4],
-    block: &Block<KEYS>,
+    block: &KeyBlock<KEYS>,
     (start, stride): (usize, usize),
     f: impl Fn(u32, u32, u32) -> u32 + Copy,
 ) -> [Lanes<KEYS>; 4] {

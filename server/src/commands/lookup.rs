@@ -70,10 +70,9 @@ pub(crate) fn look_up_in<'a>(
     KeyLookup { hash, key_limit }
 }
 
-/// [`look_up`] of the keys of a batch in one step each, so that cache misses overlap and a cluster's
-/// MD5 is that of many keys. A request without a key has the hash of the one before it.
-// Not inlined: outside clusters and without very many overrides its stack and code must cost
-// nothing.
+/// [`look_up`] of the keys of a batch in one step each, so that cache misses overlap and a cluster
+/// computes the MD5 of many keys at once. A request without a key has the hash of the one before.
+// Not inlined: without a cluster and very many overrides its stack and code must cost nothing.
 #[inline(never)]
 pub(crate) fn look_up_together<'a, const N: usize>(
     shards: &Shards,

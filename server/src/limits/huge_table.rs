@@ -11,7 +11,7 @@ const PIECE_BYTES: usize = 128 << 10;
 /// Entries of a size that is a power of two, each found by its place.
 #[derive(Debug)]
 pub(super) struct HugeTable<T> {
-    /// Of equal length.
+    /// They have equal lengths.
     pieces: Box<[Box<[T]>]>,
     len: usize,
 }
