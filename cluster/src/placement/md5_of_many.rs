@@ -1,7 +1,7 @@
 //! MD5 of several short keys at once (RFC 1321).
 //!
-//! Here: the first word of each digest, which alone places a key. Longer keys and a key by itself
-//! go through the `md-5` crate.
+//! Here: the first word of each digest; no other word decides the place of a key. The `md-5` crate
+//! hashes keys above 55 bytes, and a key without others beside it.
 //!
 //! Each step of MD5 depends on the step before it, so one key leaves the processor idle. The steps
 //! of several keys run side by side: of sixteen where vectors have eight words or more, of four

@@ -1,12 +1,12 @@
-//! A large table whose entries lie in huge pages: reaching one costs the processor less than in
+//! A large table in huge pages, where the processor finds the address of an entry faster than in
 //! small pages.
 //!
 //! Here: a table of a power of two of entries, in pieces of a size for which the allocator uses
 //! huge pages (`.cargo/config.toml`). Not here: what the entries are (`exact_index`,
 //! `key_filter`).
 
-/// Bytes of a piece: a half of the most that the allocator places in huge pages.
-const PIECE_BYTES: usize = 128 << 10;
+/// Bytes of a piece, a power of two: a half of the most that the allocator places in huge pages.
+pub(super) const PIECE_BYTES: usize = 128 << 10;
 
 /// Entries of a size that is a power of two, each found by its place.
 #[derive(Debug)]

@@ -6,14 +6,13 @@
 use engine::prefetch;
 use memchr::memmem::Finder;
 
-/// Bytes of a piece, a power of two: a half of the most that the allocator places in huge pages
-/// (`.cargo/config.toml`).
-const PIECE_BYTES: usize = 128 << 10;
+use super::huge_table::PIECE_BYTES;
 
 /// Texts by number, with less than 4 GiB in total.
 ///
-/// Each lies in one piece. The place of a byte is the number of its piece times [`PIECE_BYTES`],
-/// plus its place in the piece. A longer text has a longer piece, and empty ones behind it.
+/// The texts are stored in pieces of [`PIECE_BYTES`]; no text is split. The place of a byte is the
+/// number of its piece times [`PIECE_BYTES`], plus the offset in the piece. A text above
+/// [`PIECE_BYTES`] has a longer piece, and empty pieces follow it, so that places stay unique.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Texts {
     pieces: Vec<String>,

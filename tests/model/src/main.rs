@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Parser;
 use model::{Aim, Counters, FAULTS, Group, Planted, Profile, run};
 
-/// Half of the time of glibc's `malloc`.
+/// A seed makes many small allocations, for which glibc's `malloc` takes longer.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
