@@ -7,7 +7,8 @@ use std::fmt::Write as _;
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use tollgate::limits::Limits;
+use protocol::Policy;
+use tollgate::limits::{Limits, OverrideSource};
 
 const KEYS: u64 = 1 << 14;
 const OVERRIDES: u64 = 10_000;
@@ -28,18 +29,17 @@ fn limits(count: u64) -> Limits {
     writeln!(file, "[[limit]]\nname = 'last'\nmatch = 'service-{last}:user:{{id}}'")
         .and_then(|()| writeln!(file, "policy = 'fixed:5/s'"))
         .expect("writing to a String cannot fail");
-    file += "overrides = [\n";
-    for number in 0..OVERRIDES {
-        let key = match number % 4 {
-            0 | 1 => format!("{number}"),
-            2 => format!("prefix-{number}*"),
-            _ => format!("10.{}.{}.0/24", number / 256, number % 256),
-        };
-        writeln!(file, "{{ key = 'service-{last}:user:{key}', policy = 'block' }},")
-            .expect("writing to a String cannot fail");
-    }
-    file += "]\n";
-    Limits::parse("bench", file.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+    let mut limits = Limits::parse("bench", file.as_bytes()).expect("a good file");
+    let keys = (0..OVERRIDES).map(|number| match number % 4 {
+        0 | 1 => format!("service-{last}:user:{number}"),
+        2 => format!("service-{last}:user:prefix-{number}*"),
+        _ => format!("service-{last}:user:10.{}.{}.0/24", number / 256, number % 256),
+    });
+    let keys: Vec<String> = keys.collect();
+    let block = Policy::parse(b"block").expect("a policy");
+    let rows = keys.iter().map(|key| (key.as_str(), (block, None)));
+    assert_eq!(limits.set_overrides("last", OverrideSource::File, rows), []);
+    limits
 }
 
 /// A limit whose counted key leaves a part of the key out.

@@ -70,6 +70,7 @@ mod matched;
 mod networks;
 mod options;
 mod override_batch;
+mod override_search;
 mod override_tables;
 mod overrides;
 mod overrides_file;

@@ -11,7 +11,7 @@ use engine::prefetch;
 use hashbrown::DefaultHashBuilder;
 
 use super::huge_table::HugeTable;
-use super::key_filter::KeyFilter;
+use super::key_filter::{FilterWord, KeyFilter};
 
 /// Entries of a line.
 const LINE_ENTRIES: usize = 4;
@@ -82,6 +82,23 @@ pub(super) struct ExactIndex {
     filter: KeyFilter,
 }
 
+/// The first line of a search.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LineSearch<'i> {
+    line: &'i IndexLine,
+    wanted: u32,
+}
+
+impl LineSearch<'_> {
+    /// Returns the first key of the line that may be the wanted one. A search for it may still find
+    /// another one, in this line or in the next.
+    #[inline]
+    pub(super) fn candidate(&self) -> Option<ExactKey> {
+        let entry = self.line.0.iter().find(|entry| entry.tag == self.wanted)?;
+        (entry.key.number != FREE).then_some(entry.key)
+    }
+}
+
 /// The tag of a key of `len` bytes.
 #[inline]
 fn tag(hash: u64, len: usize) -> u32 {
@@ -124,21 +141,19 @@ impl ExactIndex {
         self.lines.bytes() + self.filter.bytes()
     }
 
-    /// Prefetches what the search for a hash reads first.
+    /// Returns the word of the filter for a hash, which is prefetched; none without a filter.
     #[inline]
-    pub(super) fn prefetch_filter(&self, hash: u64) {
-        self.filter.prefetch(hash);
+    pub(super) fn prefetch_filter(&self, hash: u64) -> Option<&FilterWord> {
+        self.filter.prefetch(hash)
     }
 
-    /// Prefetches the first line that the search for a hash reads. Call
-    /// [`Self::prefetch_filter`] before.
+    /// Returns the first line that the search for a key of `len` bytes reads, which is prefetched.
+    /// `None`: there is no such key.
     #[inline]
-    pub(super) fn prefetch_line(&self, hash: u64) {
-        if let Some(line) = self.lines.get(self.lines.place(hash))
-            && self.filter.may_have(hash)
-        {
-            prefetch(line);
-        }
+    pub(super) fn prefetch_line(&self, hash: u64, len: usize) -> Option<LineSearch<'_>> {
+        let line = self.lines.get(self.lines.place(hash)).filter(|_| len <= KEY_BYTES_MAX)?;
+        prefetch(line);
+        Some(LineSearch { line, wanted: tag(hash, len) })
     }
 
     /// Finds the first key with this hash and length, as far as the index knows them, for which

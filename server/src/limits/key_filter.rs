@@ -13,11 +13,15 @@ const WORD_KEYS: usize = 4;
 /// Bits of a key.
 const KEY_BITS: u32 = 4;
 
+/// The bits of the keys of one word.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FilterWord(u64);
+
 /// The keys of an index, as bits. Immutable. Without words every key passes.
 #[derive(Debug, Default)]
 pub(super) struct KeyFilter {
     /// A power of two, or none.
-    words: HugeTable<u64>,
+    words: HugeTable<FilterWord>,
 }
 
 /// The bits of a key: four of 64 by its hash, of which some may be the same.
@@ -26,14 +30,23 @@ fn bits(hash: u64) -> u64 {
     (0..KEY_BITS).fold(0, |bits, at| bits | 1 << (hash >> (6 * at) & 63))
 }
 
+impl FilterWord {
+    /// Whether a key with this hash, whose word this is, may be in the index. False: it is not.
+    #[inline]
+    pub(super) fn may_have(self, hash: u64) -> bool {
+        let bits = bits(hash);
+        self.0 & bits == bits
+    }
+}
+
 impl KeyFilter {
     /// Builds the filter of `count` keys with these hashes.
     pub(super) fn new(count: usize, hashes: impl Iterator<Item = u64>) -> Self {
         let count = count.div_ceil(WORD_KEYS).next_power_of_two();
-        let mut words = HugeTable::new(count, 0);
+        let mut words = HugeTable::new(count, FilterWord::default());
         for hash in hashes {
             if let Some(word) = words.get_mut(words.place(hash >> 32)) {
-                *word |= bits(hash);
+                word.0 |= bits(hash);
             }
         }
         Self { words }
@@ -44,19 +57,18 @@ impl KeyFilter {
         self.words.bytes()
     }
 
-    /// Prefetches the word of a hash.
+    /// Returns the word of a hash, which is prefetched; none without words.
     #[inline]
-    pub(super) fn prefetch(&self, hash: u64) {
-        if let Some(word) = self.words.get(self.words.place(hash >> 32)) {
-            prefetch(word);
-        }
+    pub(super) fn prefetch(&self, hash: u64) -> Option<&FilterWord> {
+        let word = self.words.get(self.words.place(hash >> 32))?;
+        prefetch(word);
+        Some(word)
     }
 
     /// Whether the index may have a key with this hash. False: it has none.
     #[inline]
     pub(super) fn may_have(&self, hash: u64) -> bool {
-        let bits = bits(hash);
-        self.words.get(self.words.place(hash >> 32)).is_none_or(|word| word & bits == bits)
+        self.words.get(self.words.place(hash >> 32)).is_none_or(|word| word.may_have(hash))
     }
 }
 
@@ -81,7 +93,7 @@ mod tests {
     #[test]
     fn without_words_every_key_passes() {
         assert!(KeyFilter::default().may_have(7));
-        KeyFilter::default().prefetch(7);
+        assert!(KeyFilter::default().prefetch(7).is_none());
         assert_eq!(KeyFilter::new(0, std::iter::empty()).bytes(), 8);
     }
 }

@@ -5,23 +5,15 @@
 
 use arrayvec::ArrayVec;
 
-use super::exact_index::{FILTERED_BYTES_MIN, key_hash};
-use super::overrides::Overrides;
+use super::exact_index::FILTERED_BYTES_MIN;
+use super::override_search::OverrideSearch;
 use super::{LimitMatch, LimitedKeyError, Limits};
-
-/// A key whose limit has overrides: its hash and its length in bytes.
-#[derive(Debug, Clone, Copy)]
-struct OverriddenKey<'l> {
-    overrides: &'l Overrides,
-    hash: u64,
-    len: usize,
-}
 
 /// Up to `N` keys whose overrides are not looked up yet.
 #[derive(Debug, Default)]
 pub(crate) struct OverrideBatch<'l, const N: usize> {
     /// One for each key; none for a key whose limit has no overrides.
-    keys: ArrayVec<Option<OverriddenKey<'l>>, N>,
+    searches: ArrayVec<Option<OverrideSearch<'l>>, N>,
 }
 
 impl Limits {
@@ -40,7 +32,8 @@ impl Limits {
             // The request itself meets the error.
             let _ = batch.find(self, key, scratch);
         }
-        batch.prefetch();
+        batch.prefetch_lines();
+        batch.prefetch_texts();
     }
 }
 
@@ -64,9 +57,7 @@ impl<'l, const N: usize> OverrideBatch<'l, N> {
         let found = limits.find_limit(key, scratch);
         self.note(found.as_ref().ok().and_then(Option::as_ref).and_then(|found| {
             let overrides = limits.limits.get(found.limit.index as usize)?.overrides.as_ref()?;
-            let hash = key_hash(found.key);
-            overrides.prefetch_filters(hash);
-            Some(OverriddenKey { overrides, hash, len: found.key.len() })
+            Some(OverrideSearch::new(overrides, found.key))
         }));
         found
     }
@@ -76,18 +67,22 @@ impl<'l, const N: usize> OverrideBatch<'l, N> {
         self.note(None);
     }
 
-    fn note(&mut self, key: Option<OverriddenKey<'l>>) {
-        let has_room = self.keys.try_push(key).is_ok();
+    fn note(&mut self, search: Option<OverrideSearch<'l>>) {
+        let has_room = self.searches.try_push(search).is_ok();
         debug_assert!(has_room, "a batch has at most {N} keys");
     }
 
-    /// Prefetches what looking up the overrides reads behind the filters.
-    pub(crate) fn prefetch(&self) {
-        for key in self.keys.iter().flatten() {
-            key.overrides.prefetch_places(key.hash);
+    /// Prefetches the lines of the indices. Other work behind it hides the wait for them.
+    pub(crate) fn prefetch_lines(&mut self) {
+        for search in self.searches.iter_mut().flatten() {
+            search.prefetch_line();
         }
-        for key in self.keys.iter().flatten() {
-            key.overrides.prefetch_texts(key.hash, key.len);
+    }
+
+    /// Prefetches the texts of the keys. Call [`Self::prefetch_lines`] before.
+    pub(crate) fn prefetch_texts(&mut self) {
+        for search in self.searches.iter_mut().flatten() {
+            search.prefetch_text();
         }
     }
 
@@ -99,11 +94,10 @@ impl<'l, const N: usize> OverrideBatch<'l, N> {
     ) where
         'l: 'm,
     {
-        self.prefetch();
-        for (found, key) in matches.iter_mut().zip(&self.keys) {
-            if let Some(OverriddenKey { overrides, hash, .. }) = key
+        for (found, search) in matches.iter_mut().zip(&self.searches) {
+            if let Some(search) = search
                 && let Some(found) = match_of(found)
-                && let Some((id, policy)) = overrides.find_hashed(found.key, *hash)
+                && let Some((id, policy)) = search.find(found.key)
             {
                 (found.overridden, found.policy) = (Some(id), policy);
             }
@@ -176,6 +170,8 @@ mod tests {
                 .zip(&mut scratch)
                 .map(|(key, scratch)| batch.find(&limits, key.as_bytes(), scratch))
                 .collect();
+            batch.prefetch_lines();
+            batch.prefetch_texts();
             batch.apply(&mut found, |found| found.as_mut().ok()?.as_mut());
             let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
             limits.prefetch_overrides::<16>(&all, &mut Vec::new());

@@ -174,9 +174,10 @@ impl Limits {
         }
     }
 
-    /// Replaces the overrides of one origin. Returns those that are left out because they cannot
-    /// match: the key and the reason. A limit that is not in force has no overrides.
-    pub(crate) fn set_overrides<'r>(
+    /// Replaces the overrides of one origin: for each its key, its policy, and its weight if it has
+    /// one. Returns those that are left out because they cannot match: the key and the reason. A
+    /// limit that is not in force has no overrides.
+    pub fn set_overrides<'r>(
         &mut self,
         name: &str,
         source: OverrideSource,

@@ -74,6 +74,11 @@ pub(super) struct Overrides {
     tables: [Option<Arc<OverrideTable>>; 3],
     /// Entries by captures, which come after those of all tables.
     wheres: Option<Arc<WhereTable>>,
+    /// The origin with the largest index of exact keys, if one has an index. What a search in it
+    /// reads is prefetched.
+    largest: Option<OverrideSource>,
+    /// Whether no other table comes before the largest.
+    is_largest_first: bool,
 }
 
 impl Overrides {
@@ -82,6 +87,13 @@ impl Overrides {
         if let Some(own) = self.tables.get_mut(source as usize) {
             *own = table;
         }
+        let index_bytes = |source: &OverrideSource| {
+            self.tables[*source as usize].as_ref().map_or(0, |table| table.exact.bytes())
+        };
+        let largest = OverrideSource::ALL.into_iter().max_by_key(index_bytes);
+        self.largest = largest.filter(|source| index_bytes(source) > 0);
+        let first = OverrideSource::ALL.into_iter().find(|source| self.table(*source).is_some());
+        self.is_largest_first = self.largest.is_some() && first == self.largest;
     }
 
     pub(super) fn table(&self, source: OverrideSource) -> Option<&Arc<OverrideTable>> {
@@ -140,41 +152,53 @@ impl Overrides {
         self.tables.iter().flatten().map(|table| table.exact.bytes()).sum()
     }
 
-    /// Prefetches what a search for the keys with this hash reads first.
-    pub(super) fn prefetch_filters(&self, hash: u64) {
-        self.tables.iter().flatten().for_each(|table| table.exact.prefetch_filter(hash));
-    }
-
-    /// Prefetches the places of the keys with this hash in the indices.
-    pub(super) fn prefetch_places(&self, hash: u64) {
-        self.tables.iter().flatten().for_each(|table| table.exact.prefetch_line(hash));
-    }
-
-    /// Prefetches the texts of the keys of `len` bytes with this hash.
-    pub(super) fn prefetch_texts(&self, hash: u64, len: usize) {
-        self.tables.iter().flatten().for_each(|table| table.prefetch_texts(hash, len));
+    /// The table with the largest index of exact keys.
+    #[inline]
+    pub(super) fn largest_table(&self) -> Option<&OverrideTable> {
+        self.table(self.largest?).map(|table| &**table)
     }
 
     /// Returns the override of a counted key.
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
     pub(super) fn find(&self, key: &[u8]) -> Option<(OverrideId, &Policy)> {
-        self.find_in(key, |table| table.find(key))
+        self.find_in(key, |_, table| table.find(key))
     }
 
-    /// [`Overrides::find`] with the hash of the key.
-    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(OverrideId, &Policy)> {
-        self.find_in(key, |table| table.find_hashed(key, hash))
+    /// Returns the override of an exact key of the largest table, if no other override of the key
+    /// comes before it.
+    #[inline]
+    pub(super) fn first_of_largest(&self, one: ExactKey) -> Option<(OverrideId, &Policy)> {
+        let source = self.largest.filter(|_| self.is_largest_first)?;
+        let (index, policy) = self.table(source)?.override_of(one)?;
+        Some((OverrideId { source, index }, policy))
+    }
+
+    /// [`Overrides::find`] with the hash of the key, and with `find_in_largest` for the table with
+    /// the largest index.
+    #[inline]
+    pub(super) fn find_hashed<'o>(
+        &'o self,
+        key: &[u8],
+        hash: u64,
+        find_in_largest: impl Fn(&'o OverrideTable) -> Option<(u32, &'o Policy)>,
+    ) -> Option<(OverrideId, &'o Policy)> {
+        self.find_in(key, |source, table| {
+            if self.largest == Some(source) {
+                return find_in_largest(table);
+            }
+            table.find_hashed(key, hash)
+        })
     }
 
     #[inline]
     fn find_in<'o>(
         &'o self,
         key: &[u8],
-        find: impl Fn(&'o OverrideTable) -> Option<(u32, &'o Policy)>,
+        find: impl Fn(OverrideSource, &'o OverrideTable) -> Option<(u32, &'o Policy)>,
     ) -> Option<(OverrideId, &'o Policy)> {
         let found = OverrideSource::ALL.into_iter().find_map(|source| {
-            let (index, policy) = find(self.tables[source as usize].as_ref()?)?;
+            let (index, policy) = find(source, self.tables[source as usize].as_ref()?)?;
             Some((OverrideId { source, index }, policy))
         });
         found.or_else(|| {
@@ -196,7 +220,7 @@ pub(super) struct OverrideTable {
     /// The keys as written. That of an exact key is the key itself.
     texts: Texts,
     /// The exact keys, found by their texts.
-    exact: ExactIndex,
+    pub(super) exact: ExactIndex,
     prefixes: Trie,
     /// Indexed by the literal before the address.
     networks: HashMap<Box<[u8]>, Networks>,
@@ -388,24 +412,39 @@ impl OverrideTable {
 
     /// [`OverrideTable::find`] with the hash of the key.
     #[inline]
-    fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(u32, &Policy)> {
-        let is_key = |one: ExactKey| self.texts.stands_at(one.start, key);
-        if let Some(one) = self.exact.find(hash, key.len(), is_key) {
-            return Some((one.number, self.policies.get(one.policy as usize)?));
+    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(u32, &Policy)> {
+        match self.exact.find(hash, key.len(), |one| self.is_text(one, key)) {
+            Some(one) => self.override_of(one),
+            None => self.find_range(key),
         }
+    }
+
+    /// Returns the override of the longest prefix of a counted key, else of the smallest network
+    /// with its address.
+    #[inline]
+    pub(super) fn find_range(&self, key: &[u8]) -> Option<(u32, &Policy)> {
         let mut longest = None;
         self.prefixes.walk(key, |number| longest = Some(number));
         let number = longest.or_else(|| self.network(key))?;
         Some((number, self.policies.get(*self.rows.get(number as usize)? as usize)?))
     }
 
-    /// Prefetches the texts of the keys of `len` bytes with this hash: one, or a few.
-    fn prefetch_texts(&self, hash: u64, len: usize) {
-        let prefetch = |one: ExactKey| {
-            self.texts.prefetch(one.start, len);
-            false
-        };
-        self.exact.find(hash, len, prefetch);
+    /// Whether `key` is the text of an exact key that has its length.
+    #[inline]
+    fn is_text(&self, one: ExactKey, key: &[u8]) -> bool {
+        self.texts.stands_at(one.start, key)
+    }
+
+    /// Returns the text of an exact key of `len` bytes, which is prefetched.
+    #[inline]
+    pub(super) fn prefetch_text(&self, one: ExactKey, len: usize) -> Option<&[u8]> {
+        self.texts.prefetch(one.start, len)
+    }
+
+    /// Returns the override of an exact key.
+    #[inline]
+    pub(super) fn override_of(&self, one: ExactKey) -> Option<(u32, &Policy)> {
+        Some((one.number, self.policies.get(one.policy as usize)?))
     }
 
     fn network(&self, key: &[u8]) -> Option<u32> {

@@ -17,6 +17,8 @@ pub(crate) struct Case {
     pub(crate) answer: &'static str,
     /// The limits file.
     pub(crate) limits: &'static str,
+    /// The policy of an override of each key, for the limit `user`; none if it is empty.
+    pub(crate) overrides: &'static str,
 }
 
 /// A request on keys in the state that `before` left.
@@ -26,7 +28,7 @@ const fn case(
     request: &'static str,
     answer: &'static str,
 ) -> Case {
-    Case { name, before, repeated: 0, request, keys: 1, answer, limits: "" }
+    Case { name, before, repeated: 0, request, keys: 1, answer, limits: "", overrides: "" }
 }
 
 /// A request that was sent `repeated` times before, for the same keys.
@@ -47,6 +49,10 @@ impl Case {
     const fn under(self, limits: &'static str) -> Self {
         Self { limits, ..self }
     }
+
+    const fn overridden(self, policy: &'static str) -> Self {
+        Self { overrides: policy, ..self }
+    }
 }
 
 const NUMBER: &str = "set {} 0 0 2\r\n10\r\n";
@@ -62,7 +68,7 @@ const WITH_PARENT: &str = "[[limit]]\nname = 'all'\nmatch = 'all:{x}'\npolicy = 
     parents = ['all:users']\n";
 
 /// All cases.
-pub(crate) const CASES: [Case; 30] = [
+pub(crate) const CASES: [Case; 31] = [
     case("incr", NUMBER, "incr {} 1\r\n", "11\r\n"),
     case("incr-miss", "", "incr {} 1\r\n", "NOT_FOUND\r\n"),
     case("get", NUMBER, "get {}\r\n", "VALUE "),
@@ -91,6 +97,7 @@ pub(crate) const CASES: [Case; 30] = [
     case("refund", SPENT, "refund {} 100\r\n", "ALLOW "),
     case("incr-unbound", NUMBER, "incr {} 1\r\n", "11\r\n").under(OTHERS),
     again("incr-bound", 1, "incr {} 1\r\n", "2\r\n").under(BOUND),
+    again("incr-override", 1, "incr {} 1\r\n", "2\r\n").under(BOUND).overridden("sliding:900/60s"),
     again("take-bound", 1, "take {} 1 -\r\n", "ALLOW ").under(BOUND),
     again("incr-parent", 1, "incr {} 1\r\n", "2\r\n").under(WITH_PARENT),
 ];

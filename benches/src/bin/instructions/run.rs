@@ -12,7 +12,7 @@ use protocol::{
     PolicyArg, Request, Value, VerdictLine, VerdictWord, decode, encode, encode_hit,
 };
 use tollgate::config::Config;
-use tollgate::limits::Limits;
+use tollgate::limits::{Limits, OverrideSource};
 use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
 
@@ -68,13 +68,17 @@ fn cpu() -> String {
     arch.to_owned()
 }
 
+fn key(number: usize) -> String {
+    format!("user:{number:015}")
+}
+
 /// Batches of requests on these keys, one request for each group of `keys` keys.
 fn wires(request: &str, keys: usize) -> Vec<Vec<u8>> {
     let numbers: Vec<usize> = (0..KEYS).collect();
     let requests: Vec<String> = numbers
         .chunks(keys)
         .map(|group| {
-            let words: Vec<String> = group.iter().map(|n| format!("user:{n:015}")).collect();
+            let words: Vec<String> = group.iter().map(|number| key(*number)).collect();
             request.replace("{}", &words.join(" "))
         })
         .collect();
@@ -119,7 +123,14 @@ impl Client {
     /// A client and a server in the state that the case requires.
     fn ready_for(case: &Case) -> Self {
         let config = Config { threads: 1, ..Config::default() };
-        let limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
+        let mut limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
+        if !case.overrides.is_empty() {
+            // So many that the keys of a batch are looked up together.
+            let keys: Vec<String> = (0..KEYS).map(key).collect();
+            let policy = Policy::parse(case.overrides.as_bytes()).expect("a policy");
+            let rows = keys.iter().map(|key| (key.as_str(), (policy, None)));
+            assert_eq!(limits.set_overrides("user", OverrideSource::Api, rows), []);
+        }
         let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
         // A server takes samples.
         service.open_probes([1, 2, 3, 4]);

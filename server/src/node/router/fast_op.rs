@@ -223,7 +223,9 @@ fn read<'a>(
         serving.prefetch(hash);
         batch.push(read);
     }
-    if let Some(overrides) = together {
+    if let Some(mut overrides) = together {
+        overrides.prefetch_lines();
+        overrides.prefetch_texts();
         overrides.apply(&mut batch, |read| read.lookup.as_mut()?.key_limit.as_mut().ok()?.as_mut());
     }
     batch
