@@ -180,17 +180,6 @@ impl LogLevel {
             _ => Self::Trace,
         }
     }
-
-    /// Returns the level's name in a `tracing` filter.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
-        }
-    }
 }
 
 /// Format of log lines.

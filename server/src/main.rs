@@ -15,7 +15,9 @@ use tollgate::limits::{self, Limits};
 use tollgate::runtime::auth::AuthFile;
 use tollgate::runtime::process::{self, Pidfile};
 use tollgate::{AUDIT, LIFE, Server, ServerError};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
+use tracing_subscriber::{fmt, reload};
 
 /// Uses huge pages (`.cargo/config.toml`) and returns memory of removed items to the system
 /// (`process::configure_allocator`); the system's allocator does neither.
@@ -175,44 +177,32 @@ fn prepare_and_run(
 /// Filters openraft's lines at the operators' levels: it logs every step there, and an unreachable
 /// node several times a second. `control` logs the end of the consensus itself, and the server logs
 /// dead nodes.
-fn filter(level: &str) -> EnvFilter {
-    let raft = match level {
-        "warn" | "info" => "off",
-        "debug" => "info",
-        _ => level,
+fn filter(level: LogLevel) -> Targets {
+    let (level, raft) = match level {
+        LogLevel::Warn => (LevelFilter::WARN, LevelFilter::OFF),
+        LogLevel::Info => (LevelFilter::INFO, LevelFilter::OFF),
+        LogLevel::Debug => (LevelFilter::DEBUG, LevelFilter::INFO),
+        LogLevel::Trace => (LevelFilter::TRACE, LevelFilter::TRACE),
     };
-    EnvFilter::new(format!("{level},{LIFE}=info,{AUDIT}=info,openraft={raft}"))
+    let targets = [(LIFE, LevelFilter::INFO), (AUDIT, LevelFilter::INFO), ("openraft", raft)];
+    Targets::new().with_default(level).with_targets(targets)
 }
 
 /// Logs to standard error. Lines of the targets [`LIFE`] and [`AUDIT`] pass at every level. The
 /// returned function changes the level, for the `verbosity` command.
 fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'static> {
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter(config.log_level.as_str()))
-        .with_writer(stderr)
-        .with_ansi(false);
-    let (dispatch, handle) = match config.log_format {
-        LogFormat::Text => {
-            let log = log.with_filter_reloading();
-            let handle = log.reload_handle();
-            let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
-                // Reloading fails only without a subscriber, which lives as long as the process.
-                let _ = handle.reload(filter);
-            });
-            (tracing::Dispatch::new(log.finish()), reload)
-        }
-        LogFormat::Json => {
-            let log = log.json().with_filter_reloading();
-            let handle = log.reload_handle();
-            let reload: Box<dyn Fn(EnvFilter) + Send + Sync> = Box::new(move |filter| {
-                // See above.
-                let _ = handle.reload(filter);
-            });
-            (tracing::Dispatch::new(log.finish()), reload)
-        }
+    let (targets, handle) = reload::Layer::new(filter(config.log_level));
+    let lines = fmt::layer().with_writer(stderr).with_ansi(false);
+    let lines = match config.log_format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().boxed(),
     };
-    tracing::dispatcher::set_global_default(dispatch)?;
-    Ok(move |level| handle(filter(LogLevel::of_verbosity(level).as_str())))
+    let log = tracing_subscriber::registry().with(targets).with(lines);
+    tracing::dispatcher::set_global_default(log.into())?;
+    Ok(move |level| {
+        // Reloading fails only without a subscriber, which lives as long as the process.
+        let _ = handle.reload(filter(LogLevel::of_verbosity(level)));
+    })
 }
 
 /// Prints and ignores errors: a closed pipe, as in `tollgate -h | head -1`, is no error.

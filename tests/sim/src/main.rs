@@ -10,6 +10,10 @@ use clap::Parser;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
 use sim::{Bug, Options, Report, Scenario, run};
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Whole nodes in a simulated world.
 #[derive(Parser)]
@@ -46,9 +50,9 @@ struct Flags {
     /// Print the whole trace.
     #[arg(long)]
     trace: bool,
-    /// Print the nodes' logs, filtered as by `RUST_LOG`.
+    /// Print the nodes' logs, filtered by level and module, such as `warn,tollgate::node=debug`.
     #[arg(long)]
-    log: Option<String>,
+    log: Option<Targets>,
     /// Run the seed once only.
     #[arg(long)]
     once: bool,
@@ -108,8 +112,8 @@ fn bug(name: &str) -> Result<Bug, String> {
 fn main() -> ExitCode {
     let flags = Flags::parse();
     if let Some(filter) = &flags.log {
-        let filter = tracing_subscriber::EnvFilter::new(filter);
-        tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).without_time().init();
+        let lines = fmt::layer().with_ansi(false).without_time();
+        tracing_subscriber::registry().with(filter.clone()).with(lines).init();
     }
     let is_well = match flags.seed {
         Some(seed) if flags.once => Ok(once(seed, &flags)),
