@@ -64,7 +64,6 @@ mod explain;
 mod file;
 mod huge_table;
 mod index;
-mod key_filter;
 pub mod map_text;
 mod matched;
 mod networks;

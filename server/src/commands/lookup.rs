@@ -97,7 +97,6 @@ pub(crate) fn look_up_together<'a, const N: usize>(
             KeyLookup { hash: 0, key_limit }
         })
         .collect();
-    overrides.prefetch_lines();
     let mut hashes = [0; N];
     shards.hash_all(&counted_keys, &mut hashes[..counted_keys.len()]);
     overrides.prefetch_texts();

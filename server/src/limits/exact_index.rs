@@ -1,8 +1,7 @@
 //! The index of a table's exact keys: the place of a key's text, in lines that can be prefetched.
 //!
-//! Here: building the index once, and finding a key. Not here: the filter in front of a large index
-//! (`key_filter`), the texts and policies (`overrides`), and which keys are looked up together
-//! (`override_batch`).
+//! Here: building the index once, and finding a key. Not here: the texts and policies
+//! (`overrides`), and which keys are looked up together (`override_batch`).
 
 use std::hash::BuildHasher as _;
 use std::sync::LazyLock;
@@ -11,7 +10,6 @@ use engine::prefetch;
 use hashbrown::DefaultHashBuilder;
 
 use super::huge_table::HugeTable;
-use super::key_filter::{FilterWord, KeyFilter};
 
 /// Entries of a line.
 const LINE_ENTRIES: usize = 4;
@@ -21,8 +19,8 @@ const LOAD_PERCENT_MAX: usize = 60;
 pub(super) const SEARCH_LINES_MAX: usize = 32;
 /// Most doublings for [`SEARCH_LINES_MAX`]. Only a hash that does not spread needs one.
 const DOUBLINGS_MAX: usize = 3;
-/// A smaller index has no filter: it stays in the caches of a processor.
-pub(super) const FILTERED_BYTES_MIN: usize = 64 << 10;
+/// A smaller index stays in the caches of a processor.
+pub(super) const LARGE_BYTES_MIN: usize = 64 << 10;
 /// Length of the longest key of the index, in bytes. A longer key is never looked up.
 const KEY_BYTES_MAX: usize = u8::MAX as usize;
 /// The number of a free place.
@@ -78,8 +76,6 @@ pub(super) struct ExactIndex {
     /// A power of two of lines, or none. A key is in the line of its hash, or in the next one that
     /// was not full.
     lines: HugeTable<IndexLine>,
-    /// The keys of a large index.
-    filter: KeyFilter,
 }
 
 /// The first line of a search.
@@ -90,6 +86,12 @@ pub(super) struct LineSearch<'i> {
 }
 
 impl LineSearch<'_> {
+    /// Whether the search ends with this line.
+    #[inline]
+    pub(super) fn is_last(&self) -> bool {
+        !self.line.is_full()
+    }
+
     /// Returns the first key of the line that may be the wanted one. A search for it may still find
     /// another one, in this line or in the next.
     #[inline]
@@ -124,9 +126,6 @@ impl ExactIndex {
                 break;
             }
         }
-        if index.lines.bytes() >= FILTERED_BYTES_MIN {
-            index.filter = KeyFilter::new(keys.len(), keys.clone().map(|(hash, ..)| hash));
-        }
         index
     }
 
@@ -138,13 +137,7 @@ impl ExactIndex {
 
     /// Memory, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        self.lines.bytes() + self.filter.bytes()
-    }
-
-    /// Returns the word of the filter for a hash, which is prefetched; none without a filter.
-    #[inline]
-    pub(super) fn prefetch_filter(&self, hash: u64) -> Option<&FilterWord> {
-        self.filter.prefetch(hash)
+        self.lines.bytes()
     }
 
     /// Returns the first line that the search for a key of `len` bytes reads, which is prefetched.
@@ -165,7 +158,7 @@ impl ExactIndex {
         len: usize,
         mut is_wanted: impl FnMut(ExactKey) -> bool,
     ) -> Option<ExactKey> {
-        if len > KEY_BYTES_MAX || !self.filter.may_have(hash) {
+        if len > KEY_BYTES_MAX {
             return None;
         }
         let (mut at, wanted) = (self.lines.place(hash), tag(hash, len));
@@ -231,7 +224,7 @@ mod tests {
     }
 
     impl IndexAndTwin {
-        fn new(texts: Vec<Vec<u8>>, is_filtered: bool, hash: impl Fn(&[u8]) -> u64) -> Self {
+        fn new(texts: Vec<Vec<u8>>, hash: impl Fn(&[u8]) -> u64) -> Self {
             let mut twin = HashMap::new();
             let mut different = Vec::new();
             for text in texts {
@@ -247,10 +240,7 @@ mod tests {
                     (hash(text), text.len(), key)
                 })
                 .collect();
-            let mut index = ExactIndex::new(&rows.iter().copied());
-            if is_filtered {
-                index.filter = KeyFilter::new(rows.len(), rows.iter().map(|(hash, ..)| *hash));
-            }
+            let index = ExactIndex::new(&rows.iter().copied());
             Self { index, twin, texts: different }
         }
 
@@ -275,10 +265,9 @@ mod tests {
             others in prop::collection::vec(prop::collection::vec(0_u8..3, 0..6), 0..50),
             // Hashes of few bits: keys share lines and tags.
             bits in 0_u32..=64,
-            is_filtered in any::<bool>(),
         ) {
             let hash = |key: &[u8]| key_hash(key).checked_shr(64 - bits).unwrap_or(0);
-            let both = IndexAndTwin::new(texts, is_filtered, hash);
+            let both = IndexAndTwin::new(texts, hash);
             for key in both.texts.iter().chain(&others) {
                 both.check(key, hash(key));
             }
@@ -299,7 +288,6 @@ mod tests {
         let index = ExactIndex::new(&rows.iter().copied());
         // No doubling was needed.
         assert_eq!(index.lines.bytes(), (1 << 21) * size_of::<IndexEntry>());
-        assert!(index.filter.bytes() > 0);
         let (lines, longest) = fill(1 << 19, rows.iter().copied());
         assert_eq!(lines.len(), index.lines.len());
         assert!(longest <= SEARCH_LINES_MAX, "{longest}");

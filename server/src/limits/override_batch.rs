@@ -5,7 +5,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::exact_index::FILTERED_BYTES_MIN;
+use super::exact_index::LARGE_BYTES_MIN;
 use super::override_search::OverrideSearch;
 use super::{LimitMatch, LimitedKeyError, Limits};
 
@@ -20,7 +20,7 @@ impl Limits {
     /// Whether a limit has so many overrides that the keys of a batch are looked up together.
     pub(super) fn have_large_tables(&self) -> bool {
         let overrides = self.limits.iter().filter_map(|limit| limit.overrides.as_ref());
-        overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= FILTERED_BYTES_MIN)
+        overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= LARGE_BYTES_MIN)
     }
 
     /// Prefetches what looking up the overrides of up to `N` keys reads.
@@ -32,14 +32,13 @@ impl Limits {
             // The request itself meets the error.
             let _ = batch.find(self, key, scratch);
         }
-        batch.prefetch_lines();
         batch.prefetch_texts();
     }
 }
 
 impl<'l, const N: usize> OverrideBatch<'l, N> {
-    /// [`Limits::find`] without the override, whose filter it prefetches. At most `N` keys have
-    /// one.
+    /// [`Limits::find`] without the override, of which it prefetches the place in the index. At most
+    /// `N` keys have one.
     ///
     /// # Errors
     ///
@@ -72,14 +71,7 @@ impl<'l, const N: usize> OverrideBatch<'l, N> {
         debug_assert!(has_room, "a batch has at most {N} keys");
     }
 
-    /// Prefetches the lines of the indices. Other work behind it hides the wait for them.
-    pub(crate) fn prefetch_lines(&mut self) {
-        for search in self.searches.iter_mut().flatten() {
-            search.prefetch_line();
-        }
-    }
-
-    /// Prefetches the texts of the keys. Call [`Self::prefetch_lines`] before.
+    /// Prefetches the texts of the keys. Other work before it hides the wait for the indices.
     pub(crate) fn prefetch_texts(&mut self) {
         for search in self.searches.iter_mut().flatten() {
             search.prefetch_text();
@@ -170,8 +162,7 @@ mod tests {
                 .zip(&mut scratch)
                 .map(|(key, scratch)| batch.find(&limits, key.as_bytes(), scratch))
                 .collect();
-            batch.prefetch_lines();
-            batch.prefetch_texts();
+                batch.prefetch_texts();
             batch.apply(&mut found, |found| found.as_mut().ok()?.as_mut());
             let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
             limits.prefetch_overrides::<16>(&all, &mut Vec::new());

@@ -6,7 +6,6 @@
 use protocol::Policy;
 
 use super::exact_index::{ExactKey, LineSearch, key_hash};
-use super::key_filter::FilterWord;
 use super::overrides::{OverrideId, Overrides};
 
 /// A search that has begun. Its steps prefetch what the next one reads of the largest table; they
@@ -17,43 +16,34 @@ pub(super) struct OverrideSearch<'o> {
     hash: u64,
     /// Length of the key, in bytes.
     len: usize,
-    /// The word of the filter, if there is one.
-    word: Option<&'o FilterWord>,
-    /// Whether the largest table may have the key.
-    may_have: bool,
     line: Option<LineSearch<'o>>,
+    /// Whether the line shows that the largest table has no such key.
+    is_absent: bool,
     /// The first key that may be the wanted one, and its text.
     candidate: Option<(ExactKey, &'o [u8])>,
 }
 
 impl<'o> OverrideSearch<'o> {
-    /// Begins with a counted key: prefetches the filter.
+    /// Begins with a counted key: prefetches the line of the index.
     #[inline]
     pub(super) fn new(overrides: &'o Overrides, key: &[u8]) -> Self {
-        let hash = key_hash(key);
-        let word = overrides.largest_table().and_then(|table| table.exact.prefetch_filter(hash));
-        let (may_have, line, candidate) = (true, None, None);
-        Self { overrides, hash, len: key.len(), word, may_have, line, candidate }
-    }
-
-    /// Prefetches the line of the index.
-    #[inline]
-    pub(super) fn prefetch_line(&mut self) {
-        self.may_have = self.word.is_none_or(|word| word.may_have(self.hash));
-        if self.may_have {
-            let table = self.overrides.largest_table();
-            self.line = table.and_then(|table| table.exact.prefetch_line(self.hash, self.len));
-        }
+        let (hash, len) = (key_hash(key), key.len());
+        let table = overrides.largest_table();
+        let line = table.and_then(|table| table.exact.prefetch_line(hash, len));
+        Self { overrides, hash, len, line, is_absent: false, candidate: None }
     }
 
     /// Prefetches the text of the key.
     #[inline]
     pub(super) fn prefetch_text(&mut self) {
-        self.candidate = self.line.and_then(|line| {
-            let candidate = line.candidate()?;
-            let text = self.overrides.largest_table()?.prefetch_text(candidate, self.len)?;
-            Some((candidate, text))
-        });
+        let Some(line) = self.line else { return };
+        let Some(candidate) = line.candidate() else {
+            self.is_absent = line.is_last();
+            return;
+        };
+        let table = self.overrides.largest_table();
+        let text = table.and_then(|table| table.prefetch_text(candidate, self.len));
+        self.candidate = text.map(|text| (candidate, text));
     }
 
     /// Returns the override of the key.
@@ -63,8 +53,8 @@ impl<'o> OverrideSearch<'o> {
         exact.and_then(|exact| self.overrides.first_of_largest(exact)).or_else(|| {
             self.overrides.find_hashed(key, self.hash, |largest| match exact {
                 Some(exact) => largest.override_of(exact),
-                None if self.may_have => largest.find_hashed(key, self.hash),
-                None => largest.find_range(key),
+                None if self.is_absent => largest.find_range(key),
+                None => largest.find_hashed(key, self.hash),
             })
         })
     }

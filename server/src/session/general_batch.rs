@@ -208,9 +208,6 @@ fn look_up_all<'a>(
     batch: &'a [BatchRequest<'_>],
     counted: &'a mut [Vec<u8>],
 ) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    if ctx.cluster.is_some() && ctx.exec.active_limits.limits().is_empty() {
-        return hash_all(ctx, batch);
-    }
     if ctx.cluster.is_some() || ctx.exec.active_limits.has_large_tables() {
         cold_path();
         let keys = batch.iter().map(|entry| entry.request.first_key());
@@ -227,21 +224,6 @@ fn look_up_all<'a>(
         None => KeyLookup { hash, key_limit: Ok(None) },
     };
     batch.iter().zip(counted).map(look_up).collect()
-}
-
-/// [`look_up_all`] without limits: in a cluster, hashing all keys at once is cheaper.
-fn hash_all<'a>(
-    ctx: &SessionContext<'a>,
-    batch: &'a [BatchRequest<'_>],
-) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
-    let shards = ctx.exec.service.shards();
-    let keys: ArrayVec<&[u8], BATCH_REQUESTS> =
-        batch.iter().map(|entry| entry.request.first_key().unwrap_or_default()).collect();
-    let mut hashes = [0; BATCH_REQUESTS];
-    shards.hash_all(&keys, &mut hashes[..keys.len()]);
-    let hashes = hashes.into_iter().take(keys.len());
-    let lookup_of = |hash| KeyLookup { hash, key_limit: Ok(None) };
-    hashes.inspect(|hash| shards.prefetch_shard(*hash)).map(lookup_of).collect()
 }
 
 /// The reason why a batch ends before it is full.

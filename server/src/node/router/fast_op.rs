@@ -224,7 +224,6 @@ fn read<'a>(
         batch.push(read);
     }
     if let Some(mut overrides) = together {
-        overrides.prefetch_lines();
         overrides.prefetch_texts();
         overrides.apply(&mut batch, |read| read.lookup.as_mut()?.key_limit.as_mut().ok()?.as_mut());
     }
