@@ -8,7 +8,7 @@ use protocol::Policy;
 use super::charge_cost::ChargeCost;
 use super::companion::Companion;
 use super::error::LimitedKeyError;
-use super::overrides::OverrideId;
+use super::override_id::OverrideId;
 use super::pattern::Captures;
 use super::{Limit, PARENTS_MAX};
 

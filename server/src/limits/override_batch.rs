@@ -37,8 +37,8 @@ impl Limits {
 }
 
 impl<'l, const N: usize> OverrideBatch<'l, N> {
-    /// [`Limits::find`] without the override, of which it prefetches the place in the index. At most
-    /// `N` keys have one.
+    /// [`Limits::find`] without the override, whose place in the index it prefetches. At most `N`
+    /// keys have one.
     ///
     /// # Errors
     ///

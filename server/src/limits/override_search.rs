@@ -6,7 +6,8 @@
 use protocol::Policy;
 
 use super::exact_index::{ExactKey, LineSearch, key_hash};
-use super::overrides::{OverrideId, Overrides};
+use super::override_id::OverrideId;
+use super::overrides::Overrides;
 
 /// A search that has begun. Its steps prefetch what the next one reads of the largest table; they
 /// may be left out.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use protocol::{COUNT_MAX, Policy, PolicyListError};
 
 use super::counted_keys::CountedKeys;
-use super::overrides::{
-    OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder, Overrides,
-};
+use super::override_id::OverrideSource;
+use super::overrides::{OverrideKeys, OverrideTable, OverrideTableBuilder, Overrides};
 use super::wheres::WhereTable;
 use super::{Limit, Limits, policy_fields};
 

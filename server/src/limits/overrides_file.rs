@@ -9,8 +9,9 @@ use std::sync::Arc;
 use protocol::Policy;
 
 use super::counted_keys::CountedKeys;
+use super::override_id::OverrideSource;
 use super::override_tables::{parse_policy, parse_weight};
-use super::overrides::{OverrideKeys, OverrideSource, OverrideTable, OverrideTableBuilder};
+use super::overrides::{OverrideKeys, OverrideTable, OverrideTableBuilder};
 use super::shape::Shape;
 use super::{Limit, Limits, LimitsError};
 use crate::files::{self, FileMark};

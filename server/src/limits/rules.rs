@@ -16,7 +16,7 @@ use super::exempt::slot_of_address;
 use super::file::{Draft, File, PatternText, WithLine};
 use super::index::PatternIndex;
 use super::map_text::TEXT_BYTES_MAX;
-use super::overrides::OverrideSource;
+use super::override_id::OverrideSource;
 use super::overrides_file;
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;

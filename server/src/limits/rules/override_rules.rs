@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use super::super::counted_keys::CountedKeys;
 use super::super::file::{Draft, OverrideText};
-use super::super::overrides::{OverrideSource, OverrideTable, OverrideTableBuilder, Overrides};
+use super::super::override_id::OverrideSource;
+use super::super::overrides::{OverrideTable, OverrideTableBuilder, Overrides};
 use super::super::{Limit, LimitsError, where_rules};
 use super::{BadOverrides, Checks};
 

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::super::networks::Network;
-use super::super::overrides::{OverrideKeys, OverrideSource, OverrideTableBuilder, Overrides};
+use super::super::override_id::OverrideSource;
+use super::super::overrides::{OverrideKeys, OverrideTableBuilder, Overrides};
 use super::*;
 
 /// One element of a pattern.
