@@ -198,7 +198,8 @@ fn a_changed_file_holds_at_once_and_a_bad_one_never() {
     server.signal(Signal::SIGHUP);
     server.until("the file is refused", |_| stat(&mut client, "limits_refused") != "0");
     assert_eq!(stat(&mut client, "login:policy"), "fixed:40/h");
-    assert!(server.log().contains("limits.toml:4: "), "{}", server.log());
+    // The line follows the count.
+    server.until("the refusal is logged", |server| server.log().contains("limits.toml:4: "));
     // The log shows the line and a caret, in lines that continue the record.
     let excerpt = "\n      |\n    4 | policy = \"fixed:0/1h\"\n      |                 ^\n";
     server.until("the log shows the line", |server| server.log().contains(excerpt));
