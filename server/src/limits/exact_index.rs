@@ -19,8 +19,6 @@ const LOAD_PERCENT_MAX: usize = 60;
 pub(super) const SEARCH_LINES_MAX: usize = 32;
 /// Most doublings for [`SEARCH_LINES_MAX`]. Only a hash that does not spread needs one.
 const DOUBLINGS_MAX: usize = 3;
-/// A smaller index stays in the caches of a processor.
-pub(super) const LARGE_BYTES_MIN: usize = 64 << 10;
 /// Length of the longest key of the index, in bytes. A longer key is never looked up.
 const KEY_BYTES_MAX: usize = u8::MAX as usize;
 /// The number of a free place.

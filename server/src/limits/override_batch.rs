@@ -5,9 +5,11 @@
 
 use arrayvec::ArrayVec;
 
-use super::exact_index::LARGE_BYTES_MIN;
 use super::override_search::OverrideSearch;
 use super::{LimitMatch, LimitedKeyError, Limits};
+
+/// Smaller indices of a limit stay in the caches of a processor.
+const LARGE_BYTES_MIN: usize = 64 << 10;
 
 /// Up to `N` keys whose overrides are not looked up yet.
 #[derive(Debug, Default)]
