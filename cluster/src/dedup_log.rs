@@ -7,7 +7,7 @@
 
 mod logs;
 
-pub use self::logs::{DedupLogs, LogCell};
+pub use self::logs::{DedupLogs, LogCell, NotAdmitted};
 use crate::frames::{ExportedResult, RecordResult};
 use crate::id::{Partition, Term};
 use crate::rules::{Bug, Rules};
@@ -323,12 +323,18 @@ mod tests {
         for stream in [stream(1, 4), stream(1, 5), stream(2, 1)] {
             logs.log(stream).advance_done(3);
         }
-        assert!(
-            logs.admits(stream(1, 4)) && !logs.admits(stream(1, 5)) && !logs.admits(stream(3, 1))
-        );
+        for (stream, expected) in [
+            (stream(1, 3), Err(NotAdmitted::Over)),
+            (stream(1, 4), Ok(())),
+            (stream(1, 5), Err(NotAdmitted::NotYet)),
+            (stream(3, 1), Err(NotAdmitted::NotYet)),
+        ] {
+            assert_eq!(logs.admit(stream), expected, "{stream:?}");
+        }
         logs.log(stream(3, 1)).advance_done(1);
         logs.set_incarnations([(NodeId(1), Incarnation(5))].into(), 2);
         let left: Vec<_> = logs.iter().map(|(stream, _)| stream).collect();
         assert_eq!(left, [stream(1, 5), stream(3, 1)], "the map does not know node 3 yet");
+        assert_eq!(logs.admit(stream(2, 1)), Err(NotAdmitted::Over), "its node was removed");
     }
 }

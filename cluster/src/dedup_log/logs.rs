@@ -2,12 +2,25 @@
 //!
 //! Not here: the entries of one log (`super`).
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use super::{CopyGeneration, DedupLog};
-use crate::frames::ChunkWriter;
+use crate::frames::{ChunkWriter, ExceptionKind};
 use crate::id::{Incarnation, NodeId, OpStreamId};
+use crate::route::Refusal;
 use crate::rules::{Bug, Rules};
+
+/// The reason for not performing the operations of an op stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAdmitted {
+    /// The map does not have this incarnation of the stream's node yet: the sender has a newer map.
+    /// It should send its operations again.
+    NotYet,
+    /// The map has a later incarnation, or has removed the node: the results of the stream's
+    /// operations are forgotten.
+    Over,
+}
 
 /// The container of a log: the log itself, or a lock that threads share.
 pub trait LogCell: From<DedupLog> {
@@ -56,18 +69,22 @@ impl<L: LogCell> DedupLogs<L> {
         self.incarnations = incarnations;
         self.last_node = last_node;
         let incarnations = &self.incarnations;
-        self.logs.retain(|stream, _| match incarnations.get(&stream.node) {
-            Some(&incarnation) => incarnation <= stream.incarnation,
-            None => stream.node.0 > last_node,
+        self.logs.retain(|stream, _| {
+            admit_by_map(incarnations, last_node, *stream) != Err(NotAdmitted::Over)
         });
     }
 
-    /// Whether operations of an op stream may be done: the map has this incarnation of its node. If
-    /// the map has forgotten it, the record of its operations is lost.
-    #[must_use]
-    pub fn admits(&self, stream: OpStreamId) -> bool {
-        self.incarnations.get(&stream.node) == Some(&stream.incarnation)
-            || self.rules.lack(Bug::UnseenLaneIsNew)
+    /// Whether operations of an op stream may be performed: the map has this incarnation of its
+    /// node.
+    ///
+    /// # Errors
+    ///
+    /// They may not.
+    pub fn admit(&self, stream: OpStreamId) -> Result<(), NotAdmitted> {
+        if self.rules.lack(Bug::UnseenLaneIsNew) {
+            return Ok(());
+        }
+        admit_by_map(&self.incarnations, self.last_node, stream)
     }
 
     /// The log of an op stream; created if missing. A server keeps a reference beside each op
@@ -134,5 +151,30 @@ impl<L: LogCell> DedupLogs<L> {
     /// Drops the logs for which `is_kept` returns false.
     pub fn retain(&mut self, mut is_kept: impl FnMut(OpStreamId) -> bool) {
         self.logs.retain(|stream, _| is_kept(*stream));
+    }
+}
+
+impl From<NotAdmitted> for ExceptionKind {
+    fn from(reason: NotAdmitted) -> Self {
+        match reason {
+            NotAdmitted::NotYet => Self::NotOwner(None),
+            NotAdmitted::Over => Self::Refused(Refusal::Stale),
+        }
+    }
+}
+
+fn admit_by_map(
+    incarnations: &BTreeMap<NodeId, Incarnation>,
+    last_node: u32,
+    stream: OpStreamId,
+) -> Result<(), NotAdmitted> {
+    match incarnations.get(&stream.node) {
+        Some(incarnation) => match stream.incarnation.cmp(incarnation) {
+            Ordering::Less => Err(NotAdmitted::Over),
+            Ordering::Equal => Ok(()),
+            Ordering::Greater => Err(NotAdmitted::NotYet),
+        },
+        None if stream.node.0 > last_node => Err(NotAdmitted::NotYet),
+        None => Err(NotAdmitted::Over),
     }
 }

@@ -311,7 +311,7 @@ impl Recorder {
             let (rows, others) =
                 rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
             rest = others;
-            if let Some(log) = copies.logs().log_of(stream) {
+            if let Ok(log) = copies.logs().log_of(stream) {
                 keep_results(&mut log.lock(), serving, rows, out);
             }
         }

@@ -267,7 +267,7 @@ impl Node {
     pub(super) fn forward(&mut self, at: usize, link: Option<LinkIndex>, body: &[u8]) {
         let forward = Forward::decode(body).expect("frames are right");
         let mut batch = Vec::new();
-        if self.shared.logs.admits(forward.stream) {
+        if self.shared.logs.admit(forward.stream).is_ok() {
             self.shared.logs.log(forward.stream).advance_done(forward.done);
         }
         for (place, request) in forward.requests().enumerate() {
@@ -342,9 +342,9 @@ impl Node {
         }
         // The op stream may have ended since the operation arrived: then its log is gone.
         if let Source::Forward { stream, .. } = item.source
-            && !self.shared.logs.admits(stream)
+            && let Err(reason) = self.shared.logs.admit(stream)
         {
-            self.refuse(at, &item, ExceptionKind::Refused(Refusal::Stale));
+            self.refuse(at, &item, reason.into());
             return;
         }
         let on_arrival = self.profile.lacks(Bug::LookedUpOnArrival);

@@ -50,7 +50,7 @@ fn seeds_keep_and_test_every_invariant() {
 #[test]
 fn rules_that_are_left_out_are_missed() {
     // Rules that few seeds find; `cargo run --release -p model -- --bugs` tries all.
-    const SEEDS: u64 = 8;
+    const SEEDS: u64 = 10;
     let quick = [
         "refusal-lost-with-link",
         "older-link-read-on",
@@ -69,7 +69,8 @@ fn rules_that_are_left_out_are_missed() {
         "clock-of-node",
         "sweep-by-wall",
         "unseen-lane-is-new",
-        "word-before-refusal",
+        "piece-needs-one-link",
+        "log-survives-wipe",
         "answer-early",
         "deposal-opens-nothing",
         "deposal-releases",

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLogs, LogCell};
+use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLogs, LogCell, NotAdmitted};
 use cluster::frames::{ChunkWriter, StreamDone};
 use cluster::id::{Incarnation, NodeId};
 use cluster::{OpStreamId, Rules};
@@ -35,16 +35,18 @@ impl SharedLogs {
         Self { all: RwLock::new(DedupLogs::new(rules)) }
     }
 
-    /// Returns the log of a stream whose operations are to be performed; `None` if they must not
-    /// be, because the map does not have this incarnation of the stream's node.
-    pub(crate) fn log_of(&self, stream: OpStreamId) -> Option<Arc<Mutex<DedupLog>>> {
+    /// Returns the log of a stream whose operations are to be performed.
+    ///
+    /// # Errors
+    ///
+    /// They must not be performed, because the map does not have this incarnation of the stream's
+    /// node.
+    pub(crate) fn log_of(&self, stream: OpStreamId) -> Result<Arc<Mutex<DedupLog>>, NotAdmitted> {
         let all = self.all.read();
-        if !all.admits(stream) {
-            return None;
-        }
+        all.admit(stream)?;
         let known = all.get(stream).map(|log| Arc::clone(&log.0));
         drop(all);
-        Some(known.unwrap_or_else(|| self.log_for_records(stream)))
+        Ok(known.unwrap_or_else(|| self.log_for_records(stream)))
     }
 
     /// Returns the log of a stream for results that arrive with records or a copy, whether or not
@@ -108,7 +110,8 @@ mod tests {
         };
         let copy = CopyGeneration { partition: Partition(7), generation: 0, term: Term(1) };
         logs.log_for_records(stream).lock().add(5, copy, RecordResult::Number(9));
-        assert!(logs.log_of(stream).is_none());
+        let refused = |logs: &SharedLogs| logs.log_of(stream).err();
+        assert_eq!(refused(&logs), Some(NotAdmitted::NotYet));
         logs.set_incarnations([(NodeId(3), Incarnation(1))].into(), 3);
         let log = logs.log_of(stream).expect("the map has it");
         assert_eq!(log.lock().look_up(5, copy), DedupLookup::Done(RecordResult::Number(9)));
@@ -116,7 +119,7 @@ mod tests {
         assert_eq!(log.lock().look_up(5, copy), DedupLookup::Stale);
         assert_eq!(logs.len(), 1);
         logs.set_incarnations([(NodeId(3), Incarnation(2))].into(), 3);
-        assert!(logs.log_of(stream).is_none());
+        assert_eq!(refused(&logs), Some(NotAdmitted::Over));
         assert_eq!(logs.len(), 0);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cluster::OpStreamId;
-use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLookup};
+use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLookup, NotAdmitted};
 use cluster::frames::{KeyState, Record, RecordResult, TermCheck, op_flags};
 use cluster::parked_reply::Need;
 use cluster::partition_header::{HeaderState, PartitionHeader};
@@ -49,8 +49,12 @@ impl Replicas {
         if self.is_stopped(replica_ctx.contact, replica_ctx.now) {
             return Performed::Refused(Refusal::Stopped);
         }
-        let (Some(log), Some(kind)) = (self.logs.log_of(op.stream), OpKind::of_bits(op.op_flags))
-        else {
+        let log = match self.logs.log_of(op.stream) {
+            Ok(log) => log,
+            Err(NotAdmitted::NotYet) => return Performed::Refer(None),
+            Err(NotAdmitted::Over) => return Performed::Refused(Refusal::Stale),
+        };
+        let Some(kind) = OpKind::of_bits(op.op_flags) else {
             return Performed::Refused(Refusal::Stale);
         };
         let Some((header, mut slot)) = self.enter(op.partition) else {

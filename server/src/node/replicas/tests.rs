@@ -233,8 +233,13 @@ fn operation_that_may_not_run_is_refused() {
     assert_eq!(node.perform(&op(1, 1, 0, line)).0, Performed::Refer(route(2, 1)));
     let late = OpRef { deadline_ns: SECOND, ..op(1, 2, 0, line) };
     assert_eq!(node.perform(&late).0, Performed::Refused(Refusal::Expired));
-    let nobody = OpRef { stream: op_stream(4), ..op(1, 2, 0, line) };
-    assert_eq!(node.perform(&nobody).0, Performed::Refused(Refusal::Stale));
+    let past = OpRef {
+        stream: OpStreamId { incarnation: Incarnation(0), ..op_stream(3) },
+        ..op(1, 2, 0, line)
+    };
+    assert_eq!(node.perform(&past).0, Performed::Refused(Refusal::Stale));
+    let not_in_the_map_yet = OpRef { stream: op_stream(4), ..op(1, 2, 0, line) };
+    assert_eq!(node.perform(&not_in_the_map_yet).0, Performed::Refer(None));
     node.on(|copies, _| {
         let log = copies.logs().log_of(op_stream(3)).expect("the map has it");
         log.lock().advance_done(5);

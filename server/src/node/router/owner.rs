@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use cluster::frames::{ExceptionKind, Forward, ForwardOp, FrameError};
 use cluster::parked_reply::{Need, ParkedOp};
-use cluster::replica::{NodeTime, Refusal};
+use cluster::replica::NodeTime;
 use protocol::{Bounds, DecodeError, Decoded, decode, decode_fast};
 
 use super::data_plane::{ForwardedOps, NO_STREAM};
@@ -63,9 +63,12 @@ impl Router {
     ) -> Result<(), FrameError> {
         let node = Arc::clone(&self.node);
         let Some(keyspace) = node.keyspace() else { return Ok(()) };
-        let Some(log) = keyspace.replicas.logs().log_of(forward.stream) else {
-            self.refuse_all(forward, source, Refusal::Stale);
-            return Ok(());
+        let log = match keyspace.replicas.logs().log_of(forward.stream) {
+            Ok(log) => log,
+            Err(reason) => {
+                self.refuse_all(forward, source, reason.into());
+                return Ok(());
+            }
         };
         let is_fresh = {
             let mut log = log.lock();
@@ -97,11 +100,11 @@ impl Router {
         Ok(())
     }
 
-    fn refuse_all(&mut self, forward: &Forward<'_>, source: OpSource, refusal: Refusal) {
+    fn refuse_all(&mut self, forward: &Forward<'_>, source: OpSource, kind: ExceptionKind) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
         for place in 0..forward.count() {
-            plane.answers.exception(place as u16, ExceptionKind::Refused(refusal));
+            plane.answers.exception(place as u16, kind);
         }
         plane.send_answers(
             &node,
