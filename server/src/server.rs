@@ -185,6 +185,7 @@ impl Server {
                 node: node.as_deref(),
                 keeper: keeper.as_ref(),
                 admin: admin.as_ref(),
+                bell: observer.bell(),
             };
             let until = handle_signals(handled, files, signals);
             serve(&service, setup, listeners, workers, until).await

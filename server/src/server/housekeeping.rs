@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use super::observer::ObserverBell;
 use crate::node;
 #[cfg(feature = "simulation")]
 use crate::node::{Node, leave};
@@ -32,12 +33,12 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
         biased;
         () = service.stopped() => {}
         why = leave::until_removed(node) => tracing::info!(why, "stopping"),
-        never = run_housekeeping(service) => match never {},
+        never = run_housekeeping(service, None) => match never {},
     }
 }
 
-/// Sweeps items and ends idle connections, forever.
-pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
+/// Sweeps items, ends idle connections and rings the observer's bell, forever.
+pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBell>) -> Infallible {
     let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
     let mut tick = interval(HOUSEKEEPING_PERIOD);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,6 +61,10 @@ pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
         service.shards().sweep_ids(service.clock().now());
         let mut first = 0;
         loop {
+            // In each step: a sweep may last longer than the rings have room for.
+            if let Some(bell) = bell {
+                bell.ring_if_due();
+            }
             let now = node::sweep_now(service, service.clock().now());
             let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
             first = next;

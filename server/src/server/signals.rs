@@ -12,6 +12,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::housekeeping::run_housekeeping;
+use super::observer::ObserverBell;
 use crate::LIFE;
 use crate::admin::AdminThread;
 use crate::config::Config;
@@ -52,6 +53,7 @@ pub(super) struct Handled<'a> {
     pub(super) node: Option<&'a Node>,
     pub(super) keeper: Option<&'a Keeper>,
     pub(super) admin: Option<&'a AdminThread>,
+    pub(super) bell: &'a ObserverBell,
 }
 
 impl Handled<'_> {
@@ -109,9 +111,9 @@ pub(super) async fn handle_signals(
     mut files: WatchedFiles,
     signals: Signals,
 ) {
-    let Handled { service, node, keeper, .. } = handled;
+    let Handled { service, node, keeper, bell, .. } = handled;
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
-    let mut house = pin!(run_housekeeping(service));
+    let mut house = pin!(run_housekeeping(service, Some(bell)));
     let mut look = interval(FILES_PERIOD);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
