@@ -142,9 +142,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         report_fault(&node, &mut logged);
         transfer_lead(&node, &mut logged).await;
         if node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
-            let store = node.store.clone();
-            // The task does not wait for the probe, which may hang. The store records the result.
-            tokio::spawn(async move { store.probe().await });
+            node.store.start_probe();
         }
     }
 }
