@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::housekeeping::run_housekeeping;
 use super::observer::ObserverBell;
@@ -22,7 +21,7 @@ use crate::runtime::snapshot::keeper::Keeper;
 use crate::runtime::watched_file::WatchedFile;
 
 /// Period of the check for changed files.
-const FILES_PERIOD: Duration = Duration::from_secs(1);
+const FILES_PERIOD: Duration = Duration::from_millis(1024);
 
 /// The handled signals. Once this exists, they no longer kill the process.
 pub(super) struct Signals {
@@ -114,8 +113,7 @@ pub(super) async fn handle_signals(
     let Handled { service, node, keeper, bell, .. } = handled;
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
     let mut house = pin!(run_housekeeping(service, Some(bell)));
-    let mut look = interval(FILES_PERIOD);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut look = service.grid().ticks(FILES_PERIOD);
     loop {
         let why = tokio::select! {
             biased;

@@ -21,7 +21,7 @@ use bytes::BytesMut;
 use cluster::message::handshake::CloseReason;
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
+use tokio::time::{Interval, Sleep, sleep, timeout};
 
 use super::outbox::{FrameClass, Outbox, WrittenFrames, weight};
 use super::ping::{PingAction, Pings};
@@ -38,7 +38,7 @@ const READ_BYTES_MAX: usize = 256 << 10;
 /// Number of reads per poll, after which other tasks run.
 const TURNS: usize = 8;
 /// Interval of the checks for idle and stalled links.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(1024);
 /// Timeout for the pending frames and the farewell of a closing link.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -87,8 +87,7 @@ impl TransportLink {
         timing: Timing,
         rest: BytesMut,
     ) -> Self {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ticks = timing.grid.ticks(TICK);
         let pings = Pings::new(peer.is_dialled, timing, handler.now_ns());
         Self {
             outbox: Arc::clone(&peer.sender.outbox),
@@ -120,7 +119,7 @@ impl TransportLink {
 
     /// Whether the link has been up for more than a second.
     pub(super) fn has_lasted(&self) -> bool {
-        self.age_ticks > 2
+        self.age_ticks > 1
     }
 
     /// Reads and writes until the link ends. Cancel-safe.
