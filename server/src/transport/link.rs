@@ -67,6 +67,9 @@ pub(super) struct TransportLink {
     /// A write is waiting for space in the socket's buffer.
     is_blocked: bool,
     pings: Pings,
+    /// The pong waits until the tasks that handle the frames beside the ping had a turn, so that
+    /// their answers leave with it.
+    is_pong_waiting: bool,
     /// Number of a ping to be written.
     pending_ping: Option<u64>,
     /// Time of the next liveness check, and its timer.
@@ -107,6 +110,7 @@ impl TransportLink {
             is_closed: false,
             is_blocked: false,
             pings,
+            is_pong_waiting: false,
             pending_ping: None,
             alarm_ns: 0,
             alarm: Box::pin(sleep(Duration::ZERO)),
@@ -145,9 +149,13 @@ impl TransportLink {
                 }
             }
             if !has_read {
+                if std::mem::take(&mut self.is_pong_waiting) {
+                    context.waker().wake_by_ref();
+                }
                 return self.tick(context);
             }
         }
+        self.is_pong_waiting = false;
         context.waker().wake_by_ref();
         self.tick(context)
     }
@@ -208,6 +216,7 @@ impl TransportLink {
             metrics.batches_in.fetch_add(1, Relaxed);
             self.handler.frames(&self.peer, &mut self.frames);
             self.frames.clear();
+            self.is_pong_waiting = self.pings.owes();
             // A large frame is complete: go back to the usual size.
             self.read_bytes = self.read_bytes.min(READ_BYTES_MAX);
         }
@@ -221,7 +230,8 @@ impl TransportLink {
             self.written = 0;
             let outbox = Arc::clone(&self.outbox);
             self.is_closed = outbox.take(&mut self.room, &mut self.taken, context.waker());
-            if self.taken.is_empty() && self.pending_ping.is_none() && !self.pings.owes() {
+            let owes = self.pings.owes() && !self.is_pong_waiting;
+            if self.taken.is_empty() && self.pending_ping.is_none() && !owes {
                 return Poll::Pending;
             }
             // The batch may be empty, if no frame could be encoded. The loop then takes more.
