@@ -21,7 +21,7 @@ use bytes::BytesMut;
 use cluster::message::handshake::CloseReason;
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::time::{Interval, Sleep, sleep, timeout};
+use tokio::time::{Interval, Sleep, sleep, sleep_until, timeout};
 
 use super::outbox::{FrameClass, Outbox, WrittenFrames, weight};
 use super::ping::{PingAction, Pings};
@@ -39,6 +39,9 @@ const READ_BYTES_MAX: usize = 256 << 10;
 const TURNS: usize = 8;
 /// Interval of the checks for idle and stalled links.
 const TICK: Duration = Duration::from_millis(1024);
+/// Longer waits for the next ping of an idle link, or for the end of a silent one, end on the grid.
+const LONG_WAIT: Duration = Duration::from_millis(500);
+const LONG_WAIT_STEP: Duration = Duration::from_millis(128);
 /// Timeout for the pending frames and the farewell of a closing link.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -197,6 +200,11 @@ impl TransportLink {
                     if self.pings.answer(number) {
                         self.handler.link(LinkEvent::Heard(self.peer.clone()));
                     }
+                    // The timer no longer waits for the answer.
+                    self.alarm_ns = u64::MAX;
+                    if let Some(end) = self.check_liveness(self.handler.now_ns()) {
+                        break Some(end);
+                    }
                 }
                 Ok(DecodedFrame::Frame(frame)) => self.frames.push(frame),
                 Ok(DecodedFrame::Incomplete { needed }) => {
@@ -313,8 +321,15 @@ impl TransportLink {
         };
         // Only move the timer earlier. If it expires too early, it is set again then.
         if at_ns < self.alarm_ns {
-            self.alarm_ns = at_ns;
-            self.alarm.set(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns))));
+            let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
+            if wait < LONG_WAIT {
+                self.alarm_ns = at_ns;
+                self.alarm.set(sleep(wait));
+            } else {
+                // The latest end, so that an earlier check sets the timer again.
+                self.alarm_ns = at_ns.saturating_add(LONG_WAIT_STEP.as_nanos() as u64);
+                self.alarm.set(sleep_until(self.timing.grid.next(LONG_WAIT_STEP, wait)));
+            }
         }
         None
     }
