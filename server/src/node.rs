@@ -68,14 +68,14 @@ use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::handshake::CloseReason;
 use cluster::replica::{AckMode, ReplicaOptions};
-use control::{Control, Unreachable};
+use control::{Control, Unreachable, WakeGrid};
 use engine::PartitionPrefix;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::{sleep, timeout_at};
 
-use crate::config::{Ack, ClusterConfig};
+use crate::config::Ack;
 use crate::runtime::service::Service;
 use crate::transport::{LinkError, PeerAddr, Transport};
 use degraded::LocalCounts;
@@ -107,11 +107,14 @@ pub(crate) struct NodeOptions {
     pub(crate) workers: usize,
     /// The memory cap of the item table, in bytes.
     pub(crate) memory_bytes: usize,
+    /// The instants at which its periodic waits end.
+    pub(crate) grid: WakeGrid,
 }
 
 impl NodeOptions {
-    pub(crate) fn of(cluster: &ClusterConfig, workers: usize, memory_bytes: usize) -> Self {
-        let ack = match cluster.ack {
+    fn of(service: &Service) -> Option<Self> {
+        let config = service.config();
+        let ack = match config.cluster.as_ref()?.ack {
             Ack::Replica => AckMode::Replica,
             Ack::Owner => AckMode::Owner,
         };
@@ -123,7 +126,9 @@ impl NodeOptions {
         };
         #[cfg(feature = "simulation")]
         let copies = ReplicaOptions { rules: crate::net::world::rules(), ..copies };
-        Self { ack, replicas: copies, workers, memory_bytes }
+        let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
+        let (workers, grid) = (config.threads, service.grid());
+        Some(Self { ack, replicas: copies, workers, memory_bytes, grid })
     }
 }
 
@@ -197,9 +202,7 @@ pub(crate) struct Node {
 impl Node {
     /// Creates the node of a process with this shared state; `None` without a cluster.
     pub(crate) fn of(service: &Service) -> Option<Arc<Self>> {
-        let config = service.config();
-        let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let options = NodeOptions::of(config.cluster.as_ref()?, config.threads, memory_bytes);
+        let options = NodeOptions::of(service)?;
         let node = Arc::new(Self::new(options, Arc::clone(service.partition_prefix()?)));
         service.set_node(Arc::clone(&node) as _);
         Some(node)
@@ -307,7 +310,8 @@ impl Node {
             || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
             || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
         if !does_anybody_wait {
-            let _ = timeout(at_rest, self.tick_wanted.notified()).await;
+            let end = self.options.grid.next(at_rest, Duration::ZERO);
+            let _ = timeout_at(end, self.tick_wanted.notified()).await;
             if !self.is_at_rest.swap(false, Ordering::SeqCst) {
                 sleep(tick).await;
             }

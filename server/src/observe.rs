@@ -145,6 +145,11 @@ impl Observatory {
         self.tail.lock().follow()
     }
 
+    /// Returns whether someone follows the tail.
+    pub(crate) fn is_followed(&self) -> bool {
+        self.tail.lock().is_followed()
+    }
+
     /// Adds an event to the tail, such as a change.
     pub(crate) fn tell(&self, event: TailEvent) {
         self.tail.lock().send(&[event]);

@@ -221,6 +221,11 @@ impl Probe {
         add(if ring.push(sample).is_ok() { taken_in } else { dropped }, 1);
     }
 
+    /// Returns whether the ring has samples.
+    pub(crate) fn has_samples(&self) -> bool {
+        self.ring.get().is_some_and(|ring| !ring.is_empty())
+    }
+
     /// Passes the samples in the ring to `take`, at most as many as it holds.
     pub(crate) fn drain(&self, mut take: impl FnMut(&ProbeSample)) {
         let Some(ring) = self.ring.get() else { return };

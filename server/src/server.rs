@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use control::WakeGrid;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
 
@@ -79,6 +80,7 @@ impl Server {
         config: Config,
         verbosity: impl Fn(u32) + Send + Sync + 'static,
     ) -> Result<Self, ServerError> {
+        let grid = WakeGrid::from_now();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         // Listen for signals before the bound ports make the process visible to those that send
         // them.
@@ -115,7 +117,9 @@ impl Server {
             .map(|cluster| PeerListeners::bind(cluster, port, config.backlog))
             .transpose()?;
         let seeds = random_seeds()?;
-        let service = Service::new(config, users, Limits::default(), seeds, Box::new(verbosity));
+        let mut service =
+            Service::new(config, users, Limits::default(), seeds, Box::new(verbosity));
+        service.set_grid(grid);
         if let Some(records) = records {
             let path = service.config().limits_file.as_deref();
             let now_ms = service.clock().now().unix_ms;
@@ -185,6 +189,7 @@ impl Server {
                 node: node.as_deref(),
                 keeper: keeper.as_ref(),
                 admin: admin.as_ref(),
+                bell: observer.bell(),
             };
             let until = handle_signals(handled, files, signals);
             serve(&service, setup, listeners, workers, until).await

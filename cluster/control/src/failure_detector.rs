@@ -19,7 +19,7 @@ pub(crate) const SILENCE: Duration = Duration::from_millis(1500);
 /// message may have been in flight.
 const IN_FLIGHT: Duration = Duration::from_millis(250);
 /// A voter's report counts for this time: three of its heartbeats.
-const FRESH: Duration = Duration::from_millis(750);
+const FRESH: Duration = Duration::from_millis(768);
 
 /// The last message of a node at a voter: the node, its incarnation, and the age in milliseconds.
 pub(crate) type LastHeard = (NodeId, Incarnation, u32);

@@ -29,6 +29,7 @@ use crate::map_watch::MapWatch;
 use crate::raft_network::{CallError, ControlTransport, Unreachable};
 use crate::rpc::{DiskState, RpcRequest};
 use crate::store::{ControlStore, NodeIdentity, StoreError};
+use crate::wake_grid::WakeGrid;
 use state::{ControlNode, NodeCondition, Raft};
 
 pub use proposals::{CommandOutcome, ProposeError};
@@ -60,6 +61,8 @@ pub struct ControlOptions {
     pub begin: StartMode,
     /// Addresses at which other nodes may be.
     pub seeds: Vec<String>,
+    /// The instants at which its periodic waits end.
+    pub grid: WakeGrid,
 }
 
 /// A node's part in the control plane. Clones share it; it ends with [`Control::stop`].

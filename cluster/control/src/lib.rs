@@ -14,6 +14,7 @@
 //! * `rpc`, `raft_network`: the calls, and their delivery; `raft_types`: the types of Raft.
 //! * `map_watch`: the newest map, and the watchers of it.
 //! * `failure_detector`: the nodes with recent heartbeats.
+//! * [`WakeGrid`]: the instants at which periodic waits end, here and in the server.
 //!
 //! Guarantees: a map that was published is never taken back, and each change that
 //! [`Control::propose`] returns is in every later map. Without a majority of the voters nothing
@@ -26,6 +27,7 @@ mod raft_network;
 mod raft_types;
 mod rpc;
 mod store;
+mod wake_grid;
 
 #[cfg(any(test, feature = "simulation"))]
 pub mod simulation;
@@ -38,6 +40,7 @@ pub use map_watch::{MapUpdate, MapWatch};
 pub use raft_network::{CallFuture, ControlTransport, Unreachable};
 pub use rpc::DiskState;
 pub use store::{ControlStore, Membership, NodeIdentity, StoreError};
+pub use wake_grid::WakeGrid;
 
 #[cfg(test)]
 mod tests;

@@ -27,6 +27,7 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, Durability, ReadableDatabase as _, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 
 use self::directory::{builder, lock, rewrite, room};
 pub use self::error::StoreError;
@@ -247,13 +248,43 @@ impl ControlStore {
 
     /// Writes a value without meaning, to measure the disk.
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
-        if let Some(directory) = self.file().and_then(Path::parent).map(Path::to_owned) {
-            let room = tokio::task::spawn_blocking(move || room(&directory)).await;
-            if let Ok(room) = room {
-                self.inner.health.note_room(room);
-            }
+        if self.inner.is_disk {
+            return self.probe_disk().await.unwrap_or(Err(StoreError::Interrupted));
         }
         self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
+    }
+
+    /// Starts a probe, which may hang, and does not wait for it. The store records the result.
+    pub(crate) fn start_probe(&self) {
+        if self.inner.is_disk {
+            // Nothing waits for the thread, so its end wakes no task.
+            drop(self.probe_disk());
+        } else {
+            let store = self.clone();
+            tokio::spawn(async move { store.probe().await });
+        }
+    }
+
+    /// Looks for free space and writes, both in one visit of a thread that may wait for the disk.
+    fn probe_disk(&self) -> JoinHandle<Result<(), StoreError>> {
+        let store = self.clone();
+        // The probe counts as pending from here on, so that no second one is started meanwhile.
+        let begun = store.inner.health.begin(true);
+        tokio::task::spawn_blocking(move || {
+            let health = &store.inner.health;
+            let written = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(directory) = store.file().and_then(Path::parent) {
+                    health.note_room(room(directory));
+                }
+                // Only the write counts as the speed of the disk.
+                health.begin_again(begun);
+                let database = store.database()?;
+                commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
+            }));
+            let written = written.unwrap_or(Err(StoreError::Interrupted));
+            health.end(begun, written.as_ref().err());
+            written
+        })
     }
 
     /// Begins an incarnation: stores the uuid of a new directory, and counts the incarnation.

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::simulation::{Disk, SimNetwork};
-use crate::{Control, ControlOptions, MembershipState, StartMode};
+use crate::{Control, ControlOptions, MembershipState, StartMode, WakeGrid};
 
 /// One heartbeat period, and the round trip.
 const BEAT: Duration = Duration::from_millis(250 + 10);
@@ -206,6 +206,7 @@ fn options(name: &str, seed: u128, bits: u8, begin: StartMode) -> ControlOptions
         placement: Placement::new(Scheme::Ketama, bits).expect("few"),
         begin,
         seeds: vec![],
+        grid: WakeGrid::from_now(),
     }
 }
 

@@ -11,14 +11,13 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, NodeState};
 use control::{Control, MembershipState};
-use tokio::time::{MissedTickBehavior, interval};
 use tollgate_http::TailEvent;
 
 use crate::LIFE;
 use crate::runtime::service::Service;
 
 /// Time between two checks of the leader.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(1024);
 /// A lasting condition is logged again after this many periods.
 const REPORT_AGAIN: u32 = 60;
 /// Without contact for this long, the control plane has no leader as far as this node knows.
@@ -36,8 +35,7 @@ struct KnownNode {
 pub(super) async fn log_events(service: Arc<Service>, control: Control) {
     control.registered().await;
     let mut watch = control.watch();
-    let mut tick = interval(PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = service.grid().ticks(PERIOD);
     let mut known: Option<BTreeMap<NodeId, KnownNode>> = None;
     let mut leader = None;
     let mut ticks = 0_u32;

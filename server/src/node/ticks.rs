@@ -21,8 +21,8 @@ use crate::transport::FrameHandler as _;
 
 /// Time between ticks while an operation or a copy waits.
 const TICK: Duration = Duration::from_millis(20);
-/// Time between ticks at rest.
-const TICK_AT_REST: Duration = Duration::from_millis(250);
+/// Period of ticks at rest.
+const TICK_AT_REST: Duration = Duration::from_millis(256);
 /// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
 /// The period of `tick_silent`, and of `store_times` for one part of the partitions.

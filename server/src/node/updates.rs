@@ -9,14 +9,13 @@ use cluster::map::command::Setting;
 use cluster::map::{LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
 use cluster::message::VERSION_MIN;
 use control::Control;
-use tokio::time::sleep;
 
 use super::Node;
 use crate::runtime::service::Service;
 use crate::transport::PeerAddr;
 
 /// Time between two looks.
-const PERIOD: Duration = Duration::from_secs(1);
+const PERIOD: Duration = Duration::from_millis(1024);
 /// The time to live of one command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 
@@ -80,7 +79,7 @@ pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Cont
                 service.limits_store().expire(now_ms).await;
             }
         }
-        sleep(PERIOD).await;
+        service.grid().wait(PERIOD).await;
     }
 }
 

@@ -45,6 +45,12 @@ impl TailBus {
         TailStream { events }
     }
 
+    /// Returns whether there are followers.
+    pub(crate) fn is_followed(&mut self) -> bool {
+        self.followers.retain(|follower| !follower.messages.is_closed());
+        !self.followers.is_empty()
+    }
+
     /// Sends events, oldest first, to all followers. One that does not read loses them.
     pub(crate) fn send(&mut self, events: &[TailEvent]) {
         if events.is_empty() {

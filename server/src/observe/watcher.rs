@@ -19,7 +19,7 @@ use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::probe::{FINE_BUCKETS, ProbeSample, SampleKind, record_mask};
 
-/// Time between two wake-ups.
+/// Time between two wake-ups while there are samples or followers of the tail.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// Time between two publications, in milliseconds; also between two looks at the limits' figures.
 const PUBLISH_MS: u64 = 1000;
@@ -83,13 +83,14 @@ impl Watcher {
         }
     }
 
-    /// Runs one wake-up.
-    pub(crate) fn look(&mut self, look: &LookContext<'_>) {
+    /// Runs one wake-up. Returns the time until the next one: without samples and followers, until
+    /// the next publication.
+    pub(crate) fn look(&mut self, look: &LookContext<'_>) -> Duration {
         self.follow_limits(look);
         for kind in &mut self.top {
             kind.turn(look.mono_ms);
         }
-        self.drain(look);
+        let has_drained = self.drain(look);
         self.send_denials(look);
         self.record(look);
         self.last_ms = look.mono_ms;
@@ -98,6 +99,11 @@ impl Watcher {
             self.published_ms = look.mono_ms;
             self.publish(look, span_ms);
         }
+        if has_drained || look.observatory.is_followed() {
+            return WATCH_PERIOD;
+        }
+        let since_ms = look.mono_ms.saturating_sub(self.published_ms);
+        Duration::from_millis(PUBLISH_MS.saturating_sub(since_ms).max(1))
     }
 
     /// Follows the limits in force and tells the tail of changes.
@@ -129,10 +135,13 @@ impl Watcher {
         look.observatory.tail.lock().send(&events);
     }
 
-    fn drain(&mut self, look: &LookContext<'_>) {
+    /// Takes the samples out of the rings. Returns whether there was one.
+    fn drain(&mut self, look: &LookContext<'_>) -> bool {
         let Self { top, denials, recorded, .. } = self;
+        let mut has_drained = false;
         for counters in look.counters {
             counters.probe.drain(|sample| {
+                has_drained = true;
                 let kind = sample.kind();
                 if kind == SampleKind::Recorded {
                     let (verb, verdict) = sample.verb_and_verdict();
@@ -153,6 +162,7 @@ impl Watcher {
                 }
             });
         }
+        has_drained
     }
 
     /// Sends denials to the tail: all, or every few with the weight of those between.
@@ -305,12 +315,14 @@ mod tests {
             });
         }
 
-        /// Runs a wake-up this much later.
-        fn look(&mut self, pause_ms: u64) {
+        /// Runs a wake-up this much later. Returns the time until the next one, in milliseconds.
+        fn look(&mut self, pause_ms: u64) -> u128 {
             self.mono_ms += pause_ms;
             let mut watcher = self.watcher.take().expect("it is there");
-            self.with_look(|look| watcher.look(look));
+            let mut pause = Duration::ZERO;
+            self.with_look(|look| pause = watcher.look(look));
             self.watcher = Some(watcher);
+            pause.as_millis()
         }
 
         fn deny(&self, kind: SampleKind, key: &str, cost: u64) {
@@ -319,6 +331,24 @@ mod tests {
             let key = (hash, key.as_bytes());
             self.counters.probe.put_denied(kind, unix_ms, key, 1, (cost, Some(1_500_000)));
         }
+    }
+
+    #[test]
+    fn rest_lasts_until_publication_or_samples() {
+        let mut world = World::new(KeyDisplay::Full, None);
+        assert_eq!(world.look(0), 1000);
+        assert_eq!(world.look(400), 600);
+        assert_eq!(world.look(600), 1000, "it has published");
+        world.deny(SampleKind::Denied, "api:a", 1);
+        assert!(world.counters.probe.has_samples());
+        assert_eq!(world.look(300), 100, "more samples may follow");
+        assert!(!world.counters.probe.has_samples());
+        assert_eq!(world.look(100), 600);
+        let tail = world.observatory.follow_tail();
+        assert!(world.observatory.is_followed());
+        assert_eq!(world.look(100), 100);
+        drop(tail);
+        assert_eq!(world.look(100), 400);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use control::WakeGrid;
 use crossbeam::utils::CachePadded;
 use engine::PartitionPrefix;
 use parking_lot::RwLock;
@@ -45,6 +46,7 @@ pub(crate) enum Stage {
 pub struct Service {
     config: Config,
     clock: Clock,
+    grid: WakeGrid,
     shards: Shards,
     /// One set per worker, and one for requests of other nodes.
     counters: Box<[CachePadded<Counters>]>,
@@ -106,6 +108,7 @@ impl Service {
         let limits = Arc::new(LimitsHandle::new(limits, config.threads + 1));
         Self {
             clock: Clock::new(),
+            grid: WakeGrid::from_now(),
             shards,
             counters,
             connections: Connections::default(),
@@ -161,6 +164,16 @@ impl Service {
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// Returns the instants at which periodic waits of the main thread end.
+    pub(crate) fn grid(&self) -> WakeGrid {
+        self.grid
+    }
+
+    /// Replaces the grid by that of the runtime, before the server starts.
+    pub(crate) fn set_grid(&mut self, grid: WakeGrid) {
+        self.grid = grid;
     }
 
     /// Returns all items.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep};
+use tokio::time::sleep;
 
+use super::observer::ObserverBell;
 use crate::node;
 #[cfg(feature = "simulation")]
 use crate::node::{Node, leave};
@@ -16,14 +17,14 @@ use crate::runtime::connections::HangUp;
 use crate::runtime::service::Service;
 
 /// Period of the sweep and the idle check.
-const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(100);
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(128);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// The look for expired limits and overrides comes once in this many periods: once a second.
-const EXPIRY_PERIODS: u32 = 10;
+const EXPIRY_PERIODS: u32 = 8;
 /// The sweep visits every item once in this many periods: half a minute.
-const SWEEP_PARTS: usize = 300;
+const SWEEP_PARTS: usize = 234;
 
 /// Runs housekeeping until the stop request, for a node without signals and files.
 #[cfg(feature = "simulation")]
@@ -32,15 +33,14 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
         biased;
         () = service.stopped() => {}
         why = leave::until_removed(node) => tracing::info!(why, "stopping"),
-        never = run_housekeeping(service) => match never {},
+        never = run_housekeeping(service, None) => match never {},
     }
 }
 
-/// Sweeps items and ends idle connections, forever.
-pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
+/// Sweeps items, ends idle connections and rings the observer's bell, forever.
+pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBell>) -> Infallible {
     let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
-    let mut tick = interval(HOUSEKEEPING_PERIOD);
-    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut tick = service.grid().ticks(HOUSEKEEPING_PERIOD);
     loop {
         tick.tick().await;
         service.clock().follow_unix_time();
@@ -60,6 +60,10 @@ pub(super) async fn run_housekeeping(service: &Service) -> Infallible {
         service.shards().sweep_ids(service.clock().now());
         let mut first = 0;
         loop {
+            // In each step: a sweep may last longer than the rings have room for.
+            if let Some(bell) = bell {
+                bell.ring_if_due();
+            }
             let now = node::sweep_now(service, service.clock().now());
             let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
             first = next;

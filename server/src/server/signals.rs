@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::{MissedTickBehavior, interval};
 
 use super::housekeeping::run_housekeeping;
+use super::observer::ObserverBell;
 use crate::LIFE;
 use crate::admin::AdminThread;
 use crate::config::Config;
@@ -21,7 +21,7 @@ use crate::runtime::snapshot::keeper::Keeper;
 use crate::runtime::watched_file::WatchedFile;
 
 /// Period of the check for changed files.
-const FILES_PERIOD: Duration = Duration::from_secs(1);
+const FILES_PERIOD: Duration = Duration::from_millis(1024);
 
 /// The handled signals. Once this exists, they no longer kill the process.
 pub(super) struct Signals {
@@ -52,6 +52,7 @@ pub(super) struct Handled<'a> {
     pub(super) node: Option<&'a Node>,
     pub(super) keeper: Option<&'a Keeper>,
     pub(super) admin: Option<&'a AdminThread>,
+    pub(super) bell: &'a ObserverBell,
 }
 
 impl Handled<'_> {
@@ -109,11 +110,10 @@ pub(super) async fn handle_signals(
     mut files: WatchedFiles,
     signals: Signals,
 ) {
-    let Handled { service, node, keeper, .. } = handled;
+    let Handled { service, node, keeper, bell, .. } = handled;
     let Signals { mut terminate, mut interrupt, mut save, mut keep, mut reload } = signals;
-    let mut house = pin!(run_housekeeping(service));
-    let mut look = interval(FILES_PERIOD);
-    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut house = pin!(run_housekeeping(service, Some(bell)));
+    let mut look = service.grid().ticks(FILES_PERIOD);
     loop {
         let why = tokio::select! {
             biased;

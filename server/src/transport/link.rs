@@ -21,7 +21,7 @@ use bytes::BytesMut;
 use cluster::message::handshake::CloseReason;
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::time::{Interval, MissedTickBehavior, Sleep, interval, sleep, timeout};
+use tokio::time::{Interval, Sleep, sleep, sleep_until, timeout};
 
 use super::outbox::{FrameClass, Outbox, WrittenFrames, weight};
 use super::ping::{PingAction, Pings};
@@ -38,7 +38,10 @@ const READ_BYTES_MAX: usize = 256 << 10;
 /// Number of reads per poll, after which other tasks run.
 const TURNS: usize = 8;
 /// Interval of the checks for idle and stalled links.
-const TICK: Duration = Duration::from_secs(1);
+const TICK: Duration = Duration::from_millis(1024);
+/// Longer waits for the next ping of an idle link, or for the end of a silent one, end on the grid.
+const LONG_WAIT: Duration = Duration::from_millis(500);
+const LONG_WAIT_STEP: Duration = Duration::from_millis(128);
 /// Timeout for the pending frames and the farewell of a closing link.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -67,6 +70,9 @@ pub(super) struct TransportLink {
     /// A write is waiting for space in the socket's buffer.
     is_blocked: bool,
     pings: Pings,
+    /// The pong waits until the tasks that handle the frames beside the ping had a turn, so that
+    /// their answers leave with it.
+    is_pong_waiting: bool,
     /// Number of a ping to be written.
     pending_ping: Option<u64>,
     /// Time of the next liveness check, and its timer.
@@ -87,8 +93,7 @@ impl TransportLink {
         timing: Timing,
         rest: BytesMut,
     ) -> Self {
-        let mut ticks = interval(TICK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let ticks = timing.grid.ticks(TICK);
         let pings = Pings::new(peer.is_dialled, timing, handler.now_ns());
         Self {
             outbox: Arc::clone(&peer.sender.outbox),
@@ -108,6 +113,7 @@ impl TransportLink {
             is_closed: false,
             is_blocked: false,
             pings,
+            is_pong_waiting: false,
             pending_ping: None,
             alarm_ns: 0,
             alarm: Box::pin(sleep(Duration::ZERO)),
@@ -120,7 +126,7 @@ impl TransportLink {
 
     /// Whether the link has been up for more than a second.
     pub(super) fn has_lasted(&self) -> bool {
-        self.age_ticks > 2
+        self.age_ticks > 1
     }
 
     /// Reads and writes until the link ends. Cancel-safe.
@@ -146,9 +152,13 @@ impl TransportLink {
                 }
             }
             if !has_read {
+                if std::mem::take(&mut self.is_pong_waiting) {
+                    context.waker().wake_by_ref();
+                }
                 return self.tick(context);
             }
         }
+        self.is_pong_waiting = false;
         context.waker().wake_by_ref();
         self.tick(context)
     }
@@ -190,6 +200,11 @@ impl TransportLink {
                     if self.pings.answer(number) {
                         self.handler.link(LinkEvent::Heard(self.peer.clone()));
                     }
+                    // The timer no longer waits for the answer.
+                    self.alarm_ns = u64::MAX;
+                    if let Some(end) = self.check_liveness(self.handler.now_ns()) {
+                        break Some(end);
+                    }
                 }
                 Ok(DecodedFrame::Frame(frame)) => self.frames.push(frame),
                 Ok(DecodedFrame::Incomplete { needed }) => {
@@ -209,6 +224,7 @@ impl TransportLink {
             metrics.batches_in.fetch_add(1, Relaxed);
             self.handler.frames(&self.peer, &mut self.frames);
             self.frames.clear();
+            self.is_pong_waiting = self.pings.owes();
             // A large frame is complete: go back to the usual size.
             self.read_bytes = self.read_bytes.min(READ_BYTES_MAX);
         }
@@ -222,7 +238,8 @@ impl TransportLink {
             self.written = 0;
             let outbox = Arc::clone(&self.outbox);
             self.is_closed = outbox.take(&mut self.room, &mut self.taken, context.waker());
-            if self.taken.is_empty() && self.pending_ping.is_none() && !self.pings.owes() {
+            let owes = self.pings.owes() && !self.is_pong_waiting;
+            if self.taken.is_empty() && self.pending_ping.is_none() && !owes {
                 return Poll::Pending;
             }
             // The batch may be empty, if no frame could be encoded. The loop then takes more.
@@ -304,8 +321,15 @@ impl TransportLink {
         };
         // Only move the timer earlier. If it expires too early, it is set again then.
         if at_ns < self.alarm_ns {
-            self.alarm_ns = at_ns;
-            self.alarm.set(sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns))));
+            let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
+            if wait < LONG_WAIT {
+                self.alarm_ns = at_ns;
+                self.alarm.set(sleep(wait));
+            } else {
+                // The latest end, so that an earlier check sets the timer again.
+                self.alarm_ns = at_ns.saturating_add(LONG_WAIT_STEP.as_nanos() as u64);
+                self.alarm.set(sleep_until(self.timing.grid.next(LONG_WAIT_STEP, wait)));
+            }
         }
         None
     }

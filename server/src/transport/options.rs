@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::message::{FrameBounds, handshake};
+use control::WakeGrid;
 
 use super::outbox::SendWindows;
 use super::security::PeerSecurity;
@@ -47,6 +48,8 @@ pub struct Timing {
     pub pause_min: Duration,
     /// Maximum pause.
     pub pause_max: Duration,
+    /// The instants at which links wake once a second.
+    pub grid: WakeGrid,
 }
 
 impl Default for Timing {
@@ -61,6 +64,7 @@ impl Default for Timing {
             stall: Duration::from_secs(10),
             pause_min: Duration::from_millis(50),
             pause_max: Duration::from_millis(500),
+            grid: WakeGrid::from_now(),
         }
     }
 }

@@ -129,8 +129,8 @@ fn stale_reports_do_not_count() {
     liveness.see(&map, &ids([1, 2, 3]), NodeId(1), ms(0));
     liveness.take_report(NodeId(2), vec![(NodeId(4), LIFE, 9000)], ms(9000));
     let silent = |now| liveness.silent(&map, NodeId(1), ms(now));
-    assert_eq!(silent(9750), ids([4]));
-    assert_eq!(silent(9751), ids([]));
+    assert_eq!(silent(9768), ids([4]));
+    assert_eq!(silent(9769), ids([]));
 }
 
 #[test]

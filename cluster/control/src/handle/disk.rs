@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::id::NodeId;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 
 use super::state::RaftFault;
 use super::{ControlNode, step_down};
@@ -21,8 +21,8 @@ use crate::rpc::DiskState;
 use crate::store::StoreError;
 use crate::store::health::DiskCondition;
 
-/// The time between two checks.
-const PACE: Duration = Duration::from_millis(200);
+/// The period of the checks.
+const PACE: Duration = Duration::from_millis(128);
 /// A disk without a write for this time is probed by a write.
 const PROBE_AFTER: Duration = Duration::from_millis(500);
 /// The time between two attempts to open a store that failed.
@@ -128,7 +128,7 @@ struct LoggedConditions {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut logged = LoggedConditions::default();
     loop {
-        sleep(PACE).await;
+        node.options.grid.wait(PACE).await;
         if node.state.lock().fault.is_some() {
             recover(&node, &mut logged).await;
             continue;
@@ -142,9 +142,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         report_fault(&node, &mut logged);
         transfer_lead(&node, &mut logged).await;
         if node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
-            let store = node.store.clone();
-            // The task does not wait for the probe, which may hang. The store records the result.
-            tokio::spawn(async move { store.probe().await });
+            node.store.start_probe();
         }
     }
 }

@@ -12,7 +12,7 @@ use cluster::map::delta::DeltaItem;
 use cluster::map::{Delta, Map, MapAnswer, MapCommand, MapRefusal, NodeState};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::{ControlNode, MembershipState, bootstrap, disk, proposals};
 use crate::failure_detector::SILENCE;
@@ -20,8 +20,8 @@ use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{self, RpcReply, RpcRequest};
 use crate::store::Membership;
 
-/// The time between two heartbeats.
-pub(crate) const PERIOD: Duration = Duration::from_millis(250);
+/// The period of heartbeats.
+pub(crate) const PERIOD: Duration = Duration::from_millis(256);
 /// The same for a node that receives or gives away partitions: each step of a move waits until the
 /// node has the map.
 const PERIOD_MOVING: Duration = Duration::from_millis(25);
@@ -85,24 +85,28 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         }
         last = Instant::now();
         round(&node, &mut flights);
-        rest(&node.heartbeat_now, PERIOD_MIN, period(&node)).await;
+        rest(&node.heartbeat_now, PERIOD_MIN, next(&node)).await;
         while flights.try_join_next().is_some() {}
     }
 }
 
-/// Waits for `longest`, or until `asked` is notified, but at least for `least`.
-pub(super) async fn rest(asked: &Notify, least: Duration, longest: Duration) {
+/// Waits until `end`, or until `asked` is notified, but then at least for `least`.
+pub(super) async fn rest(asked: &Notify, least: Duration, end: Instant) {
     let begun = Instant::now();
     tokio::select! {
         biased;
         () = asked.notified() => sleep(least.saturating_sub(begun.elapsed())).await,
-        () = sleep(longest) => {}
+        () = sleep_until(end) => {}
     }
 }
 
-fn period(node: &ControlNode) -> Duration {
+/// The time of the next heartbeat.
+fn next(node: &ControlNode) -> Instant {
     let moved = node.state.lock().moved_at;
-    if moved.is_some_and(|at| at.elapsed() < MOVING) { PERIOD_MOVING } else { PERIOD }
+    if moved.is_some_and(|at| at.elapsed() < MOVING) {
+        return Instant::now() + PERIOD_MOVING;
+    }
+    node.options.grid.next(PERIOD, PERIOD_MIN)
 }
 
 fn round(node: &Arc<ControlNode>, flights: &mut JoinSet<()>) {

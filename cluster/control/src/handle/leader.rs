@@ -17,7 +17,7 @@ use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, clocks};
 use cluster::placement::{Member, PartitionOwners};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::rpc_server::runs_elsewhere;
 use super::state::LEASE_MAX;
@@ -29,10 +29,10 @@ use crate::store::encode;
 
 /// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
-/// The same, while nothing is left to do and every node sent a message recently.
-const PACE_AT_REST: Duration = Duration::from_millis(250);
-/// A node with a last message of this age cannot become silent before the next round at rest.
-const HEARD_RECENTLY: Duration = Duration::from_millis(600);
+/// The period of rounds while nothing is left to do and every node sent a message recently.
+const PACE_AT_REST: Duration = Duration::from_millis(256);
+/// The period of looks whether this node leads.
+const PACE_LED: Duration = Duration::from_millis(128);
 /// The least time between two rounds, even on request.
 const PACE_MIN: Duration = Duration::from_millis(10);
 /// A commit, or a confirmation by the majority, that takes longer is given up for this round.
@@ -71,9 +71,15 @@ struct Leader {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut lead: Option<Leader> = None;
     loop {
-        let rests = lead.as_ref().is_some_and(|lead| lead.at_rest.is_some() && hears_all(&node));
-        let pace = if rests { PACE_AT_REST } else { PACE };
-        heartbeat::rest(&node.leader_now, PACE_MIN, pace).await;
+        let grid = node.options.grid;
+        let next = match &lead {
+            None => grid.next(PACE_LED, PACE_MIN),
+            Some(lead) if lead.at_rest.is_some() && node.hears_all() => {
+                grid.next(PACE_AT_REST, PACE_MIN)
+            }
+            Some(_) => Instant::now() + PACE,
+        };
+        heartbeat::rest(&node.leader_now, PACE_MIN, next).await;
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_down);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
             lead = None;
@@ -84,13 +90,6 @@ pub(super) async fn run(node: Arc<ControlNode>) {
             lead.set_voters(&node, &raft).await;
         }
     }
-}
-
-/// Whether all nodes sent a message recently.
-fn hears_all(node: &ControlNode) -> bool {
-    let (me, now) = (node.id(), node.now());
-    let state = node.state.lock();
-    state.liveness.ages(now).all(|(id, age)| Some(id) == me || age < HEARD_RECENTLY)
 }
 
 impl Leader {

@@ -299,6 +299,13 @@ impl ControlNode {
         }
     }
 
+    /// Whether all nodes sent a message recently.
+    pub(super) fn hears_all(&self) -> bool {
+        let (me, now) = (self.id(), self.now());
+        let state = self.state.lock();
+        state.liveness.ages(now).all(|(id, age)| Some(id) == me || age < HEARD_RECENTLY)
+    }
+
     /// Starts Raft under the node's id. A node that is no member of the cluster's Raft only
     /// listens.
     pub(super) async fn start_raft(self: &Arc<Self>) -> Result<(), StoreError> {
@@ -378,5 +385,8 @@ const ELECTION_MS: u64 = 250;
 const ELECTION_SPREAD_MS: u64 = 100;
 /// After this time without a heartbeat no voter believes in a leader any more.
 pub(super) const LEASE_MAX: Duration = Duration::from_millis(ELECTION_MS + ELECTION_SPREAD_MS);
+/// A node with a last message of this age cannot become silent before the leader's next round at
+/// rest.
+const HEARD_RECENTLY: Duration = Duration::from_millis(600);
 /// The timeout for a whole snapshot.
 const INSTALL_MS: u64 = 10_000;

@@ -66,6 +66,14 @@ impl DiskHealth {
         Some(number)
     }
 
+    /// Records that a pending write begins only now.
+    pub(super) fn begin_again(&self, number: Option<u64>) {
+        let mut state = self.state.lock();
+        if let Some(begun) = number.and_then(|number| state.pending.get_mut(&number)) {
+            *begun = Instant::now();
+        }
+    }
+
     pub(super) fn end(&self, number: Option<u64>, error: Option<&StoreError>) {
         let mut state = self.state.lock();
         let begun = number.and_then(|number| state.pending.remove(&number));

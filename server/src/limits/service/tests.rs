@@ -9,7 +9,7 @@ use cluster::map::{LIMITS_VERSION, MapCommand, NodeDescription, RECORDS_VERSION}
 use cluster::placement::{Placement, Scheme};
 use control::{
     CallFuture, Control, ControlOptions, ControlStore, ControlTransport, NodeIdentity, StartMode,
-    Unreachable,
+    Unreachable, WakeGrid,
 };
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -60,6 +60,7 @@ async fn control() -> Control {
         placement: Placement::new(Scheme::Ketama, 2).expect("few bits"),
         begin: StartMode::Found,
         seeds: Vec::new(),
+        grid: WakeGrid::from_now(),
     };
     let store = ControlStore::in_memory().expect("memory is there");
     let control = Control::start(store, options, Arc::new(NoPeers)).await.expect("it works");

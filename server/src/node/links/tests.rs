@@ -11,6 +11,7 @@ use cluster::LinkIndex;
 use cluster::frames::{StreamRefusal, TermCheck};
 use cluster::id::{Incarnation, Partition, Term};
 use cluster::replica::{AckMode, Position, ReplicaOptions};
+use control::WakeGrid;
 use tokio::runtime::Runtime;
 use tokio_rustls::rustls;
 
@@ -104,7 +105,13 @@ impl End {
     fn new() -> Self {
         let (ack, copies) = (AckMode::Replica, ReplicaOptions::default());
         let node = Node::new(
-            NodeOptions { ack, replicas: copies, workers: 1, memory_bytes: 1 << 20 },
+            NodeOptions {
+                ack,
+                replicas: copies,
+                workers: 1,
+                memory_bytes: 1 << 20,
+                grid: WakeGrid::from_now(),
+            },
             Arc::default(),
         );
         let links = Arc::new(DataLinks::new(PEER, "a:1", Timing::default()));

@@ -1,0 +1,91 @@
+//! A grid of instants at which periodic waits end, so that the tasks of a thread wake together.
+//!
+//! Here: the instants, and waits for them. Not here: waits that must end at different times on
+//! different nodes, such as those before an election.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+
+/// The instants of one process: the multiples of each period since the grid began.
+///
+/// A period should be a multiple of 64 ms. tokio's timer sorts the waits of the next 64 ms whenever
+/// its clock reaches such a multiple, so a wait that ends there costs one wake-up and another two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WakeGrid {
+    begin: Instant,
+}
+
+impl WakeGrid {
+    /// Begins a grid now. The timer of a runtime that is built next rounds up to its own
+    /// milliseconds, so the multiples of 64 ms are common to both.
+    #[must_use]
+    pub fn from_now() -> Self {
+        Self { begin: Instant::now() }
+    }
+
+    /// Returns the first multiple of `period` that is later than `least` from now.
+    #[must_use]
+    pub fn next(&self, period: Duration, least: Duration) -> Instant {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let period_ns = ns(period).max(1);
+        let passed = ns(self.begin.elapsed() + least) / period_ns;
+        self.begin + Duration::from_nanos(period_ns.saturating_mul(passed + 1))
+    }
+
+    /// Waits for the next multiple of `period`.
+    pub async fn wait(&self, period: Duration) {
+        sleep_until(self.next(period, Duration::ZERO)).await;
+    }
+
+    /// Ticks at the multiples of `period`. Those that pass unnoticed are left out.
+    #[must_use]
+    pub fn ticks(&self, period: Duration) -> Interval {
+        let mut ticks = interval_at(self.next(period, Duration::ZERO), period);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        ticks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn next_is_a_multiple_after_the_least_wait() {
+        let grid = WakeGrid::from_now();
+        let next = |period, least| grid.next(ms(period), ms(least)) - grid.begin;
+        assert_eq!([next(128, 0), next(256, 10), next(64, 64)], [ms(128), ms(256), ms(128)]);
+        advance(ms(250)).await;
+        assert_eq!([next(128, 0), next(256, 0), next(256, 10)], [ms(256), ms(256), ms(512)]);
+        advance(ms(6)).await;
+        assert_eq!([next(128, 0), next(256, 0)], [ms(384), ms(512)], "a multiple is passed");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_of_several_periods_end_together() {
+        let grid = WakeGrid::from_now();
+        advance(ms(5)).await;
+        grid.wait(ms(128)).await;
+        assert_eq!(grid.begin.elapsed(), ms(128));
+        grid.wait(ms(256)).await;
+        assert_eq!(grid.begin.elapsed(), ms(256));
+        let mut ticks = grid.ticks(ms(128));
+        ticks.tick().await;
+        assert_eq!(grid.begin.elapsed(), ms(384));
+        advance(ms(300)).await;
+        ticks.tick().await;
+        ticks.tick().await;
+        assert_eq!(
+            grid.begin.elapsed(),
+            ms(768),
+            "the tick at 640 ms was late, and is not made up"
+        );
+    }
+}
