@@ -51,7 +51,8 @@ struct KeyCharge {
 pub(crate) struct ChargeSet {
     rows: Vec<KeyCharge>,
     keys: Vec<u8>,
-    parents: Parents,
+    /// Taken out while parents are listed, for which a pointer is moved.
+    parents: Option<Box<Parents>>,
 }
 
 /// Scratch memory of a charge: the result and the saved state of each key. Reused for all requests.
@@ -103,21 +104,20 @@ impl ChargeSet {
         found: &LimitMatch<'_>,
         (member, cost): (usize, ChargeCost),
     ) -> Result<(), LimitedKeyError> {
-        let mut parents = std::mem::take(&mut self.parents);
-        let listed = if found.has_parents() { limits.parents(found, &mut parents) } else { Ok(()) };
-        let added = listed.and_then(|()| {
-            let limit = found.limit().index();
-            let own = (member, found.cost().for_units(cost), None);
+        let limit = found.limit().index();
+        let own = (member, found.cost().for_units(cost), None);
+        if !found.has_parents() {
+            return self.push(shards, found.key(), (found.policy(), limit), own);
+        }
+        let mut parents = self.parents.take().unwrap_or_default();
+        let added = limits.parents(found, &mut parents).and_then(|()| {
             self.push(shards, found.key(), (found.policy(), limit), own)?;
-            if !found.has_parents() {
-                return Ok(());
-            }
             parents.iter().try_for_each(|row| {
                 let rule = (member, row.cost.for_units(cost), row.hold);
                 self.push(shards, row.key, (row.policy, row.limit), rule)
             })
         });
-        self.parents = parents;
+        self.parents = Some(parents);
         added
     }
 

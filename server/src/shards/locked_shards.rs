@@ -23,28 +23,17 @@ impl Shards {
         mut change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
         loop {
-            if let Ok(done) = change(&mut self.lock_all(hashes.clone())) {
+            // Filled where it lies: it has room for several thousand bytes.
+            let mut locked = LockedShards { shards: self, engines: ArrayVec::new() };
+            locked.lock(hashes.clone());
+            if let Ok(done) = change(&mut locked) {
                 return Some(done);
             }
+            drop(locked);
             if !self.make_room(now, 0) {
                 return None;
             }
         }
-    }
-
-    /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
-    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
-    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> LockedShards<'_> {
-        let mut numbers: ArrayVec<usize, KEYS_TOGETHER_MAX> =
-            hashes.map(|hash| self.shard(hash)).take(KEYS_TOGETHER_MAX).collect();
-        numbers.sort_unstable();
-        let mut engines = ArrayVec::<(usize, ShardGuard<'_>), KEYS_TOGETHER_MAX>::new();
-        for index in numbers {
-            if engines.last().is_none_or(|(last, _)| *last != index) {
-                engines.push((index, self.shards[index].lock()));
-            }
-        }
-        LockedShards { shards: self, engines }
     }
 }
 
@@ -55,6 +44,21 @@ pub(crate) struct LockedShards<'a> {
 }
 
 impl LockedShards<'_> {
+    /// Locks the shards in ascending order, so that two callers cannot deadlock. All other code
+    /// waits for a shard only while it holds none, or for a bounded time (`batch`).
+    fn lock(&mut self, hashes: impl Iterator<Item = u64>) {
+        let mut numbers = ArrayVec::<usize, KEYS_TOGETHER_MAX>::new();
+        for hash in hashes.take(KEYS_TOGETHER_MAX) {
+            numbers.push(self.shards.shard(hash));
+        }
+        numbers.sort_unstable();
+        for &index in &numbers {
+            if self.engines.last().is_none_or(|(last, _)| *last != index) {
+                self.engines.push((index, self.shards.shards[index].lock()));
+            }
+        }
+    }
+
     /// Returns the engine of a key whose shard is locked.
     pub(crate) fn engine(&mut self, hash: u64) -> &mut Engine {
         let index = self.shards.shard(hash);
