@@ -23,7 +23,7 @@ use crate::simulation::{Disk, SimNetwork};
 use crate::{Control, ControlOptions, MembershipState, StartMode, WakeGrid};
 
 /// One heartbeat period, and the round trip.
-const BEAT: Duration = Duration::from_millis(250 + 10);
+const BEAT: Duration = Duration::from_millis(256 + 4);
 const TTL: Duration = Duration::from_secs(5);
 
 fn ms(millis: u64) -> Duration {

@@ -14,8 +14,8 @@ use crate::rules::{Bug, Rules};
 /// The reason for not performing the operations of an op stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// The map does not have this incarnation of the stream's node yet: the sender has a newer map.
-    /// It should send its operations again.
+    /// The map does not have this incarnation of the stream's node yet. The sender, which has a newer
+    /// map, sends the operations again until this node has that map too.
     NotYet,
     /// The map has a later incarnation, or has removed the node: the results of the stream's
     /// operations are forgotten.
@@ -74,12 +74,12 @@ impl<L: LogCell> DedupLogs<L> {
         });
     }
 
-    /// Whether operations of an op stream may be performed: the map has this incarnation of its
-    /// node.
+    /// Checks that the map has this incarnation of the stream's node, so that operations of the
+    /// stream may be performed.
     ///
     /// # Errors
     ///
-    /// They may not.
+    /// The map does not have it.
     pub fn admit(&self, stream: OpStreamId) -> Result<(), NotAdmitted> {
         if self.rules.lack(Bug::UnseenLaneIsNew) {
             return Ok(());

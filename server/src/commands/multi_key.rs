@@ -51,7 +51,7 @@ struct KeyCharge {
 pub(crate) struct ChargeSet {
     rows: Vec<KeyCharge>,
     keys: Vec<u8>,
-    /// Taken out while parents are listed, for which a pointer is moved.
+    /// Taken out while a key and its parents are added; in a box, so that only a pointer is moved.
     parents: Option<Box<Parents>>,
 }
 

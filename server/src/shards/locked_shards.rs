@@ -23,7 +23,7 @@ impl Shards {
         mut change: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
         loop {
-            // Filled where it lies: it has room for several thousand bytes.
+            // Filled here, not returned by a function: a move would copy its whole room.
             let mut locked = LockedShards { shards: self, engines: ArrayVec::new() };
             locked.lock(hashes.clone());
             if let Ok(done) = change(&mut locked) {
@@ -48,9 +48,7 @@ impl LockedShards<'_> {
     /// waits for a shard only while it holds none, or for a bounded time (`batch`).
     fn lock(&mut self, hashes: impl Iterator<Item = u64>) {
         let mut numbers = ArrayVec::<usize, KEYS_TOGETHER_MAX>::new();
-        for hash in hashes.take(KEYS_TOGETHER_MAX) {
-            numbers.push(self.shards.shard(hash));
-        }
+        numbers.extend(hashes.take(KEYS_TOGETHER_MAX).map(|hash| self.shards.shard(hash)));
         numbers.sort_unstable();
         for &index in &numbers {
             if self.engines.last().is_none_or(|(last, _)| *last != index) {
