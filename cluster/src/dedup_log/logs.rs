@@ -14,8 +14,8 @@ use crate::rules::{Bug, Rules};
 /// The reason for not performing the operations of an op stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// The map does not have this incarnation of the stream's node yet. The sender, which has a newer
-    /// map, sends the operations again until this node has that map too.
+    /// The map does not have this incarnation of the stream's node yet. The sender, which has a
+    /// newer map, sends the operations again until this node has that map too.
     NotYet,
     /// The map has a later incarnation, or has removed the node: the results of the stream's
     /// operations are forgotten.
