@@ -158,6 +158,10 @@ impl OpStreams {
             return None;
         }
         let number = ops.next();
+        if ops.new_from == number {
+            // No operation before it is new, and it is never sent.
+            ops.new_from += 1;
+        }
         ops.unanswered += 1;
         ops.pending.push_back(Pending {
             token: submitted.token,

@@ -30,10 +30,10 @@ impl OpStreams {
             let Some(place) = ops.place(number) else { break };
             let pending = &mut ops.pending[place];
             let is_new = pending.state == OpState::New;
-            let target = route(pending.partition).filter(|route| route.primary.node == owner);
             if is_new
                 && out.is_some()
-                && let Some(route) = target
+                && let Some(route) = route(pending.partition)
+                && route.primary.node == owner
             {
                 let first = *run.get_or_insert(number);
                 let sending = self.first_sending + self.sendings.len() as u64;
