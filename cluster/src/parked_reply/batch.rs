@@ -141,10 +141,21 @@ impl ParkedBatch {
 
     /// Adds an operation with its reply and its line.
     pub fn push(&mut self, op: ParkedOp, text: &[u8], line: &[u8]) {
-        self.text.extend_from_slice(text);
-        self.lines.extend_from_slice(line);
+        self.add_texts(text, line);
         let (text_end, line_end) = (self.text.len() as u32, self.lines.len() as u32);
-        self.ops.push(ParkedOp { text_end, line_end, ..op });
+        self.add(ParkedOp { text_end, line_end, ..op });
+    }
+
+    /// Adds the replies and the lines of operations that [`ParkedBatch::add`] adds.
+    pub fn add_texts(&mut self, texts: &[u8], lines: &[u8]) {
+        self.text.extend_from_slice(texts);
+        self.lines.extend_from_slice(lines);
+    }
+
+    /// Adds an operation whose reply and line were added. Its `text_end` and `line_end` are set.
+    #[inline]
+    pub fn add(&mut self, op: ParkedOp) {
+        self.ops.push(op);
     }
 
     /// The bit and the position of the need on a link.

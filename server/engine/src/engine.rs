@@ -16,6 +16,7 @@ pub(crate) use self::uniques::Uniques;
 use crate::flushed::Flushed;
 use crate::hasher::KeyHasher;
 use crate::prefetch::CACHE_LINE_BYTES;
+use crate::store::arena::Slot;
 use crate::store::memory_cap::{EvictionScope, MemoryCap};
 use crate::store::{EvictionStats, Located, Store};
 use crate::time::{Deadline, Now};
@@ -56,6 +57,8 @@ pub struct Engine {
     options: EngineOptions,
     pub(crate) get_expired: u64,
     flushed: Flushed,
+    /// The slot of the item that a command changed in place under a given cas unique.
+    pub(crate) changed_at: Option<Slot>,
 }
 
 /// Bytes of the lock in front of the engine.
@@ -97,6 +100,7 @@ impl Engine {
             options,
             get_expired: 0,
             flushed: Flushed::default(),
+            changed_at: None,
         }
     }
 

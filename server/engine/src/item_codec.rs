@@ -17,19 +17,19 @@
 
 mod count;
 mod holders;
+mod state;
 #[cfg(test)]
 mod tests;
 
 use std::num::NonZeroU64;
 
-use protocol::{KEY_BYTES_MAX, Policy, Value};
+use protocol::{KEY_BYTES_MAX, Value};
 
-use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, has_own_state};
 use crate::engine::Engine;
 use crate::hasher::{HashRange, spread_of};
-use crate::policy_table::{INLINE, LimitState, inline, put_token};
+use crate::policy_table::{INLINE, inline, put_token};
 use crate::snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
+use crate::store::arena::Slot;
 use crate::store::holders::Holders;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader, ItemLayout};
 use crate::store::sums::SumKey as HoldKey;
@@ -121,15 +121,18 @@ impl Engine {
     /// there is no item. An item past its deadline exists until it is removed.
     #[must_use]
     pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
-        let ItemHeader { cas, client_flags, deadline, marks } =
-            self.store.item(self.store.find(hash, key)?).header();
-        Some(ItemMark {
+        self.store.find(hash, key).map(|slot| self.mark_at(slot))
+    }
+
+    fn mark_at(&self, slot: Slot) -> ItemMark {
+        let ItemHeader { cas, client_flags, deadline, marks } = self.store.item(slot).header();
+        ItemMark {
             cas,
             client_flags,
             unseen: self.store.unseen(),
             deadline: deadline.to_bytes(),
             marks: marks & ItemFlag::COPIED,
-        })
+        }
     }
 
     /// Like [`Engine::mark_of`], before a change that [`Engine::copy_of`] will encode: for a key
@@ -139,7 +142,7 @@ impl Engine {
         if let Some(set) = self.store.item(slot).state().and_then(HoldSetId::of) {
             self.store.change_holders(set, Holders::note_changes);
         }
-        self.mark_of(hash, key)
+        Some(self.mark_at(slot))
     }
 
     /// Appends the item of a key; false if there is none. An item past its deadline exists until it
@@ -148,6 +151,12 @@ impl Engine {
     pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
         let found = self.store.find(hash, key);
         found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
+    }
+
+    /// Like [`Engine::copy_of`], of the item that the last [`Engine::with_unique`] changed in place;
+    /// false if it changed none. Call it before the next command.
+    pub fn copy_of_changed(&self, out: &mut Vec<u8>) -> bool {
+        self.changed_at.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
     }
 
     /// Returns `None` and appends nothing for a state without known policy, which does not occur.
@@ -223,7 +232,7 @@ impl Engine {
                 let number = <[u8; 8]>::try_from(value).map(u64::from_le_bytes);
                 number.ok().map(|number| Content::Value(Value::Number(number)))
             }
-            STATE => self.state_of_copy(value).map(Content::State),
+            STATE => self.state_of_copy(at.slot, value).map(Content::State),
             _ => None,
         };
         let content = content.ok_or(PutError::NotACopy)?;
@@ -249,32 +258,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Converts a copied state to the form in an item; `None` if it is invalid.
-    fn state_of_copy<'v>(&mut self, value: &'v [u8]) -> Option<LimitState<'v>> {
-        let (token, body) = inline(value)?;
-        if !is_body(body) {
-            return None;
-        }
-        let policy_id = self.policy_id_of_copy(token)?;
-        let policy = match policy_id {
-            INLINE => Policy::parse_list(token).ok(),
-            number => self.limits.policies.get(number).map(|owned| owned.policy),
-        };
-        if policy.is_none_or(|policy| !has_own_state(&policy, body)) {
-            return None;
-        }
-        // A state with an inline policy begins as its copy does.
-        Some(LimitState { policy_id, body: if policy_id == INLINE { value } else { body } })
-    }
-
-    /// The id of the policy under which a copy was made, or [`INLINE`]; `None` for an invalid
-    /// policy.
-    fn policy_id_of_copy(&mut self, token: &[u8]) -> Option<u32> {
-        let rules_max = self.policies_max();
-        let (states, unused) = self.store.unused_policies();
-        self.limits.policies.number_of_copy(token, rules_max, states, unused)
-    }
-
     /// Removes the item of a key, if there is one.
     pub fn remove_copy(&mut self, hash: u64, key: &[u8]) {
         if let Some(slot) = self.store.find(hash, key) {
@@ -296,6 +279,7 @@ impl Engine {
     #[inline]
     pub fn with_unique<T>(&mut self, unique: u64, work: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.uniques.given, NonZeroU64::new(unique.max(1)));
+        self.changed_at = None;
         let done = work(self);
         self.uniques.given = before;
         done
@@ -423,15 +407,4 @@ fn decode(bytes: &[u8]) -> Option<(u8, ItemHeader, &[u8])> {
         ..ItemHeader::new(u64::from_le_bytes(*cas), u32::from_le_bytes(*client_flags), deadline)
     };
     Some((bits & !marks, header, value))
-}
-
-/// Whether the holds and leases at the front of these bytes are complete.
-fn is_body(body: &[u8]) -> bool {
-    let Some((marked, rest)) = body.split_first_chunk() else { return false };
-    let marked = u16::from_le_bytes(*marked);
-    let holds = usize::from(marked & !HAS_LEASES);
-    let Some(rest) = rest.get(holds * HOLD_BYTES..) else { return false };
-    let has_leases = marked & HAS_LEASES != 0;
-    holds <= HOLDS_MAX
-        && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
 }

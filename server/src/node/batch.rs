@@ -13,7 +13,7 @@ use std::hint::cold_path;
 use arrayvec::ArrayVec;
 use cluster::dedup_log::{CopyGeneration, DedupLog};
 use cluster::frames::{KeyState, Record, RecordResult, RecordsWriter};
-use cluster::parked_reply::Need;
+use cluster::parked_reply::{NEEDS_MAX, Need};
 use cluster::replica::ApplyPosition;
 use cluster::replica_set::{LINKS_MAX, ReplicaSet};
 use cluster::{LinkIndex, OpStreamId};
@@ -24,6 +24,9 @@ use super::links::Links;
 use super::replicas::Replicas;
 use super::serving::{ServedOp, Serving};
 use crate::shards::BATCH_SHARDS_MAX;
+
+/// The needs of the replies of a batch.
+pub(crate) type Needs = ArrayVec<ArrayVec<Need, LINKS_MAX>, BATCH_SHARDS_MAX>;
 
 /// The change that an operation made to its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -155,6 +158,7 @@ impl Recorder {
         };
         let is_answered = engine.with_unique(unique, |engine| answer(engine, out));
         let change = match before {
+            _ if is_answered && let Some(change) = self.change_in_place(engine) => change,
             Some(before) => self.change(engine, (key, hash), before, unique),
             None if touches == Touches::Count && is_answered => {
                 self.change_of_count(engine, (key, hash), unique)
@@ -184,6 +188,16 @@ impl Recorder {
 
     fn push(&mut self, hash: u64, ServedOp { at, set }: ServedOp, result: BatchOpResult) {
         self.rows.push(BatchOp { hash, set, at, is_changed: false, name: None, result });
+    }
+
+    /// The change of an operation that changed its item in place.
+    #[inline]
+    fn change_in_place(&mut self, engine: &Engine) -> Option<BatchChange> {
+        if let Some(count) = engine.bare_count_changed() {
+            return Some(BatchChange::Count(count));
+        }
+        self.state.clear();
+        engine.copy_of_changed(&mut self.state).then_some(BatchChange::Item)
     }
 
     #[inline]
@@ -317,26 +331,38 @@ impl Recorder {
         }
     }
 
-    /// The positions that copies must hold before the reply of an operation is sent. Called after
-    /// [`Recorder::finish`].
-    #[inline]
+    /// The positions that copies must hold before the replies of the first `count` operations are
+    /// sent. Called after [`Recorder::finish`].
     pub(crate) fn needs(
-        row: &BatchOp,
+        &self,
+        count: usize,
         serving: &Serving<'_>,
         (links, cache): (&Links, &mut LinkCache),
-    ) -> ArrayVec<Need, LINKS_MAX> {
-        let mut needs = ArrayVec::new();
-        for (slot, &index) in row.set.mandatory().iter().enumerate() {
-            let position = serving.header(row.hash).position(slot);
-            let Some(link) = cache.get(links, index) else { continue };
-            let is_held = link.acked.get() >= position;
-            let may_be_early = || {
-                serving.answers_early()
-                    && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns()
-            };
-            if !is_held && !may_be_early() {
-                needs.push(Need { link: index, position });
+    ) -> Needs {
+        let mut known: ArrayVec<(LinkIndex, u64), NEEDS_MAX> = ArrayVec::new();
+        let mut suffices_to = |index: LinkIndex| {
+            if let Some((_, position)) = known.iter().find(|(link, _)| *link == index) {
+                return *position;
             }
+            let position = cache.get(links, index).map_or(u64::MAX, |link| {
+                let may_be_early = serving.answers_early()
+                    && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns();
+                if may_be_early { u64::MAX } else { link.acked.get() }
+            });
+            // A link that finds no room is asked again.
+            let _ = known.try_push((index, position));
+            position
+        };
+        let mut needs = Needs::new();
+        for row in self.rows.iter().take(count) {
+            let mut own = ArrayVec::new();
+            for (slot, &link) in row.set.mandatory().iter().enumerate() {
+                let position = serving.header(row.hash).position(slot);
+                if suffices_to(link) < position {
+                    own.push(Need { link, position });
+                }
+            }
+            needs.push(own);
         }
         needs
     }

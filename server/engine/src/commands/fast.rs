@@ -37,7 +37,8 @@ impl Engine {
         decrement: bool,
     ) -> FastResult<u64> {
         self.flush_if_due(now);
-        let counting = CountInPlace { now, delta, decrement, uniques: &mut self.uniques };
+        let (uniques, changed_at) = (&mut self.uniques, &mut self.changed_at);
+        let counting = CountInPlace { now, delta, decrement, uniques, changed_at };
         let changed = self.store.change(hash, key, counting);
         match changed {
             Some(Some((number, former_cas, cas))) => {
@@ -85,6 +86,7 @@ struct CountInPlace<'a> {
     delta: u64,
     decrement: bool,
     uniques: &'a mut Uniques,
+    changed_at: &'a mut Option<Slot>,
 }
 
 impl ItemChange for CountInPlace<'_> {
@@ -105,7 +107,7 @@ impl ItemChange for CountInPlace<'_> {
             cold_path();
             return None;
         }
-        let cas = self.uniques.next(None);
+        let cas = self.uniques.next_in_place(slot, self.changed_at);
         item.set_cas(cas);
         item.touch(self.now);
         Some((number, former_cas, cas))

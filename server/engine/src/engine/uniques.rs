@@ -4,6 +4,8 @@
 
 use std::num::NonZeroU64;
 
+use crate::store::arena::Slot;
+
 /// A greater cas unique was chosen by a client (`E` of a meta command): the engine's own never
 /// reach it.
 const OWN_CAS_MAX: u64 = u64::MAX / 2;
@@ -32,6 +34,21 @@ impl Uniques {
             self.last += u64::from(self.step);
             self.last
         })
+    }
+
+    /// The next unique, for the item in `slot`, which is changed in place. Notes the slot in
+    /// `changed_at` if the caller set the unique.
+    #[inline]
+    pub(crate) fn next_in_place(&mut self, slot: Slot, changed_at: &mut Option<Slot>) -> u64 {
+        if !self.are_kept {
+            return 0;
+        }
+        let Some(given) = self.given else {
+            self.last += u64::from(self.step);
+            return self.last;
+        };
+        *changed_at = Some(slot);
+        given.get()
     }
 
     /// Raises the counter past a unique of another process, which with another number of shards may

@@ -22,6 +22,14 @@ impl Engine {
         bare_count(item).filter(|_| item.cas() == cas)
     }
 
+    /// Like [`Engine::bare_count`], of the item that the last [`Engine::with_unique`] changed in
+    /// place. Call it before the next command.
+    #[must_use]
+    #[inline]
+    pub fn bare_count_changed(&self) -> Option<u64> {
+        bare_count(self.store.item(self.changed_at?))
+    }
+
     /// Makes the item of a key a bare count, as [`Engine::put_copy`] does with the copy of one.
     ///
     /// # Errors

@@ -264,6 +264,54 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
     #[test]
+    fn an_item_changed_in_place_is_the_item_of_its_key(
+        steps in prop::collection::vec(
+            (0_usize..2, 0..POLICIES.len() + 2, 0_u64..900, 0_u64..7), 1..60,
+        ),
+        cas in prop::bool::weighted(0.9),
+    ) {
+        let policies = policies();
+        let mut engine = engine(EngineOptions { cas, ..EngineOptions::default() });
+        let (mut ms, mut state) = (1000, Vec::new());
+        for (lsn, (index, verb, later, units)) in steps.into_iter().enumerate() {
+            ms += later;
+            let (now, key) = (Now::at_ms(ms), key_of(index));
+            let (hash, unique) = (hasher().hash(&key), 1 << 40 | lsn as u64);
+            let before = engine.mark_of(hash, &key);
+            engine.with_unique(unique, |engine| match policies.get(verb) {
+                Some(policy) => {
+                    let policy_ref = PolicyRef { policy, limit: 0 };
+                    let at = (hash, &key[..]);
+                    engine.take_units::<true>(now, at, policy_ref, units, &mut state, |_| ());
+                }
+                None if verb == POLICIES.len() => {
+                    engine.count_in_place(now, hash, &key, units, false);
+                }
+                None => {
+                    let exptime = Exptime(if units > 3 { 1 } else { 0 });
+                    let set = Set::plain(SetMode::Set, 0, exptime, b"5");
+                    let key = Key::plain(&key).expect("a key");
+                    engine.apply(now, hash, &Command { key, operation: Operation::Set(set) });
+                }
+            });
+            let mut bytes = Vec::new();
+            let is_changed = engine.copy_of_changed(&mut bytes);
+            let after = engine.mark_of(hash, &key);
+            if is_changed {
+                prop_assert!(before != after && cas);
+                prop_assert_eq!(after.map(|mark| mark.cas()), Some(unique));
+                prop_assert_eq!(copy(&engine, &key), Some(bytes));
+                let count = engine.bare_count(hash, &key, unique);
+                prop_assert_eq!(engine.bare_count_changed(), count);
+            } else {
+                prop_assert_eq!(engine.bare_count_changed(), None);
+                let is_counted = verb == POLICIES.len() && before != after;
+                prop_assert!(!is_counted || !cas, "a count is changed in place");
+            }
+        }
+    }
+
+    #[test]
     fn a_mark_shows_every_change_and_a_copy_is_the_item(
         steps in prop::collection::vec(any_step(), 1..120),
         cas in prop::bool::weighted(0.9),

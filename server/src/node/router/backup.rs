@@ -26,8 +26,8 @@ use crate::node::replicas::Replicas;
 use crate::node::state_machine::{is_bare, items_time, unique};
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// Records that are installed while their shards are held together.
-type InstallBatch<'a> = ArrayVec<(Record<'a>, Section), BATCH_SHARDS_MAX>;
+/// Records of one section that are installed while their shards are held together.
+type InstallBatch<'a> = ArrayVec<Record<'a>, BATCH_SHARDS_MAX>;
 
 impl<'a> LinkHandler<RouterContext<'a>> for Router {
     fn link_frame(
@@ -149,12 +149,22 @@ impl Router {
             while !batch.is_full()
                 && let Some(record) = reader.next_record()?
             {
-                batch.push((record, *reader.section()));
+                batch.push(record);
+                if !reader.has_more_of_section() {
+                    break;
+                }
             }
             if batch.is_empty() {
                 return Ok(());
             }
-            self.install(ctx, copies, stream, (frame_ns, bytes), &batch, &mut log);
+            self.install(
+                ctx,
+                copies,
+                stream,
+                (frame_ns, bytes),
+                (reader.section(), &batch),
+                &mut log,
+            );
         }
     }
 
@@ -165,7 +175,7 @@ impl Router {
         copies: &Replicas,
         stream: &mut ReceiveStream,
         (frame_ns, bytes): (u64, usize),
-        batch: &InstallBatch<'_>,
+        (section, batch): (&Section, &InstallBatch<'_>),
         log: &mut StreamLog,
     ) {
         let node = Arc::clone(&self.node);
@@ -175,7 +185,7 @@ impl Router {
         while from < batch.len() {
             let rest = &batch[from..];
             let mut hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = ArrayVec::new();
-            for (record, _) in rest {
+            for record in rest {
                 let hash = shards.hash_in(record.partition.0, record.key);
                 shards.prefetch_shard(hash);
                 if let Some(header) = copies.header(record.partition) {
@@ -186,7 +196,7 @@ impl Router {
             let mut done = 0;
             if !copies.are_shared() {
                 let mut locked = shards.lock_batch(&hashes);
-                for (position, (record, _)) in rest.iter().enumerate() {
+                for (position, record) in rest.iter().enumerate() {
                     let Some(header) = copies.header(record.partition) else { break };
                     let Some(engine) = locked.engine_beside(position, hashes[position]) else {
                         break;
@@ -199,14 +209,14 @@ impl Router {
                     header.installed(record.lsn, pt_ns);
                     done += 1;
                 }
-                log.add(copies, &rest[..done]);
+                log.add(copies, section, &rest[..done]);
             }
             from += done;
             if done == rest.len() {
                 return;
             }
             // Refused, or not to be installed while other shards are held.
-            let (record, section) = &batch[from];
+            let record = &batch[from];
             copies.install(
                 &mut ctx.replica_context(&node, self.contact, &mut self.scratch),
                 section,
@@ -255,27 +265,22 @@ struct StreamLog(Option<(OpStreamId, Arc<Mutex<DedupLog>>)>);
 
 impl StreamLog {
     /// Adds the results of records that were just installed, while their shards are held.
-    fn add(&mut self, copies: &Replicas, mut records: &[(Record<'_>, Section)]) {
-        while let Some((_, section)) = records.first() {
-            let stream = section.stream;
-            let count = records.iter().take_while(|(_, section)| section.stream == stream).count();
-            let (of_stream, others) = records.split_at(count);
-            records = others;
-            if stream == OpStreamId::default() {
-                continue;
-            }
-            if self.0.as_ref().is_none_or(|(known, _)| *known != stream) {
-                self.0 = Some((stream, copies.logs().log_for_records(stream)));
-            }
-            let Some((_, log)) = &self.0 else { return };
-            let mut log = log.lock();
-            for (record, section) in of_stream {
-                log.advance_done(section.done);
-                let Some(header) = copies.header(record.partition) else { continue };
-                let (partition, term) = (record.partition, record.term);
-                let copy = CopyGeneration { partition, generation: header.generation(), term };
-                log.add(section.first + u64::from(record.place), copy, record.result);
-            }
+    fn add(&mut self, copies: &Replicas, section: &Section, records: &[Record<'_>]) {
+        let stream = section.stream;
+        if stream == OpStreamId::default() || records.is_empty() {
+            return;
+        }
+        if self.0.as_ref().is_none_or(|(known, _)| *known != stream) {
+            self.0 = Some((stream, copies.logs().log_for_records(stream)));
+        }
+        let Some((_, log)) = &self.0 else { return };
+        let mut log = log.lock();
+        log.advance_done(section.done);
+        for record in records {
+            let Some(header) = copies.header(record.partition) else { continue };
+            let (partition, term) = (record.partition, record.term);
+            let copy = CopyGeneration { partition, generation: header.generation(), term };
+            log.add(section.first + u64::from(record.place), copy, record.result);
         }
     }
 }

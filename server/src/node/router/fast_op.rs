@@ -7,8 +7,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use cluster::frames::{Forward, ForwardOp, op_flags};
-use cluster::parked_reply::{Need, ParkedOp};
-use cluster::replica_set::LINKS_MAX;
+use cluster::parked_reply::ParkedOp;
 use engine::Engine;
 use protocol::{FastRequest, decode_fast};
 
@@ -20,14 +19,11 @@ use crate::commands::fast::{is_fast, may_run_locked};
 use crate::commands::lookup::KeyLookup;
 use crate::limits::{ActiveLimits, OverrideBatch};
 use crate::node::Node;
-use crate::node::batch::{BatchOutcome, OpId, Recorder, Touches};
+use crate::node::batch::{BatchOutcome, OpId, Touches};
 use crate::node::replicas::Replicas;
 use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
 use crate::shards::{BATCH_SHARDS_MAX, Shards};
-
-/// The needs of the replies of a batch.
-type Needs = ArrayVec<ArrayVec<Need, LINKS_MAX>, BATCH_SHARDS_MAX>;
 
 /// The requests of a frame from some place on.
 #[derive(Clone, Copy)]
@@ -313,9 +309,7 @@ impl DataPlane {
             &texts[from..ends[at] as usize]
         };
         let Self { recorder, cache, .. } = &mut *self;
-        let rows = recorder.rows().iter().take(ends.len());
-        let needs: Needs =
-            rows.map(|row| Recorder::needs(row, serving, (node.links(), &mut *cache))).collect();
+        let needs = recorder.needs(ends.len(), serving, (node.links(), cache));
         if needs.iter().all(ArrayVec::is_empty) {
             (0..ends.len()).for_each(|at| self.answers.text(text_of(at)));
             return;

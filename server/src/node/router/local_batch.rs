@@ -32,6 +32,8 @@ pub(crate) struct LocalBatch<'f> {
     client: Client,
     /// The links that its replies may need.
     links: ArrayVec<LinkIndex, NEEDS_MAX>,
+    /// The copies of the last operation that changes something, and its stream.
+    last: Option<(ReplicaSet, u16)>,
     /// The operations, in order.
     ops: ArrayVec<LocalOp, BATCH_SHARDS_MAX>,
 }
@@ -60,6 +62,7 @@ impl Router {
             pending_ops,
             client: *client,
             links: ArrayVec::new(),
+            last: None,
             ops: ArrayVec::new(),
         })
     }
@@ -76,6 +79,12 @@ impl LocalBatch<'_> {
     /// its record in the streams of the copies, and for its id in the op stream.
     #[inline]
     pub(crate) fn stream_for(&mut self, set: ReplicaSet, is_read: bool) -> Option<u16> {
+        if let Some((known, stream)) = self.last
+            && known == set
+            && !is_read
+        {
+            return self.plane.ops.has_room(stream, 1).then_some(stream);
+        }
         let links = &mut self.links;
         let is_in_piece = (set.mandatory().iter())
             .all(|link| links.contains(link) || links.try_push(*link).is_ok());
@@ -88,6 +97,7 @@ impl LocalBatch<'_> {
             return None;
         }
         let stream = ops.stream_for(cache.get(self.node.links(), *first)?.peer);
+        self.last = Some((set, stream));
         ops.has_room(stream, 1).then_some(stream)
     }
 
@@ -146,10 +156,8 @@ impl LocalBatch<'_> {
             return;
         }
         let links = node.links();
-        let rows = recorder.rows().iter().take(ops.len());
-        let needs: ArrayVec<_, BATCH_SHARDS_MAX> =
-            rows.map(|row| Recorder::needs(row, serving, (links, &mut *cache))).collect();
-        if needs.iter().all(|needs: &ArrayVec<_, _>| needs.is_empty()) {
+        let needs = recorder.needs(ops.len(), serving, (links, cache));
+        if needs.iter().all(ArrayVec::is_empty) {
             for op in ops.iter().filter(|op| op.stream != NO_STREAM) {
                 streams.answered(op.stream, op.number);
             }
@@ -168,16 +176,18 @@ impl LocalBatch<'_> {
             left: count as u32,
         };
         let token = pending_ops.insert(pending) as u64;
-        let (mut text_at, mut line_at) = (start, 0);
         let mut batch = parked_replies.begin(token, serving.now().mono_ns);
+        let (text_end, line_end) = ops.last().map_or((start, 0), |op| (op.text_end, op.line_end));
+        batch.add_texts(&out[start..text_end], &input[..line_end]);
         for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
             let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.op_flags);
             (parked.stream, parked.number) = (op.stream, op.number);
             for need in needs {
                 parked.needs |= batch.need(*need);
             }
-            batch.push(parked, &out[text_at..op.text_end], &input[line_at..op.line_end]);
-            (text_at, line_at) = (op.text_end, op.line_end);
+            parked.text_end = (op.text_end - start) as u32;
+            parked.line_end = op.line_end as u32;
+            batch.add(parked);
         }
         parked_replies.park(batch);
         out.truncate(start);

@@ -81,6 +81,7 @@ impl Engine {
         }
         self.flush_if_due(now);
         let (policies, uniques) = (&self.limits.policies, &mut self.uniques);
+        let changed_at = &mut self.changed_at;
         let mut resized = None;
         let anew_at = &mut resized;
         let taking = TakeInPlace {
@@ -90,6 +91,7 @@ impl Engine {
             take,
             policies,
             uniques,
+            changed_at,
             state,
             report,
             resized_at: anew_at,
@@ -128,6 +130,7 @@ struct TakeInPlace<'a, F> {
     take: TakeParams,
     policies: &'a PolicyTable,
     uniques: &'a mut Uniques,
+    changed_at: &'a mut Option<Slot>,
     state: &'a mut Vec<u8>,
     report: &'a mut F,
     resized_at: &'a mut Option<ResizedState>,
@@ -193,8 +196,8 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
         let own = if is_past { &[][..] } else { own };
         let (over, hash) = (policy.over || debit, self.hash);
         let attempt = Attempt { cost, part, peek, over, wait, hold: None, lease: None, hash };
-        let Self { uniques, state, report, .. } = self;
-        let output = TakeOutput { now, peek, uniques, report };
+        let Self { uniques, changed_at, state, report, .. } = self;
+        let output = TakeOutput { now, peek, slot, uniques, changed_at, report };
         if let Some((decision, short)) = former.short::<PlainBucket>(own, now, &attempt) {
             let write = |item: &mut ItemMut<'_>| item.set_state_end(former.behind_state, short);
             return Some(former.keep(item, decision, output, write));
@@ -231,7 +234,9 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
 struct TakeOutput<'a, F> {
     now: Now,
     peek: bool,
+    slot: Slot,
     uniques: &'a mut Uniques,
+    changed_at: &'a mut Option<Slot>,
     report: &'a mut F,
 }
 
@@ -273,11 +278,11 @@ impl StateBefore<'_> {
         output: TakeOutput<'_, impl FnMut(&TakeInfo)>,
         write: impl FnOnce(&mut ItemMut<'_>),
     ) -> TakeEffect {
-        let TakeOutput { now, peek, uniques, report } = output;
+        let TakeOutput { now, peek, slot, uniques, changed_at, report } = output;
         let deadline = deadline(now, &decision);
         let mut facts = self.facts(&mut item, decision, peek);
         if facts.decision.changed {
-            facts.cas = uniques.next(None);
+            facts.cas = uniques.next_in_place(slot, changed_at);
             item.set_cas(facts.cas);
             item.set_deadline(deadline);
             write(&mut item);
