@@ -175,9 +175,15 @@ impl PeerPaths {
         paths.get(&node).is_some_and(|peer_path| matches!(peer_path.path, Path::Through(_)))
     }
 
+    /// Whether some node is out of reach.
+    #[inline]
+    pub(super) fn is_any_away(&self) -> bool {
+        self.is_any_away.load(Ordering::Relaxed)
+    }
+
     /// Whether a node is out of reach on every path, and operations should not wait for it.
     pub(super) fn is_away(&self, node: NodeId) -> bool {
-        self.is_any_away.load(Ordering::Relaxed)
+        self.is_any_away()
             && self.paths.read().get(&node).is_some_and(|peer_path| {
                 peer_path.want();
                 peer_path.path == Path::Away
@@ -186,7 +192,7 @@ impl PeerPaths {
 
     /// Whether this node has no contact to most voters, and some node is away.
     pub(super) fn is_cut_off(&self) -> bool {
-        self.is_any_away.load(Ordering::Relaxed) && self.is_alone.load(Ordering::Relaxed)
+        self.is_any_away() && self.is_alone.load(Ordering::Relaxed)
     }
 
     /// Whether some link is broken or not yet up: reachability then depends on time.

@@ -43,8 +43,9 @@ impl Router {
 
     /// Whether a partition's primary is on a node out of reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
-        let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
-        route.is_some_and(|route| self.node.paths.is_away(route.primary.node))
+        let paths = &self.node.paths;
+        let route = || self.node.keyspace()?.replicas.route(partition);
+        paths.is_any_away() && route().is_some_and(|route| paths.is_away(route.primary.node))
     }
 
     /// Whether the owner of a partition did not answer a moment ago, so that requests which this
