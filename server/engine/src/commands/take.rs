@@ -270,10 +270,9 @@ impl Engine {
         };
         if take.compare_cas.is_some_and(|unique| !loaded.has_cas(unique)) {
             let decision = self.look_at(&mut loaded, now, attempt);
-            return TakeResult::Exists(self.facts(loaded, decision, false));
+            return TakeResult::Exists(self.facts(&mut loaded, decision, false));
         }
         let wants_hold = may_hold && !holds_by_itself;
-        let policy = loaded.policy;
         let no_hold = wants_hold && loaded.holds.len() >= HOLDS_MAX;
         let mut decision = if no_hold {
             let first_end = loaded.holds.iter().map(|hold| hold.end).min().unwrap_or(0);
@@ -296,17 +295,17 @@ impl Engine {
             decision.changed = true;
         }
         let refused = !allowed && !take.peek;
-        let shadow = only_watches(&policy, &mut decision);
+        let shadow = only_watches(&loaded.policy, &mut decision);
         if !decision.changed {
             if refused && let Some(slot) = loaded.slot {
                 self.store.item_mut(slot).set_mark(ItemFlag::REFUSED);
             }
-            return TakeResult::Decided(self.facts(loaded, decision, shadow));
+            return TakeResult::Decided(self.facts(&mut loaded, decision, shadow));
         }
         if refused {
             loaded.header = loaded.header.mark(ItemFlag::REFUSED, true);
         }
-        self.keep(at, loaded, decision, shadow)
+        self.keep(at, &mut loaded, decision, shadow)
     }
 
     /// Marks a key as refused if the refusal was decided by a peek: a refused key is evicted last.
@@ -331,7 +330,7 @@ impl Engine {
         }
         let mut loaded = self.load(at, policy_ref);
         let decision = self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
-        Some(self.facts(loaded, decision, false))
+        Some(self.facts(&mut loaded, decision, false))
     }
 }
 
