@@ -224,13 +224,10 @@ impl Engine {
         policy_ref: Option<PolicyRef<'_>>,
         take: &TakeParams,
     ) -> TakeResult {
-        let mut state = std::mem::take(&mut self.limits.encoded);
         let mut limited = TakeResult::Full;
         let mut report = |facts: &TakeInfo| limited = TakeResult::Decided(*facts);
         let limited_key = LimitedKey { now, hash, key, policy_ref };
-        let taken = self.take_in_place(limited_key, *take, &mut state, &mut report);
-        self.limits.encoded = state;
-        if taken.is_some() {
+        if self.take_in_place(limited_key, take, None, &mut report).is_some() {
             return limited;
         }
         let at = self.at(now, hash, key);
