@@ -39,14 +39,14 @@ pub(crate) fn decode<'a>(
     };
     let words = Words(rest);
     let request = match verb {
-        b"take" => take(Arguments { verb: "take", words, usage: TAKE }, quiet),
-        b"takem" => take_many(Arguments { verb: "takem", words, usage: TAKE_MANY }, quiet),
-        b"refund" => refund(Arguments { verb: "refund", words, usage: REFUND }, quiet),
-        b"settle" => settle(Arguments { verb: "settle", words, usage: SETTLE }, quiet),
-        b"renew" => renew(Arguments { verb: "renew", words, usage: RENEW }, quiet),
-        b"lease" => lease(Arguments { verb: "lease", words, usage: LEASE }, quiet),
-        b"incrx" => incrx(Arguments { verb: "incrx", words, usage: INCRX }, quiet),
-        _ => slide(Arguments { verb: "slide", words, usage: SLIDE }, quiet),
+        b"take" => take(Arguments { verb: "take", words, usage: &TAKE }, quiet),
+        b"takem" => take_many(Arguments { verb: "takem", words, usage: &TAKE_MANY }, quiet),
+        b"refund" => refund(Arguments { verb: "refund", words, usage: &REFUND }, quiet),
+        b"settle" => settle(Arguments { verb: "settle", words, usage: &SETTLE }, quiet),
+        b"renew" => renew(Arguments { verb: "renew", words, usage: &RENEW }, quiet),
+        b"lease" => lease(Arguments { verb: "lease", words, usage: &LEASE }, quiet),
+        b"incrx" => incrx(Arguments { verb: "incrx", words, usage: &INCRX }, quiet),
+        _ => slide(Arguments { verb: "slide", words, usage: &SLIDE }, quiet),
     };
     line.done(request.map_err(|error| line.refuse(error, quiet))?)
 }
@@ -73,8 +73,7 @@ fn take(mut line: Arguments<'_>, quiet: bool) -> Result<Request<'_>, ProtocolErr
             _ => return Err(line.bad(line.usage.options)),
         }
     }
-    let decides = peek || part || wait.is_some() || cas != CasCondition::None || hold.is_some();
-    if debit && decides {
+    if debit && (peek || part || wait.is_some() || cas != CasCondition::None || hold.is_some()) {
         return Err(line.bad("debit does not go with peek part wait= cas hold="));
     }
     let take = Take { cost, policy, peek, part, wait, cas, id, hold, debit, info };

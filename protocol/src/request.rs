@@ -388,11 +388,15 @@ impl<'a> Keys<'a> {
     }
 
     /// Returns the key if it is the only one.
+    #[inline]
     #[must_use]
     pub fn only(self) -> Option<Key<'a>> {
         let mut words = Words(self.0);
-        let key = Key::plain(words.next_long()?);
-        if words.next().is_none() { key } else { None }
+        let key = words.next_long()?;
+        if words.next().is_some() {
+            return None;
+        }
+        Key::plain(key)
     }
 
     /// Iterates over the keys, each with the offset just behind it.

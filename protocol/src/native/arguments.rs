@@ -59,7 +59,7 @@ pub(super) const SLIDE: Usage = Usage {
 pub(super) struct Arguments<'a> {
     pub(super) verb: &'static str,
     pub(super) words: Words<'a>,
-    pub(super) usage: Usage,
+    pub(super) usage: &'static Usage,
 }
 
 impl<'a> Arguments<'a> {

@@ -219,11 +219,16 @@ pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
 
 /// Decides, and stores the new state unless the attempt is a peek.
 pub fn take(policy: &Policy, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {
-    take_fast::<PlainBucket>(policy, state, now, attempt)
-        .or_else(|| take_fast::<TwoWindows>(policy, state, now, attempt))
-        .unwrap_or_else(|| take_general(policy, state, now, attempt))
+    if let Some(decision) = take_fast::<PlainBucket>(policy, state, now, attempt) {
+        return decision;
+    }
+    if let Some(decision) = take_fast::<TwoWindows>(policy, state, now, attempt) {
+        return decision;
+    }
+    take_general(policy, state, now, attempt)
 }
 
+#[inline]
 fn take_fast<W: FastPath>(
     policy: &Policy,
     state: &mut Vec<u8>,

@@ -166,11 +166,11 @@ impl<'a> ExecContext<'a> {
                 Err(refused) => return refuse(refused, command, form, out),
             },
         };
-        match outcome {
+        match &outcome {
             Ok(outcome) => {
                 let start = out.len();
-                encode(out, command, form, &outcome);
-                self.name_taken(&taken_by, &outcome, start, out);
+                encode(out, command, form, outcome);
+                self.name_taken(&taken_by, outcome, start, out);
             }
             Err(error) => write_error(&error.to_string(), form, out),
         }
@@ -248,7 +248,7 @@ impl<'a> ExecContext<'a> {
         found: Option<&LimitMatch<'_>>,
         operation: &Operation<'_>,
     ) -> Result<Outcome<'static>, LimitedKeyError> {
-        let Some(op) = LimitOp::of(operation) else { return Ok(Outcome::NotAllowed) };
+        let Some(op) = &LimitOp::of(operation) else { return Ok(Outcome::NotAllowed) };
         let LimitAction::Change(change) = op.action else { return Ok(Outcome::NotAllowed) };
         if let Some(found) = found.filter(|found| self.charges_more(found)) {
             return Ok(op.reply_one(self.adjust_all(found, change)?));
@@ -262,13 +262,12 @@ impl<'a> ExecContext<'a> {
     /// Runs `change` on the shard of `hash`. If it finds no room, other shards make room and it
     /// runs again.
     fn limited(&self, hash: u64, mut change: impl FnMut(&mut Engine) -> TakeResult) -> TakeResult {
-        self.service
-            .shards()
-            .with_room(self.now, hash, |engine| match change(engine) {
-                TakeResult::Full => None,
-                done => Some(done),
-            })
-            .unwrap_or(TakeResult::Full)
+        let mut result = TakeResult::Full;
+        self.service.shards().with_room(self.now, hash, |engine| {
+            result = change(engine);
+            (!matches!(result, TakeResult::Full)).then_some(())
+        });
+        result
     }
 
     /// Takes from `key`, under which the client's key `own` counts.

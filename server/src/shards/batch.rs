@@ -132,9 +132,8 @@ impl<'a> ShardBatch<'a> {
     #[inline]
     pub(crate) fn engine(&mut self, position: usize, hash: u64) -> &mut Engine {
         let place = self.places.get(position).map(|place| usize::from(*place));
-        let place = match place.filter(|place| *place < self.rows.len()) {
-            Some(place) => place,
-            None => self.hold_late(position, self.shards.shard(hash)),
+        let Some(place) = place.filter(|place| *place < self.rows.len()) else {
+            return self.late_engine(position, self.shards.shard(hash));
         };
         self.rows[place].engine.as_mut().expect("a key behind it is not done with")
     }
@@ -163,10 +162,11 @@ impl<'a> ShardBatch<'a> {
     }
 
     /// Locks a shard that another thread held: beside the others if it becomes free soon, else
-    /// alone. Returns its position in `rows`.
+    /// alone.
     #[cold]
-    fn hold_late(&mut self, position: usize, index: usize) -> usize {
-        self.hold_beside(position, index).unwrap_or_else(|| self.hold_only(index))
+    fn late_engine(&mut self, position: usize, index: usize) -> &mut Engine {
+        let place = self.hold_beside(position, index).unwrap_or_else(|| self.hold_only(index));
+        self.rows[place].engine.as_mut().expect("it was locked just now")
     }
 
     /// Locks a shard that another thread held if it becomes free soon, and returns its position in

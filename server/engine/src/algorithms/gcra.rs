@@ -45,7 +45,8 @@ impl Gcra {
         let before = stored.max(ticks);
         let with = |units| before.saturating_add(tat::cost(self.rate, units));
 
-        let passes = attempt.cost <= self.limit() && with(attempt.cost) <= ticks + tolerance;
+        let whole = with(attempt.cost);
+        let passes = attempt.cost <= self.limit() && whole <= ticks + tolerance;
         let wait = if passes { None } else { self.wait(now, before, attempt) };
         let granted = match (passes || wait.is_some(), attempt.part) {
             (true, _) => attempt.cost,
@@ -61,11 +62,10 @@ impl Gcra {
             (false, _) => Verdict::Part,
         };
         let after = match verdict {
-            Verdict::Deny if attempt.over => {
-                with(attempt.cost).min(ticks + tat::owed_max(self.rate))
-            }
+            Verdict::Allow | Verdict::Wait => whole,
+            Verdict::Part => with(granted),
+            Verdict::Deny if attempt.over => whole.min(ticks + tat::owed_max(self.rate)),
             Verdict::Deny => before,
-            _ => with(granted),
         };
 
         let changed = !attempt.peek && after != before;

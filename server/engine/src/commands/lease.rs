@@ -175,7 +175,7 @@ impl Engine {
         let mut loaded = self.load(at, policy_ref);
         let kind = LeaseKind::of(&loaded.policy);
         if !kind.has_leases() {
-            self.recycle(loaded);
+            self.recycle(&mut loaded);
             return match kind {
                 LeaseKind::NotLeasable => LeaseResult::NotLeasable,
                 LeaseKind::Closed => {
@@ -203,13 +203,13 @@ impl Engine {
         let wait = wait_for_a_unit(&mut loaded, at, kind);
         let shadow = loaded.policy.shadow;
         let decision = if !params.peek && (changed || before.is_some()) {
-            match self.store_and_look(at, loaded) {
+            match self.store_and_look(at, &mut loaded) {
                 TakeResult::Decided(facts) => facts.decision,
                 _ => return LeaseResult::Full,
             }
         } else {
             let decision = limit_peek(&mut loaded, at, 0);
-            self.recycle(loaded);
+            self.recycle(&mut loaded);
             decision
         };
         LeaseResult::Decided(lease_line(now, &call, granted, shadow, decision.left(), wait))

@@ -224,13 +224,10 @@ impl Engine {
         policy_ref: Option<PolicyRef<'_>>,
         take: &TakeParams,
     ) -> TakeResult {
-        let mut state = std::mem::take(&mut self.limits.encoded);
         let mut limited = TakeResult::Full;
         let mut report = |facts: &TakeInfo| limited = TakeResult::Decided(*facts);
         let limited_key = LimitedKey { now, hash, key, policy_ref };
-        let taken = self.take_in_place(limited_key, *take, &mut state, &mut report);
-        self.limits.encoded = state;
-        if taken.is_some() {
+        if self.take_in_place(limited_key, take, None, &mut report).is_some() {
             return limited;
         }
         let at = self.at(now, hash, key);
@@ -270,10 +267,9 @@ impl Engine {
         };
         if take.compare_cas.is_some_and(|unique| !loaded.has_cas(unique)) {
             let decision = self.look_at(&mut loaded, now, attempt);
-            return TakeResult::Exists(self.facts(loaded, decision, false));
+            return TakeResult::Exists(self.facts(&mut loaded, decision, false));
         }
         let wants_hold = may_hold && !holds_by_itself;
-        let policy = loaded.policy;
         let no_hold = wants_hold && loaded.holds.len() >= HOLDS_MAX;
         let mut decision = if no_hold {
             let first_end = loaded.holds.iter().map(|hold| hold.end).min().unwrap_or(0);
@@ -296,17 +292,17 @@ impl Engine {
             decision.changed = true;
         }
         let refused = !allowed && !take.peek;
-        let shadow = only_watches(&policy, &mut decision);
+        let shadow = only_watches(&loaded.policy, &mut decision);
         if !decision.changed {
             if refused && let Some(slot) = loaded.slot {
                 self.store.item_mut(slot).set_mark(ItemFlag::REFUSED);
             }
-            return TakeResult::Decided(self.facts(loaded, decision, shadow));
+            return TakeResult::Decided(self.facts(&mut loaded, decision, shadow));
         }
         if refused {
             loaded.header = loaded.header.mark(ItemFlag::REFUSED, true);
         }
-        self.keep(at, loaded, decision, shadow)
+        self.keep(at, &mut loaded, decision, shadow)
     }
 
     /// Marks a key as refused if the refusal was decided by a peek: a refused key is evicted last.
@@ -331,7 +327,7 @@ impl Engine {
         }
         let mut loaded = self.load(at, policy_ref);
         let decision = self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
-        Some(self.facts(loaded, decision, false))
+        Some(self.facts(&mut loaded, decision, false))
     }
 }
 

@@ -40,10 +40,6 @@ impl FastPath for PlainBucket {
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
     fn take(self, state: &[u8], now: Now, attempt: &Attempt) -> Option<(Decision, u64)> {
         let Rate { count, period } = self.rate;
-        if attempt.wait.is_some_and(|wait| wait > 0) {
-            cold_path();
-            return None;
-        }
         let clock = count.checked_mul(now.mono.0)?;
         let full = self.capacity.checked_mul(period)?;
         let max = full.checked_add(self.debt.checked_mul(period)?)?;
@@ -68,6 +64,10 @@ impl FastPath for PlainBucket {
         let mut verdict = Verdict::Allow;
         let (mut granted, mut after) = (attempt.cost, before.wrapping_add(cost));
         if room(cost).is_none_or(|room| before > room) {
+            if attempt.wait.is_some_and(|wait| wait > 0) {
+                cold_path();
+                return None;
+            }
             granted = if attempt.part {
                 self.capacity.saturating_sub(before.div_ceil(period))
             } else {

@@ -470,14 +470,14 @@ proptest! {
         capacity in any_capacity(),
         debt in prop_oneof![Just(0), any_capacity()],
         steps in prop::collection::vec(
-            (0_u64..1 << 62, 0_u64..20, any::<[bool; 4]>(), any::<u128>()), 1..40,
+            (0_u64..1 << 62, 0_u64..20, any::<[bool; 5]>(), any::<u128>()), 1..40,
         ),
     ) {
         let bucket = Bucket { rate, capacity, init: capacity, debt, warm: None, interval: false };
         let policy = policy(&bucket);
         let plain = PlainBucket::of(&policy).expect("a plain one");
         let (mut state, mut nanos) = (Vec::new(), 1);
-        for (jump, cost, [part, peek, over, odd], garbage) in steps {
+        for (jump, cost, [part, peek, over, odd, waits], garbage) in steps {
             nanos = if jump % 5 == 0 { jump } else { nanos + jump % 3_000_000_000 };
             let cost = if jump % 7 == 0 { jump % (COUNT_MAX + 1) } else { cost };
             if odd && jump % 11 == 0 {
@@ -485,7 +485,8 @@ proptest! {
                 let bytes = if jump % 2 == 0 { 16 } else { 8 };
                 state = (garbage >> (jump % 75)).to_le_bytes()[..bytes].to_vec();
             }
-            let attempt = Attempt { part, peek, over, ..take(cost) };
+            let wait = waits.then_some(jump % 2_000_000_000);
+            let attempt = Attempt { part, peek, over, wait, ..take(cost) };
             if plain.take(&state, at(nanos), &attempt).is_none() {
                 // No common case takes the general path.
                 let full_at = tat::decode(&state).unwrap_or(0);
@@ -493,7 +494,10 @@ proptest! {
                 let span = tat::cost(rate, cost.max(capacity + debt));
                 let is_large = full_at.max(ticks) + span > u64::MAX.into();
                 let owed = tat::owed_max(rate);
-                prop_assert!(is_large || state.len() == 16 || full_at > ticks + owed);
+                let is_odd = state.len() == 16 || full_at > ticks + owed;
+                let general = bucket.take(&mut state.clone(), at(nanos), &attempt);
+                let may_wait = waits && general.verdict != Verdict::Allow;
+                prop_assert!(is_large || is_odd || may_wait);
             }
             take_both(&policy, &mut state, at(nanos), &attempt);
         }

@@ -114,9 +114,9 @@ impl Bench {
 
     pub(super) fn outstanding(&mut self, policy: &Policy) -> u64 {
         let at = self.engine.at(self.now(), self.hash, KEY);
-        let loaded = self.engine.load(at, Some(PolicyRef::from(policy)));
+        let mut loaded = self.engine.load(at, Some(PolicyRef::from(policy)));
         let outstanding = loaded.leases.as_ref().map_or(0, |leases| leases.outstanding());
-        self.engine.recycle(loaded);
+        self.engine.recycle(&mut loaded);
         outstanding
     }
 

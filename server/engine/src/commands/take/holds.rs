@@ -38,10 +38,10 @@ impl Engine {
         }
         let mut loaded = self.load(at, None);
         if self.settle_hold(&mut loaded, now, lease) {
-            return self.store_and_look(at, loaded);
+            return self.store_and_look(at, &mut loaded);
         }
         let Some(place) = loaded.holds.iter().position(|hold| hold.lease == lease) else {
-            self.recycle(loaded);
+            self.recycle(&mut loaded);
             return TakeResult::NotFound;
         };
         let hold = loaded.holds.swap_remove(place);
@@ -53,7 +53,7 @@ impl Engine {
                 Attempt { cost: actual - hold.units, over: true, hash, ..Attempt::default() };
             self.decide(&mut loaded, now, &attempt);
         }
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 
     /// Counts units that were used without a take, even if they would not pass: into debt if
@@ -70,7 +70,7 @@ impl Engine {
         let mut loaded = self.load(at, Some(policy_ref));
         let attempt = Attempt { cost: units, over: true, hash, ..Attempt::default() };
         self.decide(&mut loaded, now, &attempt);
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 
     /// Counts a hold that was granted without a take, even if it would not pass. An existing hold
@@ -102,7 +102,7 @@ impl Engine {
                 loaded.holds.push(Hold { lease, units, end });
             }
         }
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 
     /// Lets a hold last `for_ns` nanoseconds from now; [`TakeResult::NotFound`] if there is no such
@@ -130,9 +130,9 @@ impl Engine {
             false
         };
         if !known {
-            self.recycle(loaded);
+            self.recycle(&mut loaded);
             return TakeResult::NotFound;
         }
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 }

@@ -157,18 +157,18 @@ impl Engine {
     }
 
     /// Keeps the buffers for the next command.
-    pub(crate) fn recycle(&mut self, loaded: LoadedState) {
+    pub(crate) fn recycle(&mut self, loaded: &mut LoadedState) {
         // One large state must not occupy its memory for ever.
         let LoadedState { holds, state, .. } = loaded;
         if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
-            self.limits.spare = (holds, state);
+            self.limits.spare = (std::mem::take(holds), std::mem::take(state));
         }
         release_large(&mut self.limits.encoded);
     }
 
     pub(super) fn facts(
         &mut self,
-        loaded: LoadedState,
+        loaded: &mut LoadedState,
         decision: Decision,
         shadow: bool,
     ) -> TakeInfo {
@@ -192,15 +192,15 @@ impl Engine {
     pub(crate) fn store_and_look(
         &mut self,
         at: Located<'_>,
-        mut loaded: LoadedState,
+        loaded: &mut LoadedState,
     ) -> TakeResult {
         if loaded.leases.is_some() {
-            let LoadedState { policy, state, leases, .. } = &mut loaded;
+            let LoadedState { policy, state, leases, .. } = loaded;
             cover_leases(policy, state, leases, at.now, at.hash);
         }
-        self.join_few(&mut loaded, at.now);
+        self.join_few(loaded, at.now);
         let decision =
-            self.look_at(&mut loaded, at.now, Attempt { hash: at.hash, ..Attempt::default() });
+            self.look_at(loaded, at.now, Attempt { hash: at.hash, ..Attempt::default() });
         self.keep(at, loaded, decision, false)
     }
 
@@ -208,7 +208,7 @@ impl Engine {
     pub(super) fn keep(
         &mut self,
         at: Located<'_>,
-        mut loaded: LoadedState,
+        loaded: &mut LoadedState,
         decision: Decision,
         shadow: bool,
     ) -> TakeResult {
@@ -219,16 +219,18 @@ impl Engine {
             }
             return TakeResult::Decided(self.facts(loaded, decision, shadow));
         }
-        let owned = OwnedPolicy { policy: loaded.policy, limit: loaded.limit };
-        self.move_holds_to_set(&mut loaded);
+        self.move_holds_to_set(loaded);
         let mut bytes = std::mem::take(&mut self.limits.encoded);
         bytes.clear();
-        let policy_id = loaded.number.unwrap_or_else(|| self.policy_id(&owned, &mut bytes));
+        let policy_id = loaded.number.unwrap_or_else(|| {
+            let owned = OwnedPolicy { policy: loaded.policy, limit: loaded.limit };
+            self.policy_id(&owned, &mut bytes)
+        });
         if loaded.set.is_some() {
             // A key with many holders drops the estimates of a former policy.
             loaded.holds.clear();
         }
-        encode(&loaded, &mut bytes);
+        encode(loaded, &mut bytes);
         let now_ns = at.now.mono.0;
         let leases_end = loaded
             .leases

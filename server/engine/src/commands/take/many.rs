@@ -4,9 +4,7 @@
 //! Here: the choice between them. Not here: their arithmetic (`algorithms`,
 //! `algorithms/concurrency/many`), the storage of holds (`store`).
 
-use std::hint::cold_path;
-
-use protocol::Algorithm;
+use protocol::{Algorithm, PolicyList};
 
 use super::{ForeignHold, LoadedState};
 use crate::algorithms::{self, Attempt, Decision, Verdict};
@@ -24,22 +22,34 @@ impl Engine {
         now: Now,
         attempt: &Attempt,
     ) -> Decision {
-        if let (Some(set), Some(limit)) = (loaded.set, algorithms::concurrency(&loaded.policy)) {
-            let take = |holders: &mut Holders| limit.take_of_many(holders, now, attempt);
-            if let Some(decision) = self.store.change_holders(set, take) {
-                return decision;
-            }
+        if let Some(set) = loaded.set
+            && let Some(limit) = algorithms::concurrency(&loaded.policy)
+            && let Some(decision) =
+                self.store.change_holders(set, |holders| limit.take_of_many(holders, now, attempt))
+        {
+            return decision;
         }
         if let Algorithm::Several(list) = loaded.policy.algorithm {
-            cold_path();
-            let scratch = &mut self.limits.several;
-            let several = algorithms::take_several(list, &mut loaded.state, now, attempt, scratch);
-            scratch.release_large();
-            loaded.is_several = true;
-            self.limits.decided = Some(several);
-            return several.decision;
+            return self.decide_several(list, loaded, now, attempt);
         }
         algorithms::take(&loaded.policy, &mut loaded.state, now, attempt)
+    }
+
+    /// [`Engine::decide`] under several policies.
+    #[cold]
+    fn decide_several(
+        &mut self,
+        list: PolicyList,
+        loaded: &mut LoadedState,
+        now: Now,
+        attempt: &Attempt,
+    ) -> Decision {
+        let scratch = &mut self.limits.several;
+        let several = algorithms::take_several(list, &mut loaded.state, now, attempt, scratch);
+        scratch.release_large();
+        loaded.is_several = true;
+        self.limits.decided = Some(several);
+        several.decision
     }
 
     /// Peeks at the state.

@@ -35,7 +35,7 @@ impl Engine {
         }
         let mut loaded = self.load(at, policy_ref);
         self.put_back_units(&mut loaded, now, units);
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 
     /// Sets the usage. `compare_cas` works as in a take.
@@ -54,18 +54,18 @@ impl Engine {
         let mut loaded = self.load(at, policy_ref);
         if let Some(unique) = set.compare_cas {
             if loaded.slot.is_none() {
-                self.recycle(loaded);
+                self.recycle(&mut loaded);
                 return TakeResult::NotFound;
             }
             if unique != loaded.header.cas {
                 let decision =
                     self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
-                return TakeResult::Exists(self.facts(loaded, decision, false));
+                return TakeResult::Exists(self.facts(&mut loaded, decision, false));
             }
         }
         loaded.set = None;
         algorithms::set_used(&loaded.policy, &mut loaded.state, now, set.used);
         loaded.header.client_flags = set.client_flags;
-        self.store_and_look(at, loaded)
+        self.store_and_look(at, &mut loaded)
     }
 }
