@@ -288,7 +288,7 @@ proptest! {
                     engine.count_in_place(now, hash, &key, units, false);
                 }
                 None => {
-                    let exptime = Exptime(if units > 3 { 1 } else { 0 });
+                    let exptime = Exptime(i32::from(units > 3));
                     let set = Set::plain(SetMode::Set, 0, exptime, b"5");
                     let key = Key::plain(&key).expect("a key");
                     engine.apply(now, hash, &Command { key, operation: Operation::Set(set) });
