@@ -18,7 +18,19 @@ pub(crate) struct KeyLookup<'a> {
     pub(crate) key_limit: KeyLimit<'a>,
 }
 
-impl KeyLookup<'_> {
+impl<'a> KeyLookup<'a> {
+    /// Returns the limit that matches the key, if there is one.
+    #[inline]
+    pub(crate) fn found(&self) -> Option<&LimitMatch<'a>> {
+        self.key_limit.as_ref().ok()?.as_ref()
+    }
+
+    /// [`KeyLookup::found`] as a mutable reference.
+    #[inline]
+    pub(crate) fn found_mut(&mut self) -> Option<&mut LimitMatch<'a>> {
+        self.key_limit.as_mut().ok()?.as_mut()
+    }
+
     /// Returns whether no limit matches the key.
     #[inline]
     pub(crate) fn has_no_limit(&self) -> bool {
@@ -28,14 +40,13 @@ impl KeyLookup<'_> {
     /// Returns the counted key; `own` is the key as the client wrote it.
     #[inline]
     pub(crate) fn counted<'k>(&'k self, own: &'k [u8]) -> &'k [u8] {
-        self.key_limit.as_ref().ok().and_then(Option::as_ref).map_or(own, LimitMatch::key)
+        self.found().map_or(own, LimitMatch::key)
     }
 
     /// Returns whether a limit matches the key that has one policy, no weight, and charges no other
     /// key.
     pub(crate) fn has_limit_alone(&self) -> bool {
-        let found = self.key_limit.as_ref().ok().and_then(Option::as_ref);
-        found.is_some_and(|found| found.companion().is_none() && found.is_simple())
+        self.found().is_some_and(|found| found.companion().is_none() && found.is_simple())
     }
 }
 
@@ -70,9 +81,41 @@ pub(crate) fn look_up_in<'a>(
     KeyLookup { hash, key_limit }
 }
 
+/// [`look_up`] of the keys of a batch on a lone server with very many overrides. Leaves the
+/// overrides to [`OverrideBatch::apply`]: other work before it hides the wait for their lines. A
+/// request without a key has the hash of the one before.
+// Not inlined: without very many overrides its stack and code must cost nothing.
+#[inline(never)]
+pub(crate) fn look_up_overridden<'a, const N: usize>(
+    ctx: &ExecContext<'a>,
+    keys: impl Iterator<Item = Option<&'a [u8]>>,
+    counted: &'a mut [Vec<u8>],
+    lookups: &mut ArrayVec<KeyLookup<'a>, N>,
+    overrides: &mut OverrideBatch<'a, N>,
+) {
+    let (limits, shards) = (ctx.active_limits.limits(), ctx.service.shards());
+    let shares_hash = ctx.service.shares_key_hash();
+    let mut hash = 0;
+    for (key, counted) in keys.zip(counted) {
+        let key_limit = if let Some(key) = key {
+            let key_limit = limits.find_limit(key, counted);
+            let found = key_limit.as_ref().ok().and_then(Option::as_ref);
+            hash = shards.hash(found.map_or(key, LimitMatch::key));
+            shards.prefetch_shard(hash);
+            overrides.add(found, shares_hash.then_some(hash));
+            key_limit
+        } else {
+            overrides.add(None, None);
+            Ok(None)
+        };
+        lookups.push(KeyLookup { hash, key_limit });
+    }
+    overrides.prefetch_texts(lookups, KeyLookup::found);
+}
+
 /// [`look_up`] of the keys of a batch in one step each, so that cache misses overlap and a cluster
 /// computes the MD5 of many keys at once. A request without a key has the hash of the one before.
-// Not inlined: without a cluster and very many overrides its stack and code must cost nothing.
+// Not inlined: without a cluster its stack and code must cost nothing.
 #[inline(never)]
 pub(crate) fn look_up_together<'a, const N: usize>(
     shards: &Shards,
@@ -87,24 +130,25 @@ pub(crate) fn look_up_together<'a, const N: usize>(
         .zip(counted)
         .map(|(key, counted)| {
             let Some(key) = key else {
-                overrides.skip();
+                overrides.add(None, None);
                 counted_keys.push(counted_keys.last().copied().unwrap_or_default());
                 return KeyLookup { hash: 0, key_limit: Ok(None) };
             };
-            let key_limit = overrides.find(limits, key, counted);
-            let found = key_limit.as_ref().ok().and_then(Option::as_ref);
-            counted_keys.push(found.map_or(key, LimitMatch::key));
-            KeyLookup { hash: 0, key_limit }
+            let lookup = KeyLookup { hash: 0, key_limit: limits.find_limit(key, counted) };
+            // The hash of a shard begins with the partition.
+            overrides.add(lookup.found(), None);
+            counted_keys.push(lookup.found().map_or(key, LimitMatch::key));
+            lookup
         })
         .collect();
     let mut hashes = [0; N];
     shards.hash_all(&counted_keys, &mut hashes[..counted_keys.len()]);
-    overrides.prefetch_texts();
+    overrides.prefetch_texts(&lookups, KeyLookup::found);
     for (lookup, hash) in lookups.iter_mut().zip(hashes) {
         lookup.hash = hash;
         shards.prefetch_shard(hash);
     }
-    overrides.apply(&mut lookups, |lookup| lookup.key_limit.as_mut().ok()?.as_mut());
+    overrides.apply(&mut lookups, KeyLookup::found_mut);
     lookups
 }
 

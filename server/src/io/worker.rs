@@ -382,8 +382,9 @@ impl Worker {
         }
         shards.prefetch(hashes.iter().copied());
         if self.active_limits.has_large_tables() {
-            let counted = &mut self.scratch.prefetched_key;
-            self.active_limits.limits().prefetch_overrides::<ROUND_CONNECTIONS>(&keys, counted);
+            let hashes = self.service.shares_key_hash().then_some(&*hashes);
+            let (limits, counted) = (self.active_limits.limits(), &mut self.scratch.prefetched_key);
+            limits.prefetch_overrides::<ROUND_CONNECTIONS>(&keys, hashes, counted);
         }
     }
 

@@ -61,6 +61,14 @@ impl<'a> LimitMatch<'a> {
         self.overridden
     }
 
+    /// Adds the override in force, if there is one.
+    #[inline]
+    pub(super) fn set_override(&mut self, found: Option<(OverrideId, &'a Policy)>) {
+        if let Some((id, policy)) = found {
+            (self.overridden, self.policy) = (Some(id), policy);
+        }
+    }
+
     /// The factor of the cost of a request: that of the override, or the limit's.
     #[must_use]
     pub fn weight(&self) -> u64 {

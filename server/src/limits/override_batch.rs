@@ -5,8 +5,10 @@
 
 use arrayvec::ArrayVec;
 
-use super::override_search::OverrideSearch;
-use super::{LimitMatch, LimitedKeyError, Limits};
+use super::exact_index::is_short;
+use super::key_hash::key_hash;
+use super::override_search::{OverrideSearch, Undecided};
+use super::{LimitMatch, Limits};
 
 /// Smaller indices of a limit stay in the caches of a processor.
 const LARGE_BYTES_MIN: usize = 64 << 10;
@@ -16,6 +18,8 @@ const LARGE_BYTES_MIN: usize = 64 << 10;
 pub(crate) struct OverrideBatch<'l, const N: usize> {
     /// One for each key; none for a key whose limit has no overrides.
     searches: ArrayVec<Option<OverrideSearch<'l>>, N>,
+    /// Whether the text of a key may have to be prefetched.
+    has_long_keys: bool,
 }
 
 impl Limits {
@@ -25,75 +29,95 @@ impl Limits {
         overrides.map(|all| all.index_bytes()).any(|bytes| bytes >= LARGE_BYTES_MIN)
     }
 
-    /// Prefetches what looking up the overrides of up to `N` keys reads.
+    /// Prefetches what looking up the overrides of up to `N` keys reads. `hashes` are theirs if the
+    /// overrides share the hash of the shards.
     // Not inlined: without such limits its stack and code must cost nothing.
     #[inline(never)]
-    pub(crate) fn prefetch_overrides<const N: usize>(&self, keys: &[&[u8]], scratch: &mut Vec<u8>) {
-        let mut batch = OverrideBatch::<N>::default();
-        for key in keys.iter().take(N) {
+    pub(crate) fn prefetch_overrides<const N: usize>(
+        &self,
+        keys: &[&[u8]],
+        hashes: Option<&[u64]>,
+        scratch: &mut Vec<u8>,
+    ) {
+        let mut long: ArrayVec<(OverrideSearch<'_>, &[u8]), N> = ArrayVec::new();
+        for (index, key) in keys.iter().enumerate() {
             // The request itself meets the error.
-            let _ = batch.find(self, key, scratch);
+            let Ok(Some(found)) = self.find_limit(key, scratch) else { continue };
+            let Some(limit) = self.limits.get(found.limit.index()) else { continue };
+            let Some(overrides) = &limit.overrides else { continue };
+            let is_own = limit.key.is_none() && found.companion.is_none();
+            let known = hashes.and_then(|hashes| hashes.get(index)).filter(|_| is_own);
+            let hash = known.copied().unwrap_or_else(|| key_hash(found.key));
+            let search = OverrideSearch::new(overrides, found.key, hash);
+            if is_own && !is_short(key) {
+                let _ = long.try_push((search, *key));
+            }
         }
-        batch.prefetch_texts();
+        for (search, key) in &long {
+            search.prefetch_text(key);
+        }
     }
 }
 
 impl<'l, const N: usize> OverrideBatch<'l, N> {
-    /// [`Limits::find`] without the override, whose place in the index it prefetches. At most `N`
-    /// keys have one.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Limits::find`].
+    /// Adds a key with its limit, if it has one, without the override. Prefetches the line of the
+    /// index that may have the override. `hash` is that of the counted key if the overrides share
+    /// the hash of the shards. There are at most `N` keys.
     #[inline]
-    pub(crate) fn find<'k>(
-        &mut self,
-        limits: &'l Limits,
-        key: &'k [u8],
-        scratch: &'k mut Vec<u8>,
-    ) -> Result<Option<LimitMatch<'k>>, LimitedKeyError>
-    where
-        'l: 'k,
-    {
-        let found = limits.find_limit(key, scratch);
-        self.note(found.as_ref().ok().and_then(Option::as_ref).and_then(|found| {
-            let overrides = limits.limits.get(found.limit.index as usize)?.overrides.as_ref()?;
-            Some(OverrideSearch::new(overrides, found.key))
-        }));
-        found
-    }
-
-    /// Passes over a request without a key.
-    pub(crate) fn skip(&mut self) {
-        self.note(None);
-    }
-
-    fn note(&mut self, search: Option<OverrideSearch<'l>>) {
+    pub(crate) fn add(&mut self, found: Option<&LimitMatch<'l>>, hash: Option<u64>) {
+        let search = found.and_then(|found| {
+            let overrides = found.limit.overrides.as_ref()?;
+            self.has_long_keys |= !is_short(found.key);
+            let hash = hash.unwrap_or_else(|| key_hash(found.key));
+            Some(OverrideSearch::new(overrides, found.key, hash))
+        });
         let has_room = self.searches.try_push(search).is_ok();
         debug_assert!(has_room, "a batch has at most {N} keys");
     }
 
-    /// Prefetches the texts of the keys. Other work before it hides the wait for the indices.
-    pub(crate) fn prefetch_texts(&mut self) {
-        for search in self.searches.iter_mut().flatten() {
-            search.prefetch_text();
+    /// Prefetches the texts of long keys. Other work before it hides the wait for the indices.
+    #[inline]
+    pub(crate) fn prefetch_texts<T>(
+        &self,
+        keys: &[T],
+        limit_of: impl Fn(&T) -> Option<&LimitMatch<'l>>,
+    ) {
+        if !self.has_long_keys {
+            return;
+        }
+        for (key, search) in keys.iter().zip(&self.searches) {
+            if let (Some(search), Some(found)) = (search, limit_of(key)) {
+                search.prefetch_text(found.key);
+            }
         }
     }
 
     /// Gives the keys, in the order in which they were added, their overrides.
-    pub(crate) fn apply<'m, T>(
+    #[inline]
+    pub(crate) fn apply<T>(
         &self,
-        matches: &mut [T],
-        match_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'m>>,
-    ) where
-        'l: 'm,
-    {
-        for (found, search) in matches.iter_mut().zip(&self.searches) {
+        keys: &mut [T],
+        limit_of: impl Fn(&mut T) -> Option<&mut LimitMatch<'l>>,
+    ) {
+        const { assert!(N <= u64::BITS as usize, "a bit for each key") };
+        let mut undecided = 0_u64;
+        for (index, (key, search)) in keys.iter_mut().zip(&self.searches).enumerate() {
             if let Some(search) = search
-                && let Some(found) = match_of(found)
-                && let Some((id, policy)) = search.find(found.key)
+                && let Some(found) = limit_of(key)
             {
-                (found.overridden, found.policy) = (Some(id), policy);
+                match search.find_in_line(found.key) {
+                    Ok(one) => found.set_override(one),
+                    Err(Undecided) => undecided |= 1 << index,
+                }
+            }
+        }
+        while undecided != 0 {
+            let index = undecided.trailing_zeros() as usize;
+            undecided &= undecided - 1;
+            if let Some(Some(search)) = self.searches.get(index)
+                && let Some(found) = keys.get_mut(index).and_then(&limit_of)
+            {
+                found.set_override(search.find_behind_line(found.key));
             }
         }
     }
@@ -152,9 +176,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_batch_finds_what_single_look_ups_find(
-            api in vec("[ac]:[0-4]{1,2}", 0..20),
-            file in vec("[ac]:[0-4]{1,2}", 0..200),
-            keys in vec("[abd](:10.0.0.1|:[0-4]{0,2}){1,2}(#remaining)?|[ab]:", 0..16),
+            api in vec("[ac]:(0123456789abcdefghijk)?[0-4]{1,2}", 0..20),
+            file in vec("[ac]:(0123456789abcdefghijk)?[0-4]{1,2}", 0..200),
+            keys in vec(
+                "[abd](:10.0.0.1|:(0123456789abcdefghijk)?[0-4]{0,2}){1,2}(#remaining)?|[ab]:",
+                0..16,
+            ),
+            shares_hash in any::<bool>(),
         ) {
             let limits = limits(&api, &file);
             let mut scratch = vec![Vec::new(); keys.len()];
@@ -162,12 +190,21 @@ mod tests {
             let mut found: Vec<_> = keys
                 .iter()
                 .zip(&mut scratch)
-                .map(|(key, scratch)| batch.find(&limits, key.as_bytes(), scratch))
+                .map(|(key, scratch)| {
+                    let found = limits.find_limit(key.as_bytes(), scratch);
+                    let limit = found.as_ref().ok().and_then(Option::as_ref);
+                    // As on a lone server, or as in a cluster.
+                    let hash = limit.map(|found| key_hash(found.key)).filter(|_| shares_hash);
+                    batch.add(limit, hash);
+                    found
+                })
                 .collect();
-                batch.prefetch_texts();
+            batch.prefetch_texts(&found, |found| found.as_ref().ok()?.as_ref());
             batch.apply(&mut found, |found| found.as_mut().ok()?.as_mut());
             let all: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
-            limits.prefetch_overrides::<16>(&all, &mut Vec::new());
+            let hashes: Vec<u64> = all.iter().map(|key| key_hash(key)).collect();
+            let hashes = shares_hash.then_some(&hashes[..]);
+            limits.prefetch_overrides::<16>(&all, hashes, &mut Vec::new());
             for (key, found) in keys.iter().zip(found) {
                 let mut scratch = Vec::new();
                 let alone = limits.find(key.as_bytes(), &mut scratch);

@@ -13,7 +13,8 @@ use hashbrown::{HashMap, HashTable};
 use protocol::Policy;
 
 use super::capture::{ADDRESS_BYTES_MAX, CaptureClass, ip};
-use super::exact_index::{ExactIndex, ExactKey, key_hash};
+use super::exact_index::{ExactIndex, ExactKey, IndexedKey};
+use super::key_hash::key_hash;
 use super::networks::{Network, Networks};
 use super::override_id::{OverrideId, OverrideSource};
 use super::texts::Texts;
@@ -41,6 +42,8 @@ pub(super) struct Overrides {
     largest: Option<OverrideSource>,
     /// Whether no other table comes before the largest.
     is_largest_first: bool,
+    /// Whether the exact keys of the largest table are all overrides.
+    is_largest_alone: bool,
 }
 
 impl Overrides {
@@ -49,13 +52,24 @@ impl Overrides {
         if let Some(own) = self.tables.get_mut(source as usize) {
             *own = table;
         }
+        self.note_largest();
+    }
+
+    /// Notes which table is the largest, after each change.
+    fn note_largest(&mut self) {
         let index_bytes = |source: &OverrideSource| {
             self.tables[*source as usize].as_ref().map_or(0, |table| table.exact.bytes())
         };
         let largest = OverrideSource::ALL.into_iter().max_by_key(index_bytes);
         self.largest = largest.filter(|source| index_bytes(source) > 0);
-        let first = OverrideSource::ALL.into_iter().find(|source| self.table(*source).is_some());
+        let mut sources =
+            OverrideSource::ALL.into_iter().filter(|source| self.table(*source).is_some());
+        let (first, second) = (sources.next(), sources.next());
         self.is_largest_first = self.largest.is_some() && first == self.largest;
+        self.is_largest_alone = self.is_largest_first
+            && second.is_none()
+            && self.wheres.is_none()
+            && self.largest_table().is_some_and(OverrideTable::has_exact_keys_alone);
     }
 
     pub(super) fn table(&self, source: OverrideSource) -> Option<&Arc<OverrideTable>> {
@@ -65,6 +79,7 @@ impl Overrides {
     /// Replaces the entries by captures.
     pub(super) fn set_wheres(&mut self, wheres: Option<Arc<WhereTable>>) {
         self.wheres = wheres;
+        self.note_largest();
     }
 
     pub(super) fn wheres(&self) -> Option<&WhereTable> {
@@ -124,43 +139,36 @@ impl Overrides {
     // Not inlined: a limit without overrides must pay nothing for those of others.
     #[inline(never)]
     pub(super) fn find(&self, key: &[u8]) -> Option<(OverrideId, &Policy)> {
-        self.find_in(key, |_, table| table.find(key))
+        self.find_in(key, |table| table.find(key))
     }
 
-    /// Returns the override of an exact key of the largest table, if no other override of the key
-    /// comes before it.
+    /// [`Overrides::find`] with the hash of the key.
+    #[inline(never)]
+    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(OverrideId, &Policy)> {
+        self.find_in(key, |table| table.find_hashed(key, hash))
+    }
+
+    /// Returns the table with the largest index of exact keys, if no other table comes before it.
     #[inline]
-    pub(super) fn first_of_largest(&self, one: ExactKey) -> Option<(OverrideId, &Policy)> {
+    pub(super) fn largest_first(&self) -> Option<(OverrideSource, &OverrideTable)> {
         let source = self.largest.filter(|_| self.is_largest_first)?;
-        let (index, policy) = self.table(source)?.override_of(one)?;
-        Some((OverrideId { source, index }, policy))
+        Some((source, self.table(source)?))
     }
 
-    /// [`Overrides::find`] with the hash of the key, and with `find_in_largest` for the table with
-    /// the largest index.
+    /// Whether the exact keys of the largest table are all overrides.
     #[inline]
-    pub(super) fn find_hashed<'o>(
-        &'o self,
-        key: &[u8],
-        hash: u64,
-        find_in_largest: impl Fn(&'o OverrideTable) -> Option<(u32, &'o Policy)>,
-    ) -> Option<(OverrideId, &'o Policy)> {
-        self.find_in(key, |source, table| {
-            if self.largest == Some(source) {
-                return find_in_largest(table);
-            }
-            table.find_hashed(key, hash)
-        })
+    pub(super) fn is_largest_alone(&self) -> bool {
+        self.is_largest_alone
     }
 
     #[inline]
     fn find_in<'o>(
         &'o self,
         key: &[u8],
-        find: impl Fn(OverrideSource, &'o OverrideTable) -> Option<(u32, &'o Policy)>,
+        find: impl Fn(&'o OverrideTable) -> Option<(u32, &'o Policy)>,
     ) -> Option<(OverrideId, &'o Policy)> {
         let found = OverrideSource::ALL.into_iter().find_map(|source| {
-            let (index, policy) = find(source, self.tables[source as usize].as_ref()?)?;
+            let (index, policy) = find(self.tables[source as usize].as_ref()?)?;
             Some((OverrideId { source, index }, policy))
         });
         found.or_else(|| {
@@ -301,9 +309,10 @@ impl OverrideTable {
         let mut numbers: Vec<u32> = numbers.into_iter().collect();
         numbers.sort_unstable();
         ExactIndex::new(&numbers.iter().map(|number| {
-            let text = self.texts.get(*number as usize).unwrap_or_default();
-            let (start, policy) = (self.texts.place(*number as usize), self.rows[*number as usize]);
-            (key_hash(text.as_bytes()), text.len(), ExactKey { number: *number, start, policy })
+            let text = self.texts.get(*number as usize).unwrap_or_default().as_bytes();
+            let key = ExactKey { number: *number, policy: self.rows[*number as usize] };
+            let start = self.texts.place(*number as usize);
+            IndexedKey { text, start, hash: key_hash(text), key }
         }))
     }
 
@@ -374,8 +383,8 @@ impl OverrideTable {
 
     /// [`OverrideTable::find`] with the hash of the key.
     #[inline]
-    pub(super) fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(u32, &Policy)> {
-        match self.exact.find(hash, key.len(), |one| self.is_text(one, key)) {
+    fn find_hashed(&self, key: &[u8], hash: u64) -> Option<(u32, &Policy)> {
+        match self.exact.find(key, hash, |start| self.stands_at(start, key)) {
             Some(one) => self.override_of(one),
             None => self.find_range(key),
         }
@@ -384,23 +393,28 @@ impl OverrideTable {
     /// Returns the override of the longest prefix of a counted key, else of the smallest network
     /// with its address.
     #[inline]
-    pub(super) fn find_range(&self, key: &[u8]) -> Option<(u32, &Policy)> {
+    fn find_range(&self, key: &[u8]) -> Option<(u32, &Policy)> {
         let mut longest = None;
         self.prefixes.walk(key, |number| longest = Some(number));
         let number = longest.or_else(|| self.network(key))?;
         Some((number, self.policies.get(*self.rows.get(number as usize)? as usize)?))
     }
 
-    /// Whether `key` is the text of an exact key that has its length.
+    /// Whether `key` stands at a place of the texts.
     #[inline]
-    fn is_text(&self, one: ExactKey, key: &[u8]) -> bool {
-        self.texts.stands_at(one.start, key)
+    pub(super) fn stands_at(&self, start: u32, key: &[u8]) -> bool {
+        self.texts.stands_at(start, key)
     }
 
-    /// Returns the text of an exact key of `len` bytes, which is prefetched.
+    /// Prefetches the text of `len` bytes at a place.
     #[inline]
-    pub(super) fn prefetch_text(&self, one: ExactKey, len: usize) -> Option<&[u8]> {
-        self.texts.prefetch(one.start, len)
+    pub(super) fn prefetch_text(&self, start: u32, len: usize) {
+        self.texts.prefetch(start, len);
+    }
+
+    /// Whether there are no other overrides than exact keys.
+    fn has_exact_keys_alone(&self) -> bool {
+        self.prefixes.is_empty() && self.networks.is_empty()
     }
 
     /// Returns the override of an exact key.

@@ -101,6 +101,11 @@ impl Trie {
         Self { nodes }
     }
 
+    /// Whether there are no strings.
+    pub(super) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Calls `visit` with the number of each string that `key` begins with, shortest first.
     #[inline]
     pub(super) fn walk(&self, key: &[u8], mut visit: impl FnMut(u32)) {

@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
 use crate::limits::service::{LimitsStore, off_thread};
-use crate::limits::{Limits, LimitsHandle};
+use crate::limits::{Limits, LimitsHandle, share_seeds};
 use crate::net::clock::Clock;
 use crate::observe::Observatory;
 use crate::observe::recorder::RecorderHandle;
@@ -48,6 +48,8 @@ pub struct Service {
     clock: Clock,
     grid: WakeGrid,
     shards: Shards,
+    /// Whether the hash of a key in the tables of overrides is that of the shards.
+    shares_key_hash: bool,
     /// One set per worker, and one for requests of other nodes.
     counters: Box<[CachePadded<Counters>]>,
     connections: Connections,
@@ -81,7 +83,8 @@ pub struct Service {
 
 impl Service {
     /// Creates the shared state. `limits` come from the limits file; `seeds` are those of the key
-    /// hash; `verbosity` receives the level of each `verbosity` command.
+    /// hash, also of the overrides if no table of them was built before; `verbosity` receives the
+    /// level of each `verbosity` command.
     #[must_use]
     pub fn new(
         config: Config,
@@ -102,6 +105,8 @@ impl Service {
             seeds,
             partition_prefix: partition_prefix.clone(),
         });
+        // The hash of a shard begins with the partition in a cluster.
+        let shares_key_hash = share_seeds(seeds) && partition_prefix.is_none();
         // One more than workers: requests of other nodes are counted separately.
         let counters = (0..=config.threads).map(|_| CachePadded::default()).collect();
         let prefixes = Prefixes::new(config.prefix_delimiter, config.detail_enabled);
@@ -110,6 +115,7 @@ impl Service {
             clock: Clock::new(),
             grid: WakeGrid::from_now(),
             shards,
+            shares_key_hash,
             counters,
             connections: Connections::default(),
             prefixes,
@@ -180,6 +186,12 @@ impl Service {
     #[must_use]
     pub fn shards(&self) -> &Shards {
         &self.shards
+    }
+
+    /// Returns whether the tables of overrides hash a key as the shards do.
+    #[inline]
+    pub(crate) fn shares_key_hash(&self) -> bool {
+        self.shares_key_hash
     }
 
     /// Returns the open connections.

@@ -18,7 +18,8 @@ use super::{BATCH_REQUESTS, Pause, Session, SessionContext, end_after, is_large,
 use crate::commands::context::RequestOutcome;
 use crate::commands::fast::is_fast;
 use crate::commands::items::needs_own_lock;
-use crate::commands::lookup::{KeyLookup, look_up, look_up_together};
+use crate::commands::lookup::{KeyLookup, look_up, look_up_overridden, look_up_together};
+use crate::limits::OverrideBatch;
 use crate::node::serving::Serving;
 use crate::shards::ShardBatch;
 
@@ -34,7 +35,8 @@ impl Session {
         let mut batch: ArrayVec<BatchRequest<'_>, BATCH_REQUESTS> = ArrayVec::new();
         let bounds = ctx.exec.service.shards().bounds();
         let end = decode_batch(input, self.scanned, bounds, &mut batch);
-        let keys = look_up_all(ctx, &batch, keys);
+        let (counted, mut keys, mut overrides) = (keys, ArrayVec::new(), None);
+        look_up_all(ctx, &batch, counted, &mut keys, &mut overrides);
         let hashes: ArrayVec<u64, BATCH_REQUESTS> = keys.iter().map(|key| key.hash).collect();
         let (mut locked, mut entries) = (None, batch.iter().zip(&keys));
         let serving = if ctx.cluster.is_some() && self.replies.is_empty() {
@@ -51,6 +53,7 @@ impl Session {
         } else if batch.len() > 1 {
             ctx.exec.prefetch(hashes.iter().copied());
         }
+        add_overrides(overrides.as_ref(), &mut keys);
         let (mut done, mut pause, before) = (0, None, ctx.requests);
         for (position, (BatchRequest { request: decoded, consumed }, key)) in
             batch.iter().zip(&keys).enumerate()
@@ -69,10 +72,7 @@ impl Session {
                     locked.release();
                 }
                 let raw = &input[done..(done + consumed).min(input.len())];
-                let answer = match decoded {
-                    AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
-                    AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
-                };
+                let answer = self.answer_any(ctx, decoded, raw, key, out);
                 // The request may have been `stats detail on`, or may now wait for other nodes.
                 if !self.may_use_fast(ctx) && (serving.is_none() || !self.replies.is_empty()) {
                     locked = None;
@@ -92,6 +92,22 @@ impl Session {
             (Some(pause), _) => pause,
             (None, None) => (done, None),
             (None, Some(end)) => self.end_batch(ctx, &end, (done, input.len()), out),
+        }
+    }
+
+    /// [`Session::answer`] of a request in either form.
+    #[inline]
+    fn answer_any(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        decoded: &AnyRequest<'_>,
+        raw: &[u8],
+        key: &KeyLookup<'_>,
+        out: &mut Vec<u8>,
+    ) -> RequestOutcome {
+        match decoded {
+            AnyRequest::Fast(fast) => self.answer(ctx, &fast.request(), raw, key, out),
+            AnyRequest::General(request) => self.answer(ctx, request, raw, key, out),
         }
     }
 
@@ -202,16 +218,26 @@ fn decode_fast_outlined(input: &[u8], bounds: Bounds) -> Option<(FastRequest<'_>
 }
 
 /// Looks up the first key of each request; `counted` has room for each key that a limit derives.
+/// Sets `overrides` if they have to be added to the keys.
 #[inline]
 fn look_up_all<'a>(
     ctx: &SessionContext<'a>,
     batch: &'a [BatchRequest<'_>],
     counted: &'a mut [Vec<u8>],
-) -> ArrayVec<KeyLookup<'a>, BATCH_REQUESTS> {
+    lookups: &mut ArrayVec<KeyLookup<'a>, BATCH_REQUESTS>,
+    overrides: &mut Option<OverrideBatch<'a, BATCH_REQUESTS>>,
+) {
     if ctx.cluster.is_some() || ctx.exec.active_limits.has_large_tables() {
         cold_path();
         let keys = batch.iter().map(|entry| entry.request.first_key());
-        return look_up_together(ctx.exec.service.shards(), ctx.exec.active_limits, keys, counted);
+        if ctx.cluster.is_some() {
+            let (shards, limits) = (ctx.exec.service.shards(), ctx.exec.active_limits);
+            *lookups = look_up_together(shards, limits, keys, counted);
+        } else {
+            let overrides = overrides.insert(OverrideBatch::default());
+            look_up_overridden(&ctx.exec, keys, counted, lookups, overrides);
+        }
+        return;
     }
     let mut hash = 0;
     let look_up = |(entry, counted): (&'a BatchRequest<'_>, _)| match entry.request.first_key() {
@@ -223,7 +249,20 @@ fn look_up_all<'a>(
         // Keyless requests reuse the previous hash, so no extra shard is locked.
         None => KeyLookup { hash, key_limit: Ok(None) },
     };
-    batch.iter().zip(counted).map(look_up).collect()
+    lookups.extend(batch.iter().zip(counted).map(look_up));
+}
+
+/// Adds the overrides that [`look_up_all`] has left out. The locks of the shards and the prefetches
+/// of the items have hidden the wait for their lines.
+#[inline]
+fn add_overrides<'a>(
+    overrides: Option<&OverrideBatch<'a, BATCH_REQUESTS>>,
+    lookups: &mut [KeyLookup<'a>],
+) {
+    if let Some(overrides) = overrides {
+        cold_path();
+        overrides.apply(lookups, KeyLookup::found_mut);
+    }
 }
 
 /// The reason why a batch ends before it is full.

@@ -123,6 +123,9 @@ impl Client {
     /// A client and a server in the state that the case requires.
     fn ready_for(case: &Case) -> Self {
         let config = Config { threads: 1, ..Config::default() };
+        // As in a server, the seeds come before the limits.
+        let none = Limits::default();
+        let service = Service::new(config, None, none, [1, 2, 3, 4], Box::new(|_| ()));
         let mut limits = Limits::parse("limits", case.limits.as_bytes()).expect("good limits");
         if !case.overrides.is_empty() {
             // So many that the keys of a batch are looked up together.
@@ -131,7 +134,7 @@ impl Client {
             let rows = keys.iter().map(|key| (key.as_str(), (policy, None)));
             assert_eq!(limits.set_overrides("user", OverrideSource::Api, rows), []);
         }
-        let service = Service::new(config, None, limits, [1, 2, 3, 4], Box::new(|_| ()));
+        service.limits().replace(limits);
         // A server takes samples.
         service.open_probes([1, 2, 3, 4]);
         let local = Local::new(&service, 0);

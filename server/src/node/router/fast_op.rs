@@ -202,7 +202,11 @@ fn read<'a>(
         }
         let key_limit = (!limits.is_empty()).then(|| match &mut together {
             None => limits.find(fast.key(), counted),
-            Some(overrides) => overrides.find(limits, fast.key(), counted),
+            Some(overrides) => {
+                let key_limit = limits.find_limit(fast.key(), counted);
+                overrides.add(key_limit.as_ref().ok().and_then(Option::as_ref), None);
+                key_limit
+            }
         });
         let mut lookup = key_limit.map(|key_limit| KeyLookup { hash: 0, key_limit });
         let key = lookup.as_ref().map_or(fast.key(), |lookup| lookup.counted(fast.key()));
@@ -219,9 +223,9 @@ fn read<'a>(
         serving.prefetch(hash);
         batch.push(read);
     }
-    if let Some(mut overrides) = together {
-        overrides.prefetch_texts();
-        overrides.apply(&mut batch, |read| read.lookup.as_mut()?.key_limit.as_mut().ok()?.as_mut());
+    if let Some(overrides) = together {
+        overrides.prefetch_texts(&batch, |read| read.lookup.as_ref()?.found());
+        overrides.apply(&mut batch, |read| read.lookup.as_mut()?.found_mut());
     }
     batch
 }
