@@ -185,6 +185,21 @@ fn the_trips_name_files_that_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+/// A reader who follows a request should not have to open more files than this.
+#[test]
+fn the_trips_of_an_incr_are_short() {
+    let text = read("docs/internals/trips.md").expect("the trips are written down");
+    for (title, files_max) in
+        [("An incr on one node", 9), ("An incr forwarded with two copies", 18)]
+    {
+        let trip = text.split("\n## ").find_map(|trip| trip.strip_prefix(title)).expect(title);
+        let rows = trip.lines().filter(|line| line.starts_with('|'));
+        let spans = rows.flat_map(|row| row.split('`').skip(1).step_by(2));
+        let files: BTreeSet<_> = spans.filter(|span| has_extension(span, "rs")).collect();
+        assert!((5..=files_max).contains(&files.len()), "{title}: {files:?}");
+    }
+}
+
 #[test]
 fn a_broken_link_is_found() {
     let page = "# A page\n\n[good](b.md#two-words), [here](#a-page), [site](https://example.com),\n\
