@@ -37,6 +37,10 @@ fn policy_of(at: usize) -> &'static str {
 /// all nodes.
 pub(crate) fn put_all(apis: &[TestedApi]) {
     apis[0].put("many", &limit_text("many", "many:{user}", "fixed:5/d", ""), "*");
+    for api in apis {
+        // Another node knows the limit a moment later.
+        api.until("limits", IN_FORCE_MAX, |list| list.to_string().contains("\"many\""));
+    }
     let (start, count) = (Instant::now(), overrides());
     let put_some = |thread: usize| {
         let api = &apis[thread % apis.len()];

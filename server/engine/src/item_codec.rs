@@ -153,8 +153,8 @@ impl Engine {
         found.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
     }
 
-    /// Like [`Engine::copy_of`], of the item that the last [`Engine::with_unique`] changed in place;
-    /// false if it changed none. Call it before the next command.
+    /// Like [`Engine::copy_of`], of the item that the last [`Engine::with_unique`] changed in
+    /// place; false if it changed none. Call it before the next command.
     pub fn copy_of_changed(&self, out: &mut Vec<u8>) -> bool {
         self.changed_at.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
     }
