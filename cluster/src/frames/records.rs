@@ -121,24 +121,14 @@ impl RecordsWriter {
         let length = record.key.len();
         let (state, result) = (state_kind(&record.state), result_kind(&record.result));
         let time = if record.pt_ns.is_some() { TIME_BIT } else { 0 };
-        let mut fixed = [0; FIXED_BYTES + 8];
+        let mut fixed = [0; FIXED_BYTES];
         fixed[..2].copy_from_slice(&record.partition.0.to_le_bytes());
         fixed[2] = u8::try_from(length).unwrap_or(LONG_KEY);
         fixed[3] = state | result << 2 | time;
         fixed[4..6].copy_from_slice(&record.place.to_le_bytes());
         fixed[6..10].copy_from_slice(&record.term.0.to_le_bytes());
-        fixed[10..FIXED_BYTES].copy_from_slice(&record.lsn.to_le_bytes());
-        if let (KeyState::Counter(value), RecordResult::Number(_), None) =
-            (record.state, record.result, record.pt_ns)
-            && length < usize::from(LONG_KEY)
-        {
-            // The commonest record, in two copies.
-            fixed[FIXED_BYTES..].copy_from_slice(&value.to_le_bytes());
-            self.out.extend_from_slice(&fixed);
-            self.out.extend_from_slice(record.key);
-            return;
-        }
-        self.out.extend_from_slice(&fixed[..FIXED_BYTES]);
+        fixed[10..].copy_from_slice(&record.lsn.to_le_bytes());
+        self.out.extend_from_slice(&fixed);
         if length >= usize::from(LONG_KEY) {
             self.out.extend_from_slice(&(length as u16).to_le_bytes());
         }
