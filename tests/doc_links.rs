@@ -185,6 +185,14 @@ fn the_trips_name_files_that_exist() {
     assert!(missing.is_empty(), "{missing:?}");
 }
 
+#[test]
+fn the_first_pages_are_short() {
+    for (page, lines_max) in [("README.md", 120), ("ARCHITECTURE.md", 150)] {
+        let lines = read(page).map_or(usize::MAX, |text| text.lines().count());
+        assert!(lines <= lines_max, "{page} has {lines} lines");
+    }
+}
+
 /// A reader who follows a request should not have to open more files than this.
 #[test]
 fn the_trips_of_an_incr_are_short() {
