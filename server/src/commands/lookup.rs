@@ -97,18 +97,17 @@ pub(crate) fn look_up_overridden<'a, const N: usize>(
     let shares_hash = ctx.service.shares_key_hash();
     let mut hash = 0;
     for (key, counted) in keys.zip(counted) {
-        let key_limit = if let Some(key) = key {
-            let key_limit = limits.find_limit(key, counted);
-            let found = key_limit.as_ref().ok().and_then(Option::as_ref);
-            hash = shards.hash(found.map_or(key, LimitMatch::key));
-            shards.prefetch_shard(hash);
-            overrides.add(found, shares_hash.then_some(hash));
-            key_limit
-        } else {
+        let Some(key) = key else {
             overrides.add(None, None);
-            Ok(None)
+            lookups.push(KeyLookup { hash, key_limit: Ok(None) });
+            continue;
         };
-        lookups.push(KeyLookup { hash, key_limit });
+        let mut lookup = KeyLookup { hash, key_limit: limits.find_limit(key, counted) };
+        hash = shards.hash(lookup.counted(key));
+        lookup.hash = hash;
+        shards.prefetch_shard(hash);
+        overrides.add(lookup.found(), shares_hash.then_some(hash));
+        lookups.push(lookup);
     }
     overrides.prefetch_texts(lookups, KeyLookup::found);
 }

@@ -1,5 +1,5 @@
-//! The index of a table's exact keys, in lines that can be prefetched. A short key lies in its
-//! line; of a longer one its hash and the place of its text.
+//! The index of a table's exact keys, in lines that can be prefetched. An entry of a line contains
+//! a short key whole; for a longer key it contains the hash and the place of the text.
 //!
 //! Here: building the index once, and finding a key. Not here: the texts and policies
 //! (`overrides`), and which keys are looked up together (`override_batch`).
@@ -18,11 +18,12 @@ const SEARCH_LINES_MAX: usize = 64;
 const DOUBLINGS_MAX: usize = 3;
 /// Length of the longest key of the index, in bytes. A longer key is never looked up.
 const KEY_BYTES_MAX: usize = u8::MAX as usize;
-/// Length of the longest key that lies in its line, in bytes.
+/// Length of the longest key that an entry contains whole, in bytes.
 const SHORT_BYTES_MAX: usize = 23;
 /// The number of a free place.
 const FREE: u32 = u32::MAX;
-/// In the last policy of a line: keys of the line had no place in it.
+/// This bit of `policy` in the last entry of a line says that the line had no place for some of its
+/// keys.
 const OVERFLOWS: u32 = 1 << 31;
 
 /// An exact key: the number of its override, and the place of its policy.
@@ -86,7 +87,7 @@ impl WantedKey {
     }
 }
 
-/// Whether a key lies in its line.
+/// Whether an entry contains the key whole.
 #[inline]
 pub(super) fn is_short(key: &[u8]) -> bool {
     key.len() <= SHORT_BYTES_MAX
@@ -240,9 +241,15 @@ impl ExactIndex {
     /// is no such key.
     #[inline]
     pub(super) fn prefetch_line(&self, key: &[u8], hash: u64) -> Option<&IndexLine> {
-        let line = self.lines.get(self.lines.place(hash)).filter(|_| key.len() <= KEY_BYTES_MAX)?;
+        let line = self.own_line(key, hash)?;
         prefetch(line);
         Some(line)
+    }
+
+    /// The first line that the search for a key reads.
+    #[inline]
+    fn own_line(&self, key: &[u8], hash: u64) -> Option<&IndexLine> {
+        self.lines.get(self.lines.place(hash)).filter(|_| key.len() <= KEY_BYTES_MAX)
     }
 
     /// Finds a key. `stands_at` tells whether a long key is the text at a place.
@@ -253,10 +260,7 @@ impl ExactIndex {
         hash: u64,
         stands_at: impl Fn(u32) -> bool,
     ) -> Option<ExactKey> {
-        if key.len() > KEY_BYTES_MAX {
-            return None;
-        }
-        match self.lines.get(self.lines.place(hash))?.look_up(key, hash, &stands_at) {
+        match self.own_line(key, hash)?.look_up(key, hash, &stands_at) {
             LineAnswer::Found(found) => Some(found),
             LineAnswer::Absent => None,
             LineAnswer::Unknown => self.find_behind(key, hash, stands_at),

@@ -43,6 +43,7 @@ impl Limits {
         for (index, key) in keys.iter().enumerate() {
             // The request itself meets the error.
             let Ok(Some(found)) = self.find_limit(key, scratch) else { continue };
+            // Not `found.limit`, which is borrowed as long as the scratch is.
             let Some(limit) = self.limits.get(found.limit.index()) else { continue };
             let Some(overrides) = &limit.overrides else { continue };
             let is_own = limit.key.is_none() && found.companion.is_none();

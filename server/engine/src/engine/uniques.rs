@@ -30,10 +30,14 @@ impl Uniques {
         if !self.are_kept {
             return 0;
         }
-        explicit.or(self.given.map(NonZeroU64::get)).unwrap_or_else(|| {
-            self.last += u64::from(self.step);
-            self.last
-        })
+        explicit.or(self.given.map(NonZeroU64::get)).unwrap_or_else(|| self.next_own())
+    }
+
+    /// The next unique of the shard's own.
+    #[inline]
+    fn next_own(&mut self) -> u64 {
+        self.last += u64::from(self.step);
+        self.last
     }
 
     /// The next unique, for the item in `slot`, which is changed in place. Notes the slot in
@@ -43,10 +47,7 @@ impl Uniques {
         if !self.are_kept {
             return 0;
         }
-        let Some(given) = self.given else {
-            self.last += u64::from(self.step);
-            return self.last;
-        };
+        let Some(given) = self.given else { return self.next_own() };
         *changed_at = Some(slot);
         given.get()
     }

@@ -200,15 +200,15 @@ fn read<'a>(
         if OpKind::of_bits(request.op_flags) != Some(OpKind::of_fast(&fast)) {
             break;
         }
-        let key_limit = (!limits.is_empty()).then(|| match &mut together {
-            None => limits.find(fast.key(), counted),
+        let mut lookup = (!limits.is_empty()).then(|| match &mut together {
+            None => KeyLookup { hash: 0, key_limit: limits.find(fast.key(), counted) },
             Some(overrides) => {
                 let key_limit = limits.find_limit(fast.key(), counted);
-                overrides.add(key_limit.as_ref().ok().and_then(Option::as_ref), None);
-                key_limit
+                let lookup = KeyLookup { hash: 0, key_limit };
+                overrides.add(lookup.found(), None);
+                lookup
             }
         });
-        let mut lookup = key_limit.map(|key_limit| KeyLookup { hash: 0, key_limit });
         let key = lookup.as_ref().map_or(fast.key(), |lookup| lookup.counted(fast.key()));
         let hash = shards.hash_in(request.partition.0, key);
         if let Some(lookup) = &mut lookup {
