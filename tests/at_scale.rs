@@ -22,7 +22,7 @@ const SCRAPE_CPU_MAX: Duration = Duration::from_millis(50);
 /// Most memory of a scrape of these limits.
 const SCRAPE_BYTES_MAX: u64 = 4 * MIB;
 /// Most memory of these overrides, with keys of some 17 bytes; and while they are read.
-const OVERRIDES_BYTES_MAX: [u64; 2] = [96 * MIB, 192 * MIB];
+const OVERRIDES_BYTES_MAX: [u64; 2] = [88 * MIB, 192 * MIB];
 /// Longest time until a new file is in force, on a busy machine.
 const OVERRIDES_TIME_MAX: Duration = Duration::from_mins(1);
 
