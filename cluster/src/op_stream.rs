@@ -8,7 +8,7 @@
 mod ending;
 mod options;
 mod outcome;
-mod sending;
+mod resending;
 mod stream;
 
 use std::collections::VecDeque;
@@ -16,9 +16,11 @@ use std::collections::VecDeque;
 pub use self::options::OpOptions;
 pub use self::outcome::{OpEnd, OpOutcome};
 use self::stream::{OpState, OpStream, Pending, WaitingCounts};
-use crate::frames::{ForwardWriter, StreamDone};
+use crate::frames::{Answers, ForwardHead, ForwardOp, ForwardWriter, StreamDone};
 use crate::id::{Incarnation, NodeId, OpStreamId, Partition, Term};
 use crate::position::NodeTime;
+use crate::route::Route;
+use crate::rules::Bug;
 
 /// The most unanswered operations of an op stream.
 pub const UNANSWERED_MAX: usize = 65_536;
@@ -220,6 +222,155 @@ impl OpStreams {
             state: OpState::New,
         });
         true
+    }
+
+    /// Sends the operations of an op stream that were submitted and never sent. Runs that `route`
+    /// sends to the op stream's owner are appended to `out`, if given; all others wait for
+    /// [`send_again`](Self::send_again).
+    pub fn send_new(
+        &mut self,
+        stream: u16,
+        now: NodeTime,
+        mut route: impl FnMut(Partition) -> Option<Route>,
+        mut out: Option<&mut Vec<u8>>,
+    ) {
+        let ops = &self.streams[usize::from(stream)];
+        let (owner, end) = (ops.id.owner, ops.next());
+        let mut number = ops.new_from.max(ops.first);
+        let mut run: Option<u64> = None;
+        while number < end {
+            let ops = &mut self.streams[usize::from(stream)];
+            let Some(place) = ops.place(number) else { break };
+            let pending = &mut ops.pending[place];
+            let is_new = pending.state == OpState::New;
+            if is_new
+                && out.is_some()
+                && let Some(route) = route(pending.partition)
+                && route.primary.node == owner
+            {
+                let first = *run.get_or_insert(number);
+                let sending = self.first_sending + self.sendings.len() as u64;
+                pending.mark_sent(route, sending);
+                let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
+                let request = ForwardOp {
+                    partition: pending.partition,
+                    term: route.term,
+                    op_flags: pending.op_flags,
+                };
+                self.writer.request(request, &ops.lines[from..from + bytes]);
+                if self.writer.count() >= self.options.frame_requests_max {
+                    self.finish(stream, first, now, out.as_deref_mut());
+                    run = None;
+                }
+            } else {
+                if let Some(first) = run.take() {
+                    self.finish(stream, first, now, out.as_deref_mut());
+                }
+                if is_new {
+                    self.streams[usize::from(stream)].pending[place].state = OpState::Waits;
+                    self.again.push((now.mono_ns, stream, number));
+                }
+            }
+            number += 1;
+        }
+        if let Some(first) = run {
+            self.finish(stream, first, now, out);
+        }
+        self.streams[usize::from(stream)].new_from = end;
+    }
+
+    /// Finishes the frame in the writer.
+    fn finish(&mut self, stream: u16, first: u64, _now: NodeTime, out: Option<&mut Vec<u8>>) {
+        let ops = &self.streams[usize::from(stream)];
+        let sending = self.first_sending + self.sendings.len() as u64;
+        let count = self.writer.count() as u16;
+        self.sendings.push_back(Sending { stream, count, first });
+        let left_ms = u16::try_from(self.options.deadline_ns / MS).unwrap_or(u16::MAX);
+        let head = ForwardHead { sending, stream: ops.id, first, done: ops.first, left_ms };
+        let mut nowhere = Vec::new();
+        self.writer.finish(&head, out.unwrap_or(&mut nowhere));
+    }
+
+    /// Handles answers. Answers to older sendings are dropped; refused operations are sent to the
+    /// right owner. Calls `each` for the operations that ended.
+    pub fn on_answers(
+        &mut self,
+        answers: &Answers<'_>,
+        now: NodeTime,
+        mut each: impl FnMut(OpEnd<'_>),
+    ) {
+        let place = answers.sending.checked_sub(self.first_sending);
+        let place = place.and_then(|place| usize::try_from(place).ok());
+        let Some(&sending) = place.and_then(|place| self.sendings.get(place)) else { return };
+        if answers.first + answers.count > sending.count {
+            return;
+        }
+        let mut exceptions = answers.exceptions().peekable();
+        let mut offset = 0;
+        // A run of replies of one token: its end so far, and the offset of its text.
+        let mut run: Option<(OpEnd<'_>, usize)> = None;
+        for (at, length) in answers.lengths().enumerate() {
+            let at = answers.first + at as u16;
+            let number = sending.first + u64::from(at);
+            let text = offset..offset + length as usize;
+            offset = text.end;
+            let exception = exceptions.next_if(|exception| exception.place == at);
+            let pending = self.current(sending.stream, number, answers.sending);
+            let is_continued = exception.is_none()
+                && pending.zip(run.as_ref()).is_some_and(|(pending, (ended, _))| {
+                    pending.token == ended.token && pending.index == ended.index + ended.count
+                });
+            if !is_continued && let Some((ended, from)) = run.take() {
+                each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..text.start]), ..ended });
+            }
+            let Some(pending) = pending else { continue };
+            if let Some(exception) = exception {
+                self.except(sending.stream, number, exception.kind, now, &mut each);
+                continue;
+            }
+            self.answered(sending.stream, number);
+            if let Some((ended, _)) = &mut run {
+                ended.count += 1;
+            } else {
+                let (token, index) = (pending.token, pending.index);
+                let (partition, outcome) = (pending.partition, OpOutcome::Done(&[][..]));
+                let ended = OpEnd { token, index, count: 1, partition, line: &[], outcome };
+                run = Some((ended, text.start));
+            }
+        }
+        if let Some((ended, from)) = run {
+            each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..offset]), ..ended });
+        }
+        self.forget_sendings();
+    }
+
+    /// The operation, if it is unanswered and `sending` is its newest sending.
+    fn current(&self, stream: u16, number: u64, sending: u64) -> Option<Pending> {
+        let ops = &self.streams[usize::from(stream)];
+        let pending = ops.pending.get(ops.place(number)?)?;
+        let is_newest = pending.sending == sending && pending.state == OpState::Sent;
+        let counts = is_newest
+            || (self.options.rules.lack(Bug::AnswerOfAnySending) && pending.state != OpState::Over);
+        counts.then_some(*pending)
+    }
+
+    /// Drops the oldest sendings that are not the newest of any operation.
+    fn forget_sendings(&mut self) {
+        while let Some(sending) = self.sendings.front() {
+            let ops = &self.streams[usize::from(sending.stream)];
+            let end = sending.first + u64::from(sending.count);
+            let is_newest = (sending.first.max(ops.first)..end).any(|number| {
+                let pending = ops.place(number).and_then(|place| ops.pending.get(place));
+                pending.is_some_and(|pending| {
+                    pending.state != OpState::Over && pending.sending == self.first_sending
+                })
+            });
+            if is_newest {
+                break;
+            }
+            self.sendings.pop_front();
+            self.first_sending += 1;
+        }
     }
 
     /// Schedules an operation of an opened batch to be sent again under its number. The next

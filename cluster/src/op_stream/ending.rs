@@ -1,81 +1,19 @@
-//! The end of operations: by an answer, by a refusal, or because they take too long.
+//! Operations that are refused, or that take too long.
 //!
-//! Not here: the types of outcomes (`outcome`), sending (`sending`).
+//! Not here: answers (`op_stream`), the types of outcomes (`outcome`), sending again (`resending`).
 
 use super::outcome::{OpEnd, OpOutcome};
 use super::stream::{OpState, Pending};
 use super::{OpOptions, OpStreams, OwnerContact};
-use crate::frames::{Answers, ExceptionKind};
+use crate::frames::ExceptionKind;
 use crate::id::NodeId;
 use crate::position::NodeTime;
 use crate::route::Refusal;
 use crate::rules::Bug;
 
 impl OpStreams {
-    /// Handles answers. Answers to older sendings are dropped; refused operations are sent to the
-    /// right owner. Calls `each` for the operations that ended.
-    pub fn on_answers(
-        &mut self,
-        answers: &Answers<'_>,
-        now: NodeTime,
-        mut each: impl FnMut(OpEnd<'_>),
-    ) {
-        let place = answers.sending.checked_sub(self.first_sending);
-        let place = place.and_then(|place| usize::try_from(place).ok());
-        let Some(&sending) = place.and_then(|place| self.sendings.get(place)) else { return };
-        if answers.first + answers.count > sending.count {
-            return;
-        }
-        let mut exceptions = answers.exceptions().peekable();
-        let mut offset = 0;
-        // A run of replies of one token: its end so far, and the offset of its text.
-        let mut run: Option<(OpEnd<'_>, usize)> = None;
-        for (at, length) in answers.lengths().enumerate() {
-            let at = answers.first + at as u16;
-            let number = sending.first + u64::from(at);
-            let text = offset..offset + length as usize;
-            offset = text.end;
-            let exception = exceptions.next_if(|exception| exception.place == at);
-            let pending = self.current(sending.stream, number, answers.sending);
-            let is_continued = exception.is_none()
-                && pending.zip(run.as_ref()).is_some_and(|(pending, (ended, _))| {
-                    pending.token == ended.token && pending.index == ended.index + ended.count
-                });
-            if !is_continued && let Some((ended, from)) = run.take() {
-                each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..text.start]), ..ended });
-            }
-            let Some(pending) = pending else { continue };
-            if let Some(exception) = exception {
-                self.except(sending.stream, number, exception.kind, now, &mut each);
-                continue;
-            }
-            self.answered(sending.stream, number);
-            if let Some((ended, _)) = &mut run {
-                ended.count += 1;
-            } else {
-                let (token, index) = (pending.token, pending.index);
-                let (partition, outcome) = (pending.partition, OpOutcome::Done(&[][..]));
-                let ended = OpEnd { token, index, count: 1, partition, line: &[], outcome };
-                run = Some((ended, text.start));
-            }
-        }
-        if let Some((ended, from)) = run {
-            each(OpEnd { outcome: OpOutcome::Done(&answers.text[from..offset]), ..ended });
-        }
-        self.forget_sendings();
-    }
-
-    /// The operation, if it is unanswered and `sending` is its newest sending.
-    fn current(&self, stream: u16, number: u64, sending: u64) -> Option<Pending> {
-        let ops = &self.streams[usize::from(stream)];
-        let pending = ops.pending.get(ops.place(number)?)?;
-        let is_newest = pending.sending == sending && pending.state == OpState::Sent;
-        let counts = is_newest
-            || (self.options.rules.lack(Bug::AnswerOfAnySending) && pending.state != OpState::Over);
-        counts.then_some(*pending)
-    }
-
-    fn except(
+    /// Handles the refusal of an operation: sends it to the right owner, or ends it.
+    pub(super) fn except(
         &mut self,
         stream: u16,
         number: u64,
@@ -114,25 +52,6 @@ impl OpStreams {
         let due_ns = now.mono_ns + if is_known { 0 } else { retry_ns };
         pending.state = OpState::Waits;
         self.again.push((due_ns, stream, number));
-    }
-
-    /// Drops the oldest sendings that are not the newest of any operation.
-    fn forget_sendings(&mut self) {
-        while let Some(sending) = self.sendings.front() {
-            let ops = &self.streams[usize::from(sending.stream)];
-            let end = sending.first + u64::from(sending.count);
-            let is_newest = (sending.first.max(ops.first)..end).any(|number| {
-                let pending = ops.place(number).and_then(|place| ops.pending.get(place));
-                pending.is_some_and(|pending| {
-                    pending.state != OpState::Over && pending.sending == self.first_sending
-                })
-            });
-            if is_newest {
-                break;
-            }
-            self.sendings.pop_front();
-            self.first_sending += 1;
-        }
     }
 
     /// Ends operations that take too long, and schedules those with more time to be sent again: the

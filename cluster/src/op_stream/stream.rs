@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::{LINES_BYTES_MAX, NUMBERS_MAX, UNANSWERED_MAX};
 use crate::id::{NodeId, OpStreamId, Partition, Term};
+use crate::route::Route;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpState {
@@ -38,6 +39,16 @@ pub(super) struct Pending {
     pub(super) refused: u16,
     pub(super) op_flags: u8,
     pub(super) state: OpState,
+}
+
+impl Pending {
+    pub(super) fn mark_sent(&mut self, route: Route, sending: u64) {
+        self.state = OpState::Sent;
+        self.sending = sending;
+        self.term = route.term;
+        self.node = route.primary.node;
+        self.sendings = self.sendings.saturating_add(1);
+    }
 }
 
 /// The operations of one worker for one owner.

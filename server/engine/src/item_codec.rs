@@ -2,8 +2,9 @@
 //! key with many holders the changes are sent, and all holders in chunks.
 //!
 //! Here: whether an item was changed, encoding a copy, storing a copy, reading all items of a
-//! partition, and the numbers that only one node of a cluster assigns. Not here: when and to which
-//! node a copy is sent (`cluster`), the content that outlives a process (`snapshot`).
+//! partition, and the numbers that only one node of a cluster assigns. Not here: the copy of a
+//! count alone (`commands::fast`), when and to which node a copy is sent (`cluster`), the content
+//! that outlives a process (`snapshot`).
 //!
 //! ```text
 //! bits u8 | cas u64 | client flags u32 | deadline 40 bits | value
@@ -15,7 +16,6 @@
 //! policy is sent as a token, because policy ids and numbers of limits differ between nodes; the
 //! limit is known again at the next take of the key.
 
-mod count;
 mod holders;
 mod state;
 #[cfg(test)]

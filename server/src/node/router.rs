@@ -1,20 +1,19 @@
 //! A worker's way from clients to the owners of keys, and from other nodes to the replicas here.
 //!
 //! Here: the pending operations of the worker, the order of a round. In `data_plane` operations
-//! under way, in `parked` replies that wait for copies, in `owner` operations that this node
-//! performs, in `backup` frames of links, in `away` owners out of reach, in `delivery` results. Not
-//! here: the requests of clients (`dispatch`), the order of a client's replies (`reply_queue`).
+//! under way, in `owner` operations that this node performs, in `backup` frames of links, in `away`
+//! owners out of reach, in `replies` replies on their way. Not here: the requests of clients
+//! (`dispatch`), the order of a client's replies (`reply_queue`).
 
 mod away;
 mod backup;
 mod context;
 mod data_plane;
-mod delivery;
 mod fast_op;
 mod leases;
 mod local_batch;
 mod owner;
-mod parked;
+mod replies;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

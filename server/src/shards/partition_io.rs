@@ -80,7 +80,7 @@ impl Shards {
         unique: u64,
     ) -> Result<(), PutError> {
         self.with_room(now, hash, |engine| {
-            engine.put_bare_count(now, hash, key, count, unique).ok()
+            engine.put_bare_count(now, hash, key, count, unique).then_some(())
         })
         .ok_or(PutError::NoRoom)
     }

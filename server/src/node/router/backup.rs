@@ -246,7 +246,7 @@ fn install_held(
     match record.state {
         KeyState::Counter(count) => {
             let at = ApplyPosition { pt_ns: 0, term: record.term, lsn: record.lsn };
-            engine.put_bare_count(now, hash, record.key, count, unique(at)).is_ok()
+            engine.put_bare_count(now, hash, record.key, count, unique(at))
         }
         KeyState::Item(bytes) => {
             is_bare(record.key, bytes) && engine.put_copy(now, hash, record.key, bytes).is_ok()

@@ -1,7 +1,7 @@
 //! A worker's part of the data plane: its operations under way.
 //!
 //! Here: sending operations to owners, this node included, and handling their answers. Not here:
-//! replies that wait for copies (`parked`), performing operations for others (`owner`), installing
+//! replies that wait for copies (`replies`), performing operations for others (`owner`), installing
 //! records (`backup`), clients (`super`).
 
 use std::sync::Arc;

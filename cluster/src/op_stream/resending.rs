@@ -1,83 +1,17 @@
-//! Sending of operations: new ones, and those that are due again.
+//! Sending of operations that are due again: after a new link, a new map, or an answer that asks
+//! for it.
 //!
-//! Not here: the end of operations (`ending`), their storage (`stream`).
+//! Not here: the first sending (`op_stream`), the end of operations (`ending`).
 
+use super::OpStreams;
 use super::stream::{OpState, Pending};
-use super::{MS, OpStreams, Sending};
-use crate::frames::{ForwardHead, ForwardOp, op_flags};
+use crate::frames::{ForwardOp, op_flags};
 use crate::id::{CopyId, NodeId, Partition};
 use crate::position::NodeTime;
 use crate::route::Route;
 use crate::rules::Bug;
 
 impl OpStreams {
-    /// Sends the operations of an op stream that were submitted and never sent. Runs that `route`
-    /// sends to the op stream's owner are appended to `out`, if given; all others wait for
-    /// [`send_again`](Self::send_again).
-    pub fn send_new(
-        &mut self,
-        stream: u16,
-        now: NodeTime,
-        mut route: impl FnMut(Partition) -> Option<Route>,
-        mut out: Option<&mut Vec<u8>>,
-    ) {
-        let ops = &self.streams[usize::from(stream)];
-        let (owner, end) = (ops.id.owner, ops.next());
-        let mut number = ops.new_from.max(ops.first);
-        let mut run: Option<u64> = None;
-        while number < end {
-            let ops = &mut self.streams[usize::from(stream)];
-            let Some(place) = ops.place(number) else { break };
-            let pending = &mut ops.pending[place];
-            let is_new = pending.state == OpState::New;
-            if is_new
-                && out.is_some()
-                && let Some(route) = route(pending.partition)
-                && route.primary.node == owner
-            {
-                let first = *run.get_or_insert(number);
-                let sending = self.first_sending + self.sendings.len() as u64;
-                mark_sent(pending, route, sending);
-                let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
-                let request = ForwardOp {
-                    partition: pending.partition,
-                    term: route.term,
-                    op_flags: pending.op_flags,
-                };
-                self.writer.request(request, &ops.lines[from..from + bytes]);
-                if self.writer.count() >= self.options.frame_requests_max {
-                    self.finish(stream, first, now, out.as_deref_mut());
-                    run = None;
-                }
-            } else {
-                if let Some(first) = run.take() {
-                    self.finish(stream, first, now, out.as_deref_mut());
-                }
-                if is_new {
-                    self.streams[usize::from(stream)].pending[place].state = OpState::Waits;
-                    self.again.push((now.mono_ns, stream, number));
-                }
-            }
-            number += 1;
-        }
-        if let Some(first) = run {
-            self.finish(stream, first, now, out);
-        }
-        self.streams[usize::from(stream)].new_from = end;
-    }
-
-    /// Finishes the frame in the writer.
-    fn finish(&mut self, stream: u16, first: u64, _now: NodeTime, out: Option<&mut Vec<u8>>) {
-        let ops = &self.streams[usize::from(stream)];
-        let sending = self.first_sending + self.sendings.len() as u64;
-        let count = self.writer.count() as u16;
-        self.sendings.push_back(Sending { stream, count, first });
-        let left_ms = u16::try_from(self.options.deadline_ns / MS).unwrap_or(u16::MAX);
-        let head = ForwardHead { sending, stream: ops.id, first, done: ops.first, left_ms };
-        let mut nowhere = Vec::new();
-        self.writer.finish(&head, out.unwrap_or(&mut nowhere));
-    }
-
     /// Sends the due operations again: each in a frame of its own, by ascending numbers, to the
     /// newest route. `emit` gets the primary and the frame. It returns false if the primary is
     /// unreachable; the next link to it sends the operation again. An operation without a route
@@ -127,7 +61,7 @@ impl OpStreams {
             }
             let again = if is_first { 0 } else { op_flags::AGAIN };
             let sending = self.first_sending + self.sendings.len() as u64;
-            mark_sent(pending, route, sending);
+            pending.mark_sent(route, sending);
             let op_flags = pending.op_flags | again;
             let request = ForwardOp { partition: pending.partition, term: route.term, op_flags };
             let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
@@ -176,12 +110,4 @@ impl OpStreams {
             }
         }
     }
-}
-
-fn mark_sent(pending: &mut Pending, route: Route, sending: u64) {
-    pending.state = OpState::Sent;
-    pending.sending = sending;
-    pending.term = route.term;
-    pending.node = route.primary.node;
-    pending.sendings = pending.sendings.saturating_add(1);
 }
