@@ -1,14 +1,13 @@
 //! One client's session as a function: bytes in, bytes out.
 //!
 //! Here: the choice of the batch loop, and the execution of one request. Not here: sockets
-//! (`connection`), the state that all clients share (`service`), the loops (`general_batch`,
-//! `fast_batch`, `cluster_batch`), retrievals (`retrieve`), requests in a cluster (`dispatch`).
+//! (`connection`), the state that all clients share (`service`), the loops (`batch`,
+//! `cluster_batch`), retrievals (`retrieve`), requests in a cluster (`dispatch`).
 
+mod batch;
 mod cluster_batch;
 mod context;
 mod dispatch;
-mod fast_batch;
-mod general_batch;
 mod login;
 mod refuse;
 mod retrieve;
@@ -117,16 +116,17 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> (usize, Option<Pause>) {
-        let ran = match ctx.cluster {
-            None => self.run_fast_batch(ctx, input, out),
-            Some(_) => self.run_cluster_batch(ctx, input, out),
-        };
-        if let Some(ran) = ran {
+        if ctx.cluster.is_some()
+            && let Some(ran) = self.run_cluster_batch(ctx, input, out)
+        {
             return ran;
+        }
+        if self.may_use_fast(ctx) && ctx.exec.active_limits.limits().is_empty() {
+            return self.run_plain_batch(ctx, input, out);
         }
         let mut keys = std::mem::take(&mut ctx.exec.scratch.keys);
         keys.resize_with(BATCH_REQUESTS, Vec::new);
-        let ran = self.run_batch_with(ctx, &mut keys, input, out);
+        let ran = self.run_any_batch(ctx, &mut keys, input, out);
         ctx.exec.scratch.keys = keys;
         ran
     }

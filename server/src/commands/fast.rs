@@ -328,6 +328,10 @@ impl ExecContext<'_> {
         (client_flags, exptime, value): (u32, Exptime, &[u8]),
         out: &mut Vec<u8>,
     ) -> bool {
+        if value.len() > LOCKED_VALUE_BYTES_MAX {
+            cold_path();
+            return false;
+        }
         let Some(key) = Key::plain(key) else { return false };
         let set = Set::plain(SetMode::Set, client_flags, exptime, value);
         let command = Command { key, operation: Operation::Set(set) };

@@ -1,16 +1,14 @@
 //! A batch of fast-path requests in a cluster: executes those whose partition header is open, and
 //! forwards the others to the owners of their keys.
 //!
-//! Not here: the same without a cluster (`fast_batch`), batches with other requests
-//! (`general_batch`), which give the same replies.
+//! Not here: all other batches (`batch`), which give the same replies.
 
 use arrayvec::ArrayVec;
 use cluster::frames::op_flags;
 use engine::Engine;
-use protocol::{CONFIGURED_POLICY, FastRequest};
+use protocol::{CONFIGURED_POLICY, FastRequest, decode_fast};
 
-use super::fast_batch::{FastBatchEntry, read_batch};
-use super::general_batch::{AnyRequest, answer_with};
+use super::batch::{AnyRequest, answer_with};
 use super::samples::sample_fast;
 use super::{ClusterContext, Pause, Session, SessionContext, pause_before};
 use crate::commands::fast::may_run_locked;
@@ -21,8 +19,44 @@ use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
 use crate::shards::BATCH_SHARDS_MAX;
 
+/// With fewer fast-path requests before another one, a batch of their own does not pay.
+const FAST_BATCH_MIN: usize = 8;
+
 /// Batches that skip this path after one that needed the general path.
 const GENERAL_BATCHES: u8 = 1;
+
+/// A request of a batch.
+pub(super) struct FastBatchEntry<'a> {
+    pub(super) fast: FastRequest<'a>,
+    /// The end of the request in the input.
+    pub(super) end: usize,
+}
+
+/// Decodes the fast-path requests at the front of `input` and passes the key of each to `note`.
+/// Returns `None` if the general path suits them better.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "as a call it moves the batch")]
+fn read_batch<'a>(
+    ctx: &SessionContext<'_>,
+    input: &'a [u8],
+    may_be_held: impl Fn(&FastRequest<'_>) -> bool,
+    mut note: impl FnMut(&'a [u8]),
+) -> Option<ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX>> {
+    let bounds = ctx.exec.service.shards().bounds();
+    let max = ctx.requests.min(BATCH_SHARDS_MAX);
+    let mut batch: ArrayVec<FastBatchEntry<'a>, BATCH_SHARDS_MAX> = ArrayVec::new();
+    let mut end = 0;
+    while batch.len() < max
+        && let Some((fast, consumed)) = decode_fast(&input[end..], bounds)
+        && may_be_held(&fast)
+    {
+        end += consumed;
+        note(fast.key());
+        batch.push(FastBatchEntry { fast, end });
+    }
+    let is_worth_it = end == input.len() || batch.len() >= max.min(FAST_BATCH_MIN);
+    (is_worth_it && !batch.is_empty()).then_some(batch)
+}
 
 /// The number of requests that were executed or forwarded, and why the batch stopped.
 #[derive(Default)]
@@ -80,7 +114,8 @@ fn may_run_limited(fast: &FastRequest<'_>) -> bool {
 }
 
 impl Session {
-    /// [`Session::run_fast_batch`] in a cluster.
+    /// Executes the fast-path requests at the front of `input`, or forwards them, with the same
+    /// replies as [`Session::run_batch`]. Returns `None` if the general path suits them better.
     // Not inlined: outside a cluster its stack and code must cost nothing.
     #[inline(never)]
     pub(super) fn run_cluster_batch(
@@ -303,7 +338,7 @@ pub(super) fn answer_served(
     ctx: &mut SessionContext<'_>,
     serving: &Serving<'_>,
     engine: &mut Engine,
-    decoded: &AnyRequest<'_>,
+    decoded: AnyRequest<'_>,
     key: &KeyLookup<'_>,
     out: &mut Vec<u8>,
 ) -> bool {

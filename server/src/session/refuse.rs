@@ -1,4 +1,5 @@
-//! Refuses requests that cannot be decoded: faulty lines, and values without memory to read them.
+//! Ends a batch before a request that is not whole, and refuses those that cannot be decoded:
+//! faulty lines, and values without memory to read them.
 //!
 //! Not here: the syntax (`protocol`).
 
@@ -6,11 +7,48 @@ use protocol::{
     Bounds, Command, DecodeError, Decoded, Key, Operation, ProtocolError, Request, decode,
 };
 
-use super::{Session, SessionContext};
+use super::{Pause, Session, SessionContext, pause_before};
 use crate::commands::admin::SHUTDOWN_NOT_ENABLED;
 use crate::commands::items::line;
 
+/// The reason why a batch ends before it is full.
+pub(super) enum BatchEnd {
+    Incomplete { scanned: usize, needed: usize },
+    Refused(DecodeError),
+}
+
 impl Session {
+    /// Ends a batch of `done` bytes before a request that is not whole, or cannot be decoded.
+    #[inline]
+    pub(super) fn end_batch(
+        &mut self,
+        ctx: &mut SessionContext<'_>,
+        end: &BatchEnd,
+        (done, input_bytes): (usize, usize),
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Pause>) {
+        let refusal = match end {
+            BatchEnd::Incomplete { scanned, needed } => {
+                self.scanned = *scanned;
+                return (done, Some(Pause::Input(*needed)));
+            }
+            BatchEnd::Refused(refusal) => refusal,
+        };
+        if let Some(pause) = pause_before(ctx, out) {
+            return (done, Some(pause));
+        }
+        if !self.replies.is_empty() {
+            return (done, Some(Pause::Peers));
+        }
+        if refusal.error == ProtocolError::Close {
+            return (input_bytes, Some(Pause::Close));
+        }
+        self.refuse(ctx, refusal, out);
+        ctx.requests -= 1;
+        self.scanned = 0;
+        (done + refusal.consumed, refusal.closes.then_some(Pause::Close))
+    }
+
     /// Refuses a storage command of `needed` bytes, of which `front` has arrived. The rest of its
     /// data is dropped as it arrives; the caller drops `front`. Returns false if `front` holds no
     /// line end: the length of the data is then unknown, so the caller must close the connection.
@@ -49,12 +87,7 @@ impl Session {
         true
     }
 
-    pub(crate) fn refuse(
-        &self,
-        ctx: &SessionContext<'_>,
-        refusal: &DecodeError,
-        out: &mut Vec<u8>,
-    ) {
+    fn refuse(&self, ctx: &SessionContext<'_>, refusal: &DecodeError, out: &mut Vec<u8>) {
         if !self.authenticated {
             out.extend_from_slice(b"CLIENT_ERROR unauthenticated\r\n");
             return;

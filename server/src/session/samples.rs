@@ -2,55 +2,45 @@
 //!
 //! Not here: the choice of requests and the ring (`probe`), samples of decisions (`decisions`).
 
+use std::hint::cold_path;
+
 use protocol::{Keys, Request, TakeMany};
 
-use super::fast_batch::FastBatchEntry;
-use super::general_batch::{AnyRequest, BatchRequest};
+use super::batch::{AnyRequest, BatchRequests};
+use super::cluster_batch::FastBatchEntry;
 use crate::commands::context::ExecContext;
 use crate::commands::lookup::{KeyLookup, look_up};
 use crate::probe::TAKEN_GAP;
 
-/// Takes the samples that are due of a batch of fast requests. `lookups` is empty without limits.
-#[cold]
-#[inline(never)]
-pub(super) fn sample_fast(
+/// Notes the first `count` requests of a batch. `lookups` are those of the first keys; it is empty
+/// without limits.
+#[inline]
+pub(super) fn pass_samples(
     exec: &ExecContext<'_>,
-    batch: &[FastBatchEntry<'_>],
+    (batch, count): (&BatchRequests<'_>, usize),
     hashes: &[u64],
     lookups: &[KeyLookup<'_>],
 ) {
-    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
-        let own = batch[position].fast.key();
-        if let Some(lookup) = lookups.get(position) {
-            put(exec, own, lookup, TAKEN_GAP);
-        } else {
-            let lookup = KeyLookup { hash: hashes[position], key_limit: Ok(None) };
-            put(exec, own, &lookup, TAKEN_GAP);
-        }
+    if exec.counters.probe.pass(count) {
+        cold_path();
+        sample_batch(exec, (batch, count), hashes, lookups);
     }
 }
 
-/// Notes a batch of any requests; `lookups` are those of their first keys.
-#[inline]
-pub(super) fn pass_general(
-    exec: &ExecContext<'_>,
-    batch: &[BatchRequest<'_>],
-    lookups: &[KeyLookup<'_>],
-) {
-    if exec.counters.probe.pass(batch.len()) {
-        sample_general(exec, batch, lookups);
-    }
-}
-
-/// Takes the samples that are due of a batch of any requests.
+/// Takes the samples that are due of a batch.
 #[cold]
 #[inline(never)]
-fn sample_general(exec: &ExecContext<'_>, batch: &[BatchRequest<'_>], lookups: &[KeyLookup<'_>]) {
-    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
-        match &batch[position].request {
-            AnyRequest::Fast(fast) => put(exec, fast.key(), &lookups[position], TAKEN_GAP),
+fn sample_batch(
+    exec: &ExecContext<'_>,
+    (batch, count): (&BatchRequests<'_>, usize),
+    hashes: &[u64],
+    lookups: &[KeyLookup<'_>],
+) {
+    while let Some(position) = exec.counters.probe.next_due(count) {
+        match batch.request(position) {
+            AnyRequest::Fast(fast) => put_at(exec, fast.key(), position, hashes, lookups),
             AnyRequest::General(Request::Command { command, .. }) => {
-                put(exec, command.key.as_bytes(), &lookups[position], TAKEN_GAP);
+                put_at(exec, command.key.as_bytes(), position, hashes, lookups);
             }
             AnyRequest::General(
                 Request::Retrieve { keys, .. }
@@ -61,6 +51,31 @@ fn sample_general(exec: &ExecContext<'_>, batch: &[BatchRequest<'_>], lookups: &
             AnyRequest::General(Request::Admin { .. }) => {}
         }
     }
+}
+
+/// Takes the samples that are due of a batch of fast requests in a cluster.
+#[cold]
+#[inline(never)]
+pub(super) fn sample_fast(
+    exec: &ExecContext<'_>,
+    batch: &[FastBatchEntry<'_>],
+    hashes: &[u64],
+    lookups: &[KeyLookup<'_>],
+) {
+    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
+        put_at(exec, batch[position].fast.key(), position, hashes, lookups);
+    }
+}
+
+fn put_at(
+    exec: &ExecContext<'_>,
+    own: &[u8],
+    position: usize,
+    hashes: &[u64],
+    lookups: &[KeyLookup<'_>],
+) {
+    let plain = KeyLookup { hash: hashes[position], key_limit: Ok(None) };
+    put(exec, own, lookups.get(position).unwrap_or(&plain), TAKEN_GAP);
 }
 
 /// Takes one of several keys, which stands for all of them.
