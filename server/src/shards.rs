@@ -202,6 +202,13 @@ impl Shards {
         self.hasher.hash_all(keys, hashes);
     }
 
+    /// Writes the first bits of the hashes of `keys` to `fronts`, which has the same length: those
+    /// of the partition, and zeros behind them.
+    #[inline]
+    pub(crate) fn fronts_all(&self, keys: &[&[u8]], fronts: &mut [u64]) {
+        self.hasher.fronts_all(keys, fronts);
+    }
+
     /// Prefetches the lock of a key's shard and the fields beside it that most commands change:
     /// another processor may hold their cache lines.
     #[inline]

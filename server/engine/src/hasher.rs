@@ -237,6 +237,17 @@ impl KeyHasher {
         }
     }
 
+    /// Writes the first bits of the hashes of `keys` to `fronts`, which has the same length: those
+    /// of the partition, and zeros behind them. Without partitions these are whole hashes.
+    #[inline]
+    pub fn fronts_all(&self, keys: &[&[u8]], fronts: &mut [u64]) {
+        let Some(layout) = self.layout() else { return self.hash_all(keys, fronts) };
+        layout.place.partitions(keys, fronts);
+        for front in fronts {
+            *front <<= u64::BITS - layout.bits;
+        }
+    }
+
     /// The time of a key's partition; `None` without partitions, when one time holds for all keys.
     pub(crate) fn time_of(&self, key: &[u8], now: Now) -> Option<Now> {
         let placed = self.prefixed.as_ref()?;

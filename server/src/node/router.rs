@@ -74,6 +74,8 @@ pub(crate) struct Router {
     pub(super) debts: Debts,
     /// By partition: until when its owner counts as out of reach.
     away_until_ns: Vec<u64>,
+    /// The latest time in `away_until_ns`.
+    last_away_ns: u64,
     is_delivering: bool,
     /// Clients that wait for the node's place in a cluster, their places, and their deadlines.
     starting: Vec<(Client, u64, u64)>,
@@ -118,6 +120,7 @@ impl Router {
             completions: Vec::new(),
             debts: Debts::default(),
             away_until_ns: Vec::new(),
+            last_away_ns: 0,
             is_delivering: false,
             starting: Vec::new(),
             started_ns: None,

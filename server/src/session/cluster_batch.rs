@@ -70,7 +70,10 @@ struct BatchProgress {
 /// A batch with the hashes and limits of its keys.
 struct ClusterBatch<'b> {
     requests: &'b [FastBatchEntry<'b>],
+    /// The hashes of the keys in `here`; of the others, the first bits at least.
     hashes: &'b [u64],
+    /// The positions of the keys on open headers.
+    here: u16,
     /// The limits of the keys; empty if there are no limits at all.
     lookups: &'b [KeyLookup<'b>],
     input: &'b [u8],
@@ -82,6 +85,12 @@ impl<'b> ClusterBatch<'b> {
         let (requests, lookups) = (self.requests, self.lookups);
         let fast = &requests[position].fast;
         FastOp { fast, hash: self.hashes[position], lookup: lookups.get(position) }
+    }
+
+    /// Returns whether the header of a request's key was open when the batch was decoded.
+    #[inline]
+    fn is_here(&self, position: usize) -> bool {
+        self.here & 1 << position != 0
     }
 
     /// Returns the start of a request's line in `input`.
@@ -140,11 +149,20 @@ impl Session {
         let requests = read_batch(ctx, input, may_run_locked, |key| keys.push(key))?;
         let mut hashes = [0; BATCH_SHARDS_MAX];
         let hashes = &mut hashes[..keys.len()];
-        shards.hash_all(&keys, hashes);
-        for hash in hashes.iter() {
-            shards.prefetch_shard(*hash);
+        shards.fronts_all(&keys, hashes);
+        for front in hashes.iter() {
+            serving.prefetch(*front);
         }
-        let batch = ClusterBatch { requests: &requests, hashes, lookups: &[], input };
+        let mut here = 0;
+        for (position, (key, hash)) in keys.iter().zip(hashes.iter_mut()).enumerate() {
+            // A forwarded request needs no hash, and no shard of this node.
+            if serving.may_serve(*hash) {
+                *hash = shards.hash_in(serving.partition(*hash).0, key);
+                shards.prefetch_shard(*hash);
+                here |= 1 << position;
+            }
+        }
+        let batch = ClusterBatch { requests: &requests, hashes, here, lookups: &[], input };
         self.run_read(ctx, &serving, &batch, out)
     }
 
@@ -165,7 +183,14 @@ impl Session {
             look_up_together(shards, active_limits, keys, &mut counted);
         let hashes: ArrayVec<u64, BATCH_SHARDS_MAX> =
             lookups.iter().map(|lookup| lookup.hash).collect();
-        let batch = ClusterBatch { requests: &requests, hashes: &hashes, lookups: &lookups, input };
+        for hash in &hashes {
+            serving.prefetch(*hash);
+        }
+        let may_serve =
+            |(position, hash): (usize, &u64)| u16::from(serving.may_serve(*hash)) << position;
+        let here = hashes.iter().enumerate().map(may_serve).fold(0, |here, bit| here | bit);
+        let (requests, hashes) = (&requests[..], &hashes[..]);
+        let batch = ClusterBatch { requests, hashes, here, lookups: &lookups, input };
         let ran = self.run_read(ctx, serving, &batch, out);
         drop(lookups);
         ctx.exec.scratch.keys = counted;
@@ -179,15 +204,12 @@ impl Session {
         batch: &ClusterBatch<'_>,
         out: &mut Vec<u8>,
     ) -> Option<(usize, Option<Pause>)> {
-        for hash in batch.hashes {
-            serving.prefetch(*hash);
-        }
         let cluster = ctx.cluster.take()?;
         let router = &mut *cluster.router;
         let (mut count, mut pause) = (0, None);
         // Own and remote requests alternate within one decoded batch, without decoding it again.
         while count < batch.requests.len() && pause.is_none() && !self.replies.is_full() {
-            let stretch = if serving.may_serve(batch.hashes[count]) {
+            let stretch = if batch.is_here(count) {
                 self.run_here(router, ctx, serving, (batch, count), out)
             } else {
                 self.forward_to_owners(router, ctx, serving, (batch, count))
@@ -204,7 +226,7 @@ impl Session {
         ctx.cluster = Some(cluster);
         if ctx.exec.counters.probe.pass(count) {
             let done = &batch.requests[..count];
-            sample_fast(&ctx.exec, done, batch.hashes, batch.lookups);
+            sample_fast(&ctx.exec, done, batch.lookups);
         }
         if count > 0 {
             self.scanned = 0;
@@ -225,7 +247,7 @@ impl Session {
         let may_be_done = |position: &usize| {
             let hash = batch.hashes[*position];
             batch.common(*position).is_fast()
-                && serving.may_serve(hash)
+                && batch.is_here(*position)
                 && !router.is_waiting(serving.partition(hash))
         };
         let max = (from..batch.requests.len()).take_while(may_be_done).count();
@@ -297,14 +319,15 @@ impl Session {
             return BatchProgress::default();
         }
         let now = serving.now();
+        let may_rest = router.may_rest(now);
         let mut run: ArrayVec<OwnerRequest<'_>, BATCH_SHARDS_MAX> = ArrayVec::new();
         let mut is_apart = false;
         for (position, hash) in batch.hashes.iter().enumerate().skip(from) {
             // A key whose owner is out of reach takes the general path, which may decide by a limit
             // at once.
             is_apart = !batch.common(position).is_fast()
-                || router.is_resting(now, serving.partition(*hash));
-            if is_apart || serving.may_serve(*hash) {
+                || (may_rest && router.is_resting(now, serving.partition(*hash)));
+            if is_apart || batch.is_here(position) {
                 break;
             }
             run.push(batch.owner_request(position, serving));

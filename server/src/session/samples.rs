@@ -59,11 +59,16 @@ fn sample_batch(
 pub(super) fn sample_fast(
     exec: &ExecContext<'_>,
     batch: &[FastBatchEntry<'_>],
-    hashes: &[u64],
     lookups: &[KeyLookup<'_>],
 ) {
     while let Some(position) = exec.counters.probe.next_due(batch.len()) {
-        put_at(exec, batch[position].fast.key(), position, hashes, lookups);
+        let own = batch[position].fast.key();
+        if let Some(lookup) = lookups.get(position) {
+            put(exec, own, lookup, TAKEN_GAP);
+        } else {
+            let hash = exec.service.shards().hash(own);
+            put(exec, own, &KeyLookup { hash, key_limit: Ok(None) }, TAKEN_GAP);
+        }
     }
 }
 

@@ -58,8 +58,15 @@ impl Router {
             && *until > 0
         {
             *until = now.mono_ns + AWAY_NS;
+            self.last_away_ns = *until;
         }
         is_resting
+    }
+
+    /// Whether [`Router::is_resting`] may be true of any partition.
+    #[inline]
+    pub(crate) fn may_rest(&self, now: NodeTime) -> bool {
+        self.node.paths.is_any_away() || self.last_away_ns > now.mono_ns
     }
 
     /// The result of [`Router::is_away`], without a try.
@@ -73,7 +80,10 @@ impl Router {
         *until = match result {
             OpResult::Done(_) => 0,
             OpResult::NotApplied(Refusal::Busy) => *until,
-            OpResult::NotApplied(_) | OpResult::Unknown => now.mono_ns + AWAY_NS,
+            OpResult::NotApplied(_) | OpResult::Unknown => {
+                self.last_away_ns = now.mono_ns + AWAY_NS;
+                self.last_away_ns
+            }
         };
     }
 }

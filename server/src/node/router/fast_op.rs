@@ -103,12 +103,20 @@ struct FrameOp<'a> {
     /// The end of its line.
     end: usize,
     hash: u64,
-    lookup: Option<KeyLookup<'a>>,
 }
 
-impl FrameOp<'_> {
-    fn common(&self) -> FastOp<'_> {
-        FastOp { fast: &self.fast, hash: self.hash, lookup: self.lookup.as_ref() }
+/// The fast requests of a frame that are performed together.
+#[derive(Default)]
+struct FrameBatch<'a> {
+    ops: ArrayVec<FrameOp<'a>, BATCH_SHARDS_MAX>,
+    /// The lookups of their keys; empty without limits.
+    lookups: ArrayVec<KeyLookup<'a>, BATCH_SHARDS_MAX>,
+}
+
+impl FrameBatch<'_> {
+    fn common(&self, position: usize) -> FastOp<'_> {
+        let FrameOp { fast, hash, .. } = &self.ops[position];
+        FastOp { fast, hash: *hash, lookup: self.lookups.get(position) }
     }
 }
 
@@ -168,7 +176,7 @@ impl Router {
         );
         let done = ends.len();
         if let Some(last) = done.checked_sub(1) {
-            *lines = &lines[batch[last].end..];
+            *lines = &lines[batch.ops[last].end..];
             plane.answer_common((&node, router_ctx.now.mono_ns), serving, rest, &ends, &texts);
         }
         drop(batch);
@@ -186,46 +194,48 @@ fn read<'a>(
     rest: &FrameRest<'_>,
     lines: &'a [u8],
     counted: &'a mut [Vec<u8>],
-) -> ArrayVec<FrameOp<'a>, BATCH_SHARDS_MAX> {
+) -> FrameBatch<'a> {
     let (bounds, limits) = (shards.bounds(), active_limits.limits());
-    let mut batch: ArrayVec<FrameOp<'a>, BATCH_SHARDS_MAX> = ArrayVec::new();
+    let mut batch = FrameBatch::default();
     let mut together =
         active_limits.has_large_tables().then(OverrideBatch::<BATCH_SHARDS_MAX>::default);
     let mut end = 0;
     for (request, counted) in rest.requests[rest.place..].iter().zip(counted) {
-        if batch.is_full() || !is_plain(*request) {
+        if batch.ops.is_full() || !is_plain(*request) {
             break;
         }
         let Some((fast, bytes)) = decode_fast(&lines[end..], bounds) else { break };
         if OpKind::of_bits(request.op_flags) != Some(OpKind::of_fast(&fast)) {
             break;
         }
-        let mut lookup = (!limits.is_empty()).then(|| match &mut together {
-            None => KeyLookup { hash: 0, key_limit: limits.find(fast.key(), counted) },
-            Some(overrides) => {
-                let key_limit = limits.find_limit(fast.key(), counted);
-                let lookup = KeyLookup { hash: 0, key_limit };
+        let hash = if limits.is_empty() {
+            shards.hash_in(request.partition.0, fast.key())
+        } else {
+            let key_limit = match &mut together {
+                None => limits.find(fast.key(), counted),
+                Some(_) => limits.find_limit(fast.key(), counted),
+            };
+            let mut lookup = KeyLookup { hash: 0, key_limit };
+            if let Some(overrides) = &mut together {
                 overrides.add(lookup.found(), None);
-                lookup
             }
-        });
-        let key = lookup.as_ref().map_or(fast.key(), |lookup| lookup.counted(fast.key()));
-        let hash = shards.hash_in(request.partition.0, key);
-        if let Some(lookup) = &mut lookup {
+            let hash = shards.hash_in(request.partition.0, lookup.counted(fast.key()));
             lookup.hash = hash;
-        }
-        let read = FrameOp { fast, end: end + bytes, hash, lookup };
-        if !is_counted_alike(read.common(), *request, shards, serving) {
+            batch.lookups.push(lookup);
+            hash
+        };
+        batch.ops.push(FrameOp { fast, end: end + bytes, hash });
+        if !is_counted_alike(batch.common(batch.ops.len() - 1), *request, shards, serving) {
+            batch.ops.pop();
             break;
         }
-        end = read.end;
+        end += bytes;
         shards.prefetch_shard(hash);
         serving.prefetch(hash);
-        batch.push(read);
     }
     if let Some(overrides) = together {
-        overrides.prefetch_texts(&batch, |read| read.lookup.as_ref()?.found());
-        overrides.apply(&mut batch, |read| read.lookup.as_mut()?.found_mut());
+        overrides.prefetch_texts(&batch.lookups, KeyLookup::found);
+        overrides.apply(&mut batch.lookups, KeyLookup::found_mut);
     }
     batch
 }
@@ -254,19 +264,20 @@ impl DataPlane {
         (node, copies): (&Node, &Replicas),
         serving: &Serving<'_>,
         rest: &FrameRest<'_>,
-        batch: &[FrameOp<'_>],
+        batch: &FrameBatch<'_>,
         texts: &mut Vec<u8>,
     ) -> ArrayVec<u32, BATCH_SHARDS_MAX> {
         let mut ends = ArrayVec::new();
-        if batch.is_empty() {
+        if batch.ops.is_empty() {
             return ends;
         }
-        let hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = batch.iter().map(|read| read.hash).collect();
+        let hashes: ArrayVec<u64, BATCH_SHARDS_MAX> = batch.ops.iter().map(|op| op.hash).collect();
         let mut locked = router_ctx.service.shards().lock_batch(&hashes);
         let Self { recorder, cache, .. } = self;
         recorder.begin();
         let mut ctx = router_ctx.exec_context();
-        for (position, fast_op) in batch.iter().map(FrameOp::common).enumerate() {
+        for position in 0..batch.ops.len() {
+            let fast_op = batch.common(position);
             let (term, hash) = (rest.request(position).term, fast_op.hash);
             let is_read = matches!(fast_op.fast, FastRequest::Get { .. });
             // The header is read while the shard is held.
