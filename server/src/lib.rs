@@ -10,12 +10,11 @@
 //! types and reads a clock.
 
 pub mod admin;
-pub mod cli;
 pub mod cluster_stats;
 pub mod commands;
 pub mod config;
 pub mod counters;
-mod files;
+pub mod files;
 mod io;
 pub mod limits;
 pub mod net;
