@@ -213,7 +213,7 @@ impl KeyDisplay {
     }
 }
 
-/// The request of a command line that begins with no sub-command of `cli`.
+/// The request of a command line that begins with no sub-command of `server/cli`.
 #[derive(Debug)]
 pub enum Startup {
     /// Print this text and exit: help, version, licence.

@@ -1,7 +1,7 @@
 //! The conversation with the admin listener of a server: one request at a time over HTTP/1.1.
 //!
 //! Here: the address, the token, TLS, a request and its reply. Not here: the sub-commands that use
-//! it (`api_limits`, `explain`), the socket (`net`).
+//! it (`api_limits`, `explain`), the socket (`server/src/net`).
 
 use std::env;
 use std::io;

@@ -1,7 +1,7 @@
 //! `tollgate check-limits FILE [KEY [COST]]`: a limits file without a server.
 //!
 //! Here: its command line, and the limit of a key as text and JSON. Not here: the list of limits
-//! (`limits::check`), the same for a running server (`explain`).
+//! (`server`), the same for a running server (`explain`).
 
 use std::ffi::OsString;
 use std::io::{Write, stderr};

@@ -1,7 +1,7 @@
 //! The conversation with a node, in memcached's text protocol.
 //!
 //! Here: logging in, sending a line, reading `STAT` lines or a one-line reply. Not here: the socket
-//! (`net`), the meaning of the stats (`show`).
+//! (`server/src/net`), the meaning of the stats (`show`).
 
 use std::io;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! The sub-commands, above all `tollgate cluster ...`: the operator's program for a cluster.
 //!
-//! Here: its command line and the execution of each sub-command. Not here: the conversation
-//! (`client`), the printing of replies (`show`), the replies of nodes (`cluster_stats`), the other
-//! sub-commands (`check_limits`, `snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`,
-//! `explain`, `generate`), refusals of unknown words (`config`).
+//! Here: its command line and the execution of each sub-command. Beside it: the conversation
+//! (`client`), the printing of replies (`show`), the other sub-commands (`check_limits`,
+//! `snapshot`, `token`, `healthcheck`, `top`, `doctor`, `api_limits`, `explain`, `generate`). Not
+//! here: the replies of nodes and refusals of unknown words (`server`), the start of a server
+//! (`server/program`).
 //!
 //! The program speaks memcached's text protocol to the client port of any node, or to its admin
 //! socket.

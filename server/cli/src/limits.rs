@@ -1,7 +1,7 @@
 //! `tollgate cluster limits ...`: shows and changes the limits of the whole cluster.
 //!
 //! Here: its command line and the requests sent for it. Not here: checking a limit against the
-//! others, which the asked node does (`node::limits`).
+//! others, which the asked node does (`server`).
 
 use std::io::Write;
 use std::path::PathBuf;

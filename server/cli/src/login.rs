@@ -1,7 +1,7 @@
 //! The login of an operator at a server that requires a password.
 //!
 //! Here: the sources of user and password. Not here: the exchange with the server (`client`), the
-//! server's users (`auth`).
+//! server's users (`server`).
 
 use std::fmt;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! Formats the replies of nodes as text or as JSON.
 //!
 //! Here: tables, the first sentence of a status, JSON of the same. Not here: the meaning of the
-//! stats (`cluster_stats`). Stats that this program does not know are shown too: the node may be
+//! stats (`server`). Stats that this program does not know are shown too: the node may be
 //! newer.
 
 use std::fmt::Write as _;

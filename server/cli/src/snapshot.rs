@@ -1,6 +1,6 @@
 //! `tollgate snapshot`: has a running server on this machine write its snapshot.
 //!
-//! Here: its command line, and the signal. Not here: writing the snapshot (`snapshot::keeper`).
+//! Here: its command line, and the signal. Not here: writing the snapshot (`server`).
 
 use std::ffi::OsString;
 use std::fs;

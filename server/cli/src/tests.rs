@@ -1,4 +1,4 @@
-//! Tests of command lines and of output. Conversations with a node: `server/tests/cluster_cli.rs`.
+//! Tests of command lines and of output. Conversations with a node: `server/program/tests`.
 
 use super::drain::DrainReport;
 use super::login::LoginFlags;

@@ -1,6 +1,6 @@
 //! The program: parses arguments, prepares the process, returns the exit code.
 //!
-//! Here: the order of the steps. Not here: the steps (the library).
+//! Here: the order of the steps. Not here: the steps (`server`), the sub-commands (`server/cli`).
 
 use std::env::{args_os, vars_os};
 use std::ffi::OsString;
@@ -52,7 +52,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs a command line without a sub-command of `cli`: serves, unless a flag asks for less.
+/// Runs a command line without a sub-command of `server/cli`: serves, unless a flag asks for less.
 fn start(args: Vec<OsString>) -> ExitCode {
     match Config::from_sources(args, vars_os()) {
         Ok(Startup::Print(text)) => print(&text),

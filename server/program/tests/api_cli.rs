@@ -2,7 +2,7 @@
 //! exit codes.
 //!
 //! Here: the built program. Not here: the replies of a real server (`server/http`), command lines
-//! (`cli`).
+//! (`server/cli`).
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;

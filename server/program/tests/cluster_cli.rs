@@ -1,6 +1,7 @@
 //! `tollgate cluster ...` against scripted nodes: the requests, the output and the exit code.
 //!
-//! Here: the built program beside scripted nodes. Not here: real nodes, command lines (`cli`).
+//! Here: the built program beside scripted nodes. Not here: real nodes, command lines
+//! (`server/cli`).
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{SocketAddr, TcpListener};

@@ -1,7 +1,7 @@
 //! The names of the sub-commands, and refusals of other words on the command line.
 //!
 //! Here: the text of a refusal, with the nearest command. Not here: when a word is refused
-//! (`config`), the sub-commands (`cli`).
+//! (`config`), the sub-commands (`server/cli`).
 
 /// The first word of the command lines of `tollgate cluster`.
 pub const CLUSTER: &str = "cluster";

@@ -1,7 +1,7 @@
 //! A blocking stream, for a program that waits for each reply.
 //!
 //! Here: sending and receiving lines over TCP or a Unix socket, and whether an address is in reach.
-//! Not here: the content of the lines (`cli`).
+//! Not here: the content of the lines (`server/cli`).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
