@@ -30,79 +30,79 @@ prop CASES="100000":
 
 # Requests made from openapi.json to a real server, SECONDS for each role
 api-fuzz SECONDS="120":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     API_FUZZ_SECONDS={{SECONDS}} cargo test -p tests api::description -- --nocapture
 
 # The pictures of docs/operations/web-ui.md anew: ten minutes of traffic on three real nodes
 pictures:
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     PICTURES=1 cargo test -p tests pictures -- --nocapture
 
 # Eight clients at a log of 100 a second for SECONDS: no second admits more
 hammer SECONDS="30":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     HAMMER_SECONDS={{SECONDS}} cargo test -p tests no_second_admits -- --nocapture
 
 # KEYS keys meet a memory cap that is far too small: offenders stay refused
 flood KEYS="10000000":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     FLOOD_KEYS={{KEYS}} cargo test -p tests an_offender -- --nocapture
 
 # kill -9 of a server at random moments during CHANGES changes of limits over its API
 limits-crash CHANGES="1000":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     CRASH_CHANGES={{CHANGES}} cargo test -p tests limits_crash -- --nocapture
 
 # Five real nodes under load: every fault of the suite mixed at random for SECONDS, then each by itself
 nodes SECONDS="600":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     NODES_SECONDS={{SECONDS}} cargo test -p tests cluster::mixed -- --nocapture
     cargo test -p tests cluster::five -- --nocapture --test-threads 1
     cargo test -p tests cluster::cut -- --nocapture --test-threads 1
 
 # Every set of nodes that may die at once, then each pair of five processes: all keys answer within 3 s
 pairs:
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     SETS=all cargo test -p tollgate-control survival
     PAIRS=all cargo test -p tests cluster::pairs -- --nocapture --test-threads 1
 
 # Each cell of the table of faults and settings in docs/operations/cluster.md, on real nodes; times are held to it
 promises:
-    cargo build --release -p tollgate
+    cargo build --release -p tollgate-program
     cargo build -p tests --tests
     PROGRAM=$PWD/target/release/tollgate PROMISES=strict cargo test -p tests promises -- --nocapture --test-threads 1
 
 # Five nodes restarted one after the other under load, RESTARTS times: no error, no pause of 500 ms
 rolling RESTARTS="20":
-    cargo build --release -p tollgate
+    cargo build --release -p tollgate-program
     cargo build -p tests --tests
     PROGRAM=$PWD/target/release/tollgate ROLLING_RESTARTS={{RESTARTS}} cargo test -p tests rolling -- --nocapture
 
 # Ten thousand overrides put through the API of one node and of three, the most that they keep
 overrides:
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     OVERRIDES=10000 cargo test -p tests many_overrides -- --nocapture --test-threads 1
 
 # Three nodes of an earlier COMMIT, built for it, replaced by the present version one after the other under load
 update COMMIT="8ff0a8a":
     test -d target/earlier/{{COMMIT}} || git worktree add --detach target/earlier/{{COMMIT}} {{COMMIT}}
-    cd target/earlier/{{COMMIT}} && cargo build --target-dir target --locked -p tollgate
-    cargo build -p tollgate
+    cd target/earlier/{{COMMIT}} && cargo build --target-dir target --locked
+    cargo build -p tollgate-program
     OLD_PROGRAM=$PWD/target/earlier/{{COMMIT}}/target/debug/tollgate cargo test -p tests cluster::update -- --nocapture --test-threads 1
 
 # Real nodes whose wall clocks step and differ, for SECONDS each, with steps of an hour to ten years at every node
 clocks SECONDS="300":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     CLOCKS_SECONDS={{SECONDS}} cargo test -p tests cluster::clocks -- --nocapture --test-threads 1
 
 # Each single link of three and of five nodes cut for SECONDS, in both directions and in each; and a node alone
 cuts SECONDS="20":
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     CUT_SECONDS={{SECONDS}} cargo test -p tests cluster::links -- --nocapture --test-threads 1
 
 # Disks that fail, fill or are slow under each role, while another node restarts: no acknowledged count is lost
 disks:
-    cargo build -p tollgate
+    cargo build -p tollgate-program
     DISKS=all cargo test -p tests cluster::disks -- --nocapture --test-threads 1
 
 # What a take costs at a million holders of one key; CI runs the same and counts its steps
@@ -121,7 +121,7 @@ instructions *FLAGS:
 # Micro-benchmarks, where keys go, then the server beside memcached; the table lands in target/bench.md
 bench:
     cargo bench -p benches
-    cargo build --release -p tollgate -p load
+    cargo build --release -p tollgate-program -p load
     target/release/load --pin --out target/bench.md
 
 # Beside memcached, Redis, redis-cell and throttlecrab, which it installs: writes docs/performance/peers.md
@@ -135,7 +135,7 @@ bench-cluster *FLAGS:
 # What watching costs: the workers' CPU, and p99 at 70 % of the load, of a server that is scraped and whose page and
 # tail are open, beside two servers without an admin listener; the tables land in target/watched-*.md
 bench-watched ROUNDS="15":
-    cargo build --release -p tollgate -p load
+    cargo build --release -p tollgate-program -p load
     for limits in '' '--limits {limits:1}'; do \
         server="target/release/tollgate -t 1 -m 1024 -c 20000 -p {port} $limits"; \
         cells=$([ -z "$limits" ] && echo incr,get,set,take-bucket || echo incr-bound,take-bound,take-refused); \
@@ -147,7 +147,7 @@ bench-watched ROUNDS="15":
 
 # 1 to 10,000 connections, 1 to 50 million keys, one worker and two; the tables land in target/scale-*.md
 bench-scale:
-    cargo build --release -p tollgate -p load
+    cargo build --release -p tollgate-program -p load
     target/release/load --pin --cells incr --connections 1,50,1000,10000 --pipelines 1,16 --out target/scale-connections.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 10000000 --out target/scale-10m.md
     target/release/load --pin --cells incr,get --connections 50 --pipelines 1,16 --keys 50000000 --rounds 3 --seconds 0.6 --out target/scale-50m.md
@@ -156,12 +156,12 @@ bench-scale:
 
 # Where the CPU of a cell goes, as root: `just profile incr 1` is incr at pipeline 1, system calls counted and symbols listed
 profile CELL PIPELINE:
-    cargo build --profile profiling -p tollgate -p load
+    cargo build --profile profiling -p tollgate-program -p load
     benches/profile.sh {{CELL}} {{PIPELINE}}
 
 # Memory of a counter, a bucket and an idle connection, and what is given back, beside memcached; memory of each kind of state
 bench-memory:
-    cargo build --release -p tollgate -p load
+    cargo build --release -p tollgate-program -p load
     target/release/load --memory
     python3 benches/state_sizes.py target/release/tollgate
 

@@ -10,5 +10,5 @@ for package in redis-server valkey-server; do
     DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$package" ||
         echo "cluster.sh: $package could not be installed and is left out" >&2
 done
-cargo build --release --locked -p tollgate -p load --bin tollgate --bin load --bin cluster_floor
+cargo build --release --locked -p tollgate-program -p load --bin tollgate --bin load --bin cluster_floor
 exec target/release/load --cluster "$@"

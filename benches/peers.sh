@@ -47,7 +47,7 @@ END
         absent redis-cell
 fi
 
-cargo build --release --locked -p tollgate -p load
+cargo build --release --locked -p tollgate-program -p load
 # The figures of a quick run mean nothing.
 case " $* " in
 *" --quick "*) folder=target/peers ;;

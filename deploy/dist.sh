@@ -27,7 +27,7 @@ if [ -z "$notes" ]; then
     fi
     notes=$(section Unreleased)
 fi
-cargo build --release --locked -p tollgate
+cargo build --release --locked -p tollgate-program
 name=tollgate-$version-$(uname -m)-linux
 dist=target/dist
 rm -rf "$dist"

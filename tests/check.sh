@@ -53,9 +53,9 @@ export RUST_BACKTRACE=0
 cargo test --workspace --locked 2>&1 | tee "$log"
 # The command of the README. It builds the server of the next steps too.
 step 'installing, as the README does'
-cargo install --locked --path server --root target/installed --no-track --force
+cargo install --locked --path server/program --root target/installed --no-track --force
 step 'build of the measuring programs'
-cargo build --release --locked -p tollgate -p load -p accuracy -p benches --bin tollgate --bin load --bin accuracy --bin instructions
+cargo build --release --locked -p tollgate-program -p load -p accuracy -p benches --bin tollgate --bin load --bin accuracy --bin instructions
 # Every reply is checked; the figures of this short run mean nothing.
 step 'load generator, short'
 target/release/load --quick

@@ -1,7 +1,7 @@
 //! `tollgate doctor`: each finding, and healthy setups without one.
 //!
 //! Here: the built program, alone and beside live servers. Not here: the arithmetic of the checks
-//! (`server/src/cli/doctor`), clocks that differ (`cluster::operator`).
+//! (`server/cli/src/doctor`), clocks that differ (`cluster::operator`).
 
 use std::{
     fs,

@@ -1,7 +1,7 @@
 //! Access to commands that change a cluster: the admin socket, loopback, `-A`, passwords.
 //!
 //! Here: one real node, raw lines and the built `tollgate cluster`. Not here: the effect of the
-//! commands (`cluster`), the display of their replies (`server/tests/cluster_cli.rs`).
+//! commands (`cluster`), the display of their replies (`server/program/tests/cluster_cli.rs`).
 
 use std::{
     fs,

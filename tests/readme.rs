@@ -27,7 +27,7 @@ struct Step {
 /// Commands that set a machine up.
 const SET_UP: [&str; 2] = [
     "sudo apt-get install -y build-essential netcat-openbsd",
-    "cargo install --locked --path server",
+    "cargo install --locked --path server/program",
 ];
 
 /// The most that a time may differ, in milliseconds.

@@ -256,7 +256,9 @@ fn extended_options() -> BTreeSet<Name> {
 }
 
 fn variables() -> BTreeSet<Name> {
-    let words = quoted("server/src", |byte| byte.is_ascii_uppercase() || byte == b'_');
+    let is_of_word = |byte: u8| byte.is_ascii_uppercase() || byte == b'_';
+    let mut words = quoted("server/src", is_of_word);
+    words.extend(quoted("server/cli/src", is_of_word));
     let is_own = |word: &String| word.starts_with("TOLLGATE_") || word.starts_with("MEMCACHED_");
     let is_whole = |word: &String| !word.ends_with('_');
     let words = words.into_iter().filter(is_own).filter(is_whole);

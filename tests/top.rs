@@ -1,7 +1,7 @@
 //! `tollgate top` beside a live server: frames, JSON, and a terminal of 80 columns and 24 lines.
 //!
 //! Here: the built program, alone and under tmux. Not here: frames from written figures, hostile
-//! names (`server/src/cli/top`).
+//! names (`server/cli/src/top`).
 
 use std::{
     fs,

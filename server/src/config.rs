@@ -13,32 +13,31 @@ use std::time::Duration;
 pub use self::cluster::{Ack, ClusterConfig, HostPort, PeerFiles, Seed};
 pub use self::error::ConfigError;
 pub use self::http::{HttpConfig, HttpTls};
-pub use self::listen::ListenAddr;
+pub use self::listen::{ListenAddr, host_and_port};
 pub use self::name::ProgramName;
-pub use self::raw::RawConfig;
-pub(crate) use self::raw::shown as shown_flags;
+pub use self::raw::{RawConfig, shown_flags};
 use self::sub_commands::CHECK_LIMITS;
 
 mod cluster;
 mod error;
 mod extended;
 mod http;
-pub(crate) mod listen;
+mod listen;
 mod name;
 mod print;
 mod raw;
 mod resolve;
 mod source;
-pub(crate) mod sub_commands;
+pub mod sub_commands;
 mod value;
 
 /// Maximum length of a line of the authentication file without its line end, in bytes
 /// (memcached: 256 with the terminator).
-pub(crate) const LINE_BYTES_MAX: usize = 254;
+pub const LINE_BYTES_MAX: usize = 254;
 
 /// The environment variable with the password of `tollgate cluster`, read if `--password-file` is
 /// missing.
-pub(crate) const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
+pub const PASSWORD_VARIABLE: &str = "TOLLGATE_PASSWORD";
 
 /// Validated configuration; fixed at startup.
 #[derive(Debug, Clone, PartialEq)]
@@ -214,7 +213,7 @@ impl KeyDisplay {
     }
 }
 
-/// The request of a command line that begins with no sub-command of `cli`.
+/// The request of a command line that begins with no sub-command of `server/cli`.
 #[derive(Debug)]
 pub enum Startup {
     /// Print this text and exit: help, version, licence.

@@ -32,12 +32,12 @@ impl FileMark {
     }
 }
 
-/// Reads the regular file at `path`, which must not be larger than `bytes_max`.
+/// Reads the regular file at `path`, which must not have more than `bytes_max` bytes.
 ///
 /// # Errors
 ///
 /// The system's error, another kind of file, or a larger file.
-pub(crate) fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
+pub fn read(path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
     must_be_regular(path)?;
     let mut bytes = Vec::new();
     File::open(path)?.take(bytes_max.saturating_add(1)).read_to_end(&mut bytes)?;

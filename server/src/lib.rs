@@ -4,18 +4,18 @@
 //! the event loop and the sockets of clients, `session` turns bytes into requests and replies,
 //! `node` finds the owner of a key and holds copies, `commands` runs requests on items and limits,
 //! `runtime` is the state that all threads share, `observe` keeps hot keys and series, `shards` is
-//! the store behind its locks, `cli` and `config` are the operator's commands and the settings,
-//! `limits` finds the limit of a key and changes limits, `records` stores them, `transport` links
-//! nodes, `net` has sockets, clocks and randomness, `probe` takes samples. Only `net` names socket
-//! types and reads a clock.
+//! the store behind its locks, `config` has the operator's settings, `limits` finds the limit of a
+//! key and changes limits, `records` stores them, `transport` links nodes, `net` has sockets,
+//! clocks and randomness, `probe` takes samples. Only `net` names socket types and reads a clock.
+//!
+//! Not here: the sub-commands (`server/cli`), the process (`server/program`).
 
 pub mod admin;
-pub mod cli;
 pub mod cluster_stats;
 pub mod commands;
 pub mod config;
 pub mod counters;
-mod files;
+pub mod files;
 mod io;
 pub mod limits;
 pub mod net;

@@ -102,8 +102,12 @@ pub(crate) fn no_limits(path: &Path) -> String {
     format!("{path} has no limits; `allow_empty = true` at its top says that this is meant")
 }
 
-/// Reads the limits file at `path`.
-pub(crate) fn read(path: &Path) -> Result<Vec<u8>, LimitsError> {
+/// Reads the bytes of the limits file at `path`, without parsing them.
+///
+/// # Errors
+///
+/// [`LimitsError::Unreadable`]: the system's error, no regular file, or more than 64 MiB.
+pub fn read(path: &Path) -> Result<Vec<u8>, LimitsError> {
     files::read(path, FILE_BYTES_MAX)
         .map_err(|source| LimitsError::Unreadable { path: path.to_owned(), source })
 }

@@ -9,7 +9,7 @@
 pub mod clock;
 mod conversation;
 mod listener;
-pub(crate) mod random;
+pub mod random;
 pub(crate) mod shared;
 #[cfg(feature = "simulation")]
 pub(crate) mod simulated;
@@ -17,8 +17,7 @@ mod stream;
 #[cfg(feature = "simulation")]
 pub(crate) mod world;
 
-pub use self::conversation::Conversation;
-pub(crate) use self::conversation::{is_local, try_connect};
+pub use self::conversation::{Conversation, is_local, try_connect};
 pub(crate) use self::listener::ListenerInfo;
 pub use self::listener::{BoundListener, Listener};
 pub use self::stream::{DetachedStream, Stream};

@@ -1,7 +1,7 @@
 //! Starts a server from a configuration, and stops it.
 //!
 //! Here: binding, starting the workers, the drain. Not here: preparing the process (`process`,
-//! `main`), signals and housekeeping while it serves (`signals`, `housekeeping`).
+//! `server/program`), signals and housekeeping while it serves (`signals`, `housekeeping`).
 
 mod error;
 mod housekeeping;

@@ -1,7 +1,7 @@
 //! The rule of a rolling restart: whether an operator may go on with the next node.
 //!
 //! Here: the rule, on one node's view. Not here: the sentence that `tollgate cluster status` makes
-//! of it (`cli::show`).
+//! of it (`server/cli`).
 
 use cluster::map::NodeState;
 use control::DiskState;

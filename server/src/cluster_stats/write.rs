@@ -13,7 +13,7 @@ use super::{
     ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, membership_word, millis,
     not_safe_to_proceed, state_word,
 };
-use crate::config::listen::host_and_port;
+use crate::config::host_and_port;
 use crate::limits::map_text::entries;
 
 /// Most partitions in `stats cluster partitions`: after a start all 65536 may be without a primary.

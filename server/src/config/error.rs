@@ -1,13 +1,13 @@
 //! Reasons to refuse a configuration.
 //!
 //! Here: the one error of `config`, with the texts for the operator. Not here: failures of the
-//! process (`process`), exit codes of other errors (`main`).
+//! process (`process`), exit codes of other errors (`server/program`).
 
 use std::path::PathBuf;
 
 /// The reason why the server does not start: the setting, its origin, and a remedy.
 ///
-/// `Display` is one line without a trailing full stop; `main` prefixes the program's name.
+/// `Display` is one line without a trailing full stop; the program prefixes its name.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A flag is unknown, lacks its value, or has one that cannot be used.

@@ -94,7 +94,11 @@ impl Spec {
 }
 
 /// Parses `host`, `host:port` or `[v6]:port`; the host may be [`ListenAddr::ANY`], the port 0.
-pub(crate) fn host_and_port(address: &str) -> Result<(&str, Option<u16>), String> {
+///
+/// # Errors
+///
+/// The reason, in words for the operator: another form, or a port above 65535.
+pub fn host_and_port(address: &str) -> Result<(&str, Option<u16>), String> {
     let (host, port) = split_port(address)?;
     let known = |c: char| c.is_ascii_alphanumeric() || ".-_:%".contains(c);
     let plain = !host.is_empty() && !host.starts_with('-') && host.chars().all(known);

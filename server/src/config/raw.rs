@@ -367,8 +367,13 @@ pub(super) fn command() -> clap::Command {
     })
 }
 
-/// The flags as users see them: a switch takes no value.
-pub(crate) fn shown() -> clap::Command {
+/// Returns the clap command with the server's flags as users see them: a switch takes no value.
+///
+/// The command has no sub-commands, and parses no command line ([`Config::from_sources`] does).
+///
+/// [`Config::from_sources`]: super::Config::from_sources
+#[must_use]
+pub fn shown_flags() -> clap::Command {
     RawConfig::command().mut_args(|arg| {
         if is_switch(&arg) {
             arg.action(clap::ArgAction::SetTrue).value_parser(clap::value_parser!(bool))
@@ -380,7 +385,7 @@ pub(crate) fn shown() -> clap::Command {
 
 /// The help text, with `first_line` at the top.
 pub(super) fn help(first_line: &str) -> String {
-    let mut shown = shown()
+    let mut shown = shown_flags()
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
         .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate healthcheck\n       tollgate snapshot --pid NUM\n       tollgate token NAME ROLE\n       tollgate limits COMMAND\n       tollgate explain KEY [COST]\n       tollgate cluster COMMAND\n       tollgate generate KIND")
         .before_help(first_line.to_owned())

@@ -1,28 +1,28 @@
 //! The names of the sub-commands, and refusals of other words on the command line.
 //!
 //! Here: the text of a refusal, with the nearest command. Not here: when a word is refused
-//! (`config`), the sub-commands (`cli`).
+//! (`config`), the sub-commands (`server/cli`).
 
 /// The first word of the command lines of `tollgate cluster`.
-pub(crate) const CLUSTER: &str = "cluster";
+pub const CLUSTER: &str = "cluster";
 /// The first word of a command line that requests a snapshot.
-pub(crate) const SNAPSHOT: &str = "snapshot";
+pub const SNAPSHOT: &str = "snapshot";
 /// The first word of a command line that makes a token for the admin listener.
-pub(crate) const TOKEN: &str = "token";
+pub const TOKEN: &str = "token";
 /// The first word of a command line that asks a server for its health.
-pub(crate) const HEALTHCHECK: &str = "healthcheck";
+pub const HEALTHCHECK: &str = "healthcheck";
 /// The first word of a command line that shows the figures of a server.
-pub(crate) const TOP: &str = "top";
+pub const TOP: &str = "top";
 /// The first word of a command line that finds mistakes of a server.
-pub(crate) const DOCTOR: &str = "doctor";
+pub const DOCTOR: &str = "doctor";
 /// The first word of the command lines of `tollgate limits`.
-pub(crate) const LIMITS: &str = "limits";
+pub const LIMITS: &str = "limits";
 /// The first word of a command line that asks for the reasons behind a verdict.
-pub(crate) const EXPLAIN: &str = "explain";
+pub const EXPLAIN: &str = "explain";
 /// The first word of a command line that prints the manual page or completions.
-pub(crate) const GENERATE: &str = "generate";
+pub const GENERATE: &str = "generate";
 /// The first word of a command line that only checks a limits file.
-pub(crate) const CHECK_LIMITS: &str = "check-limits";
+pub const CHECK_LIMITS: &str = "check-limits";
 
 /// Known words, and the command or flag that each probably means.
 const MEANT: [(&str, &str); 16] = [

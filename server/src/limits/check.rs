@@ -1,7 +1,7 @@
 //! `tollgate check-limits FILE`: lists a limits file, or reports why it is refused.
 //!
 //! Here: the list, and what an operator should know about a good file. Not here: the limit of a key
-//! (`explain`), the command line (`cli::check_limits`).
+//! (`explain`), the command line (`server/cli`).
 
 use std::fmt::Write as _;
 use std::path::Path;

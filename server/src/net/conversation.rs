@@ -1,7 +1,7 @@
 //! A blocking stream, for a program that waits for each reply.
 //!
 //! Here: sending and receiving lines over TCP or a Unix socket, and whether an address is in reach.
-//! Not here: the content of the lines (`cli`).
+//! Not here: the content of the lines (`server/cli`).
 
 use std::io::{self, BufRead as _, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
@@ -108,16 +108,18 @@ impl Conversation {
     }
 }
 
-/// Connects to an address and closes the connection again.
+/// Connects to an address over TCP and closes the connection again. Blocks the thread.
 ///
 /// # Errors
 ///
 /// The system's error, or a timeout after `patience`.
-pub(crate) fn try_connect(address: SocketAddr, patience: Duration) -> io::Result<()> {
+pub fn try_connect(address: SocketAddr, patience: Duration) -> io::Result<()> {
     TcpStream::connect_timeout(&address, patience).map(drop)
 }
 
-/// Returns whether an address belongs to this machine.
-pub(crate) fn is_local(address: IpAddr) -> bool {
+/// Returns whether an address belongs to this machine: it is a loopback address, or a socket can be
+/// bound to it.
+#[must_use]
+pub fn is_local(address: IpAddr) -> bool {
     address.is_loopback() || TcpListener::bind((address, 0)).is_ok()
 }

@@ -9,7 +9,7 @@ use std::io;
 /// # Errors
 ///
 /// The system has no source of randomness.
-pub(crate) fn fill(bytes: &mut [u8]) -> io::Result<()> {
+pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
     #[cfg(feature = "simulation")]
     if crate::net::world::fill(bytes) {
         return Ok(());

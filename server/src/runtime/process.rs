@@ -1,8 +1,8 @@
 //! Changes to the process itself, before the runtime starts.
 //!
 //! Here: background, pidfile, limits on descriptors and core files, locked memory, change of user;
-//! all through the safe calls of `nix`. Not here: the order of these steps (`main`: the change of
-//! user after binding, the others before it), binding, signals.
+//! all through the safe calls of `nix`. Not here: the order of these steps (`server/program`: the
+//! change of user after binding, the others before it), binding, signals.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

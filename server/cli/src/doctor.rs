@@ -1,0 +1,158 @@
+//! `tollgate doctor`: finds mistakes in a server's settings, its machine and its cluster, and says
+//! what to do.
+//!
+//! Here: the command line, the output, and where a running server is asked. Not here: the checks
+//! of settings and machine (`before`) and of a running server (`beside`).
+
+mod before;
+mod beside;
+
+use std::env::vars_os;
+use std::ffi::OsString;
+use std::io::Write;
+
+use tollgate::config::sub_commands::DOCTOR;
+use tollgate::config::{Config, ConfigError, ListenAddr, Startup, host_and_port};
+
+use super::client::ServerClient;
+use super::{CliError, Parsed};
+
+/// The help, before that of the server's own flags.
+const HELP: &str = "\
+Find mistakes in a server's settings, its machine and its cluster, before it starts or beside it
+
+Usage: tollgate doctor [the server's own flags]
+
+Prints each finding with its remedy, and exits with 1 if there is one. A file of limits, tokens or
+users is read; nothing is changed. The server's flags:
+
+";
+
+/// A mistake, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
+    problem: String,
+    remedy: String,
+}
+
+impl Finding {
+    fn new(problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { problem: problem.into(), remedy: remedy.into() }
+    }
+}
+
+/// A request for a diagnosis of a server with these settings.
+#[derive(Debug)]
+pub struct DoctorRequest {
+    config: Box<Config>,
+}
+
+/// Parses the words after `doctor`: flags of the server, together with its environment and files.
+pub(super) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
+    let args = std::iter::once(OsString::from("tollgate")).chain(words.iter().cloned());
+    match Config::from_sources(args, vars_os())? {
+        Startup::Serve(config) | Startup::Check(config) => {
+            Ok(Parsed::Doctor(DoctorRequest { config }))
+        }
+        Startup::Print(help) => Ok(Parsed::Help(format!("{HELP}{help}"))),
+        Startup::CheckLimits(_) => {
+            Err(ConfigError::Usage(format!("write {DOCTOR} and the server's flags")))
+        }
+    }
+}
+
+/// Replaces control characters: names of nodes and texts of files come from others.
+fn plain(text: &str) -> String {
+    text.replace(char::is_control, "?")
+}
+
+/// Returns where a server with these settings answers on this machine, the admin socket first: it
+/// asks for no password. `None`: it is not known before the server binds.
+fn own_address(config: &Config) -> Option<String> {
+    let socket = config.admin_socket.as_ref();
+    let socket = socket.or(config.unix_socket.as_ref().map(|socket| &socket.path));
+    if let Some(path) = socket {
+        let path = path.to_str()?;
+        return Some(if path.contains('/') { path.to_owned() } else { format!("./{path}") });
+    }
+    let address = config.listen.iter().find(|address| address.port != 0)?;
+    let host = match address.host.as_str() {
+        ListenAddr::ANY | "0.0.0.0" => "127.0.0.1",
+        "::" => "::1",
+        host => host,
+    };
+    let address = ListenAddr { host: host.to_owned(), port: address.port, label: None };
+    Some(address.to_string()).filter(|address| host_and_port(address).is_ok())
+}
+
+impl DoctorRequest {
+    /// Prints the findings to `out`.
+    ///
+    /// # Errors
+    ///
+    /// [`CliError::Faults`] if there are findings, or the output cannot be written.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
+        let config = &self.config;
+        let server = own_address(config).map(|address| ServerClient::connect(&address, None));
+        let server = server.and_then(Result::ok);
+        let (mut findings, state) = match server {
+            Some(mut server) => match beside::look(&mut server) {
+                Ok(seen) => (seen.findings, seen.state),
+                Err(error) => {
+                    let remedy = "ask it through --admin-socket, or look at the server's log";
+                    let problem = format!("the running server tells nothing: {error}");
+                    (vec![Finding::new(problem, remedy)], beside::RunningState::default())
+                }
+            },
+            None => (Vec::new(), beside::RunningState::default()),
+        };
+        findings.extend(before::look(config, &state));
+        let is_running = if state.is_running { "runs" } else { "does not run, or cannot be asked" };
+        writeln!(out, "The server {is_running}.")?;
+        for finding in &findings {
+            writeln!(out, "\n* {}.\n  {}.", plain(&finding.problem), plain(&finding.remedy))?;
+        }
+        match findings.len() {
+            0 => writeln!(out, "No fault found.")?,
+            1 => writeln!(out, "\n1 fault found.")?,
+            count => writeln!(out, "\n{count} faults found.")?,
+        }
+        if findings.is_empty() { Ok(()) } else { Err(CliError::Faults) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(flags: &[&str]) -> Box<Config> {
+        let args = ["tollgate"].iter().chain(flags).map(OsString::from);
+        match Config::from_sources(args, []) {
+            Ok(Startup::Serve(config)) => config,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn running_server_is_asked_on_this_machine() {
+        for (flags, expected) in [
+            (&[][..], Some("127.0.0.1:11211")),
+            (&["-p", "7"][..], Some("127.0.0.1:7")),
+            (&["-p", "7", "-l", "10.0.0.9"][..], Some("10.0.0.9:7")),
+            (&["-p", "7", "-l", "[::]:8"][..], Some("[::1]:8")),
+            (&["-s", "sock"][..], Some("./sock")),
+            (&["--admin-socket", "/run/a.sock"][..], Some("/run/a.sock")),
+            (&["-p", "0", "-l", "127.0.0.1"][..], None),
+        ] {
+            assert_eq!(own_address(&config(flags)).as_deref(), expected, "{flags:?}");
+        }
+    }
+
+    #[test]
+    fn help_shows_the_flags_of_the_server() {
+        let Ok(Parsed::Help(help)) = parse(&["--help".into()]) else { panic!("no help") };
+        assert!(help.starts_with("Find mistakes") && help.contains("--limits"), "{help}");
+        assert!(parse(&["--no-such-flag".into()]).is_err());
+        assert!(matches!(parse(&["check-limits".into(), "x".into()]), Err(ConfigError::Usage(_))));
+    }
+}

@@ -1,0 +1,81 @@
+//! `tollgate generate`: the manual page and the completions that packages ship.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use clap::{CommandFactory as _, FromArgMatches as _};
+use clap_complete::Shell;
+use tollgate::config::ConfigError;
+
+use super::{CliError, Parsed, program};
+
+/// Print the manual page, or the completions of a shell
+#[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
+#[command(name = "tollgate generate", term_width = 100)]
+pub struct GenerateRequest {
+    /// man, bash, zsh or fish
+    #[arg(value_name = "KIND")]
+    kind: GenerateKind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum GenerateKind {
+    Man,
+    Bash,
+    Zsh,
+    Fish,
+}
+
+/// Parses the words after `generate`.
+pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
+    let command = GenerateRequest::command().no_binary_name(true);
+    let found = command.try_get_matches_from(words);
+    match found.and_then(|found| GenerateRequest::from_arg_matches(&found)) {
+        Ok(request) => Ok(Parsed::Generate(request)),
+        Err(error) => super::help_or(error, "write tollgate generate man|bash|zsh|fish"),
+    }
+}
+
+impl GenerateRequest {
+    /// Prints the text on `out`.
+    ///
+    /// # Errors
+    ///
+    /// The output cannot be written.
+    pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
+        let mut command = program();
+        let shell = match self.kind {
+            GenerateKind::Man => {
+                manual(command, out)?;
+                return Ok(());
+            }
+            GenerateKind::Bash => Shell::Bash,
+            GenerateKind::Zsh => Shell::Zsh,
+            GenerateKind::Fish => Shell::Fish,
+        };
+        let mut text = Vec::new();
+        clap_complete::generate(shell, &mut command, "tollgate", &mut text);
+        out.write_all(&text)?;
+        Ok(())
+    }
+}
+
+/// Prints the manual page: the flags of the server, and one sentence on each sub-command, whose
+/// own flags `--help` tells.
+fn manual(command: clap::Command, out: &mut impl Write) -> std::io::Result<()> {
+    let sentence = |sub: &clap::Command| {
+        let about = sub.get_about().map(ToString::to_string).unwrap_or_default();
+        format!(".TP\n\\fBtollgate {}\\fR\n{}\n", sub.get_name(), about.replace('\\', "\\e"))
+    };
+    let commands: String = command.get_subcommands().map(sentence).collect();
+    let page = clap_mangen::Man::new(command);
+    page.render_title(out)?;
+    page.render_name_section(out)?;
+    page.render_synopsis_section(out)?;
+    page.render_description_section(out)?;
+    page.render_options_section(out)?;
+    write!(
+        out,
+        ".SH COMMANDS\n{commands}.PP\n\\fBtollgate\\fR \\fICOMMAND\\fR --help tells more.\n"
+    )
+}

@@ -1,0 +1,90 @@
+//! `tollgate cluster limits ...`: shows and changes the limits of the whole cluster.
+//!
+//! Here: its command line and the requests sent for it. Not here: checking a limit against the
+//! others, which the asked node does (`server`).
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use tollgate::limits::map_text::LimitText;
+use tollgate::limits::{LimitsError, read};
+
+use super::client::ServerClient;
+use super::{CliError, show, word};
+
+#[derive(Debug, Clone, PartialEq, Eq, clap::Subcommand)]
+pub(super) enum LimitsAction {
+    /// Print all limits as a limits file
+    Get,
+    /// Add each limit of a file behind the existing ones; one with the name of an existing limit
+    /// replaces it
+    Put {
+        /// The limits file
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Insert the limits right before this one
+        #[arg(long, value_name = "NAME", value_parser = word)]
+        before: Option<String>,
+    },
+    /// Remove a limit; keys counted under it keep their state until they expire or are deleted
+    Remove {
+        /// Name of the limit
+        #[arg(value_name = "NAME", value_parser = word)]
+        name: String,
+    },
+}
+
+pub(super) fn run(
+    server: &mut ServerClient,
+    what: &LimitsAction,
+    json: bool,
+    out: &mut impl Write,
+) -> Result<(), CliError> {
+    match what {
+        LimitsAction::Get => {
+            let text = server.limits()?;
+            out.write_all(show::limits(&text, json).as_bytes())?;
+            return Ok(());
+        }
+        LimitsAction::Put { file, before } => {
+            let texts = LimitText::each(&file.display().to_string(), &read(file)?)?;
+            if texts.is_empty() {
+                return Err(LimitsError::Empty { path: file.clone() }.into());
+            }
+            put(server, texts, before.as_deref())?;
+        }
+        LimitsAction::Remove { name } => server.command(&format!("cluster unlimit {name}"))?,
+    }
+    out.write_all(show::done(json).as_bytes())?;
+    Ok(())
+}
+
+/// Sends each limit to the node. A limit may need another one of the file to exist first, in any
+/// order, so refused limits are sent again as long as a pass puts at least one.
+fn put(
+    server: &mut ServerClient,
+    mut texts: Vec<LimitText>,
+    before: Option<&str>,
+) -> Result<(), CliError> {
+    let before = before.map_or_else(String::new, |name| format!(" before={name}"));
+    while !texts.is_empty() {
+        let (count, mut refused, mut left) = (texts.len(), None, Vec::new());
+        for text in texts {
+            let LimitText { name, toml } = &text;
+            match server.command(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len()))
+            {
+                Ok(()) => {}
+                Err(error @ CliError::Refused { .. }) => {
+                    refused.get_or_insert(error);
+                    left.push(text);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if let Some(error) = refused.filter(|_| left.len() == count) {
+            return Err(error);
+        }
+        texts = left;
+    }
+    Ok(())
+}
