@@ -52,25 +52,28 @@ impl Session {
         let mut requests = BatchRequests::default();
         let bounds = (shards.bounds(), ctx.requests.clamp(1, BATCH_REQUESTS));
         requests.decode((input, self.scanned), bounds, |key| {
-            let hash = key.map_or_else(
-                || hashes.last().copied().unwrap_or_default(),
-                |key| {
-                    let hash = shards.hash(key);
-                    shards.prefetch_shard(hash);
-                    hash
-                },
-            );
+            let Some(key) = key else {
+                cold_path();
+                return hashes.push(hashes.last().copied().unwrap_or_default());
+            };
+            let hash = shards.hash(key);
+            shards.prefetch_shard(hash);
+            hashes.push(hash);
             if counters.probe.records(hash) {
                 cold_path();
                 is_recorded = true;
             }
-            hashes.push(hash);
         });
         if is_recorded {
             cold_path();
             return self.run_recorded(ctx, input, (&requests, &hashes), out);
         }
-        let mut locked = shards.lock_batch(if requests.needs_own_locks() { &[] } else { &hashes });
+        let needs_own_locks = requests.needs_own_locks();
+        let mut locked = shards.lock_batch(if needs_own_locks { &[] } else { &hashes });
+        if needs_own_locks && hashes.len() > 1 {
+            cold_path();
+            ctx.exec.prefetch(hashes.iter().copied());
+        }
         let batch = Batch { input, requests: &requests, hashes: &hashes, lookups: &[] };
         self.run_decoded::<true>(ctx, &batch, (&mut locked, true), None, out)
     }
