@@ -52,17 +52,19 @@ impl Session {
         let mut requests = BatchRequests::default();
         let bounds = (shards.bounds(), ctx.requests.clamp(1, BATCH_REQUESTS));
         requests.decode((input, self.scanned), bounds, |key| {
-            let Some(key) = key else {
-                cold_path();
-                return hashes.push(hashes.last().copied().unwrap_or_default());
-            };
-            let hash = shards.hash(key);
-            shards.prefetch_shard(hash);
+            let hash = key.map_or_else(
+                || hashes.last().copied().unwrap_or_default(),
+                |key| {
+                    let hash = shards.hash(key);
+                    shards.prefetch_shard(hash);
+                    if counters.probe.records(hash) {
+                        cold_path();
+                        is_recorded = true;
+                    }
+                    hash
+                },
+            );
             hashes.push(hash);
-            if counters.probe.records(hash) {
-                cold_path();
-                is_recorded = true;
-            }
         });
         if is_recorded {
             cold_path();
@@ -70,9 +72,11 @@ impl Session {
         }
         let needs_own_locks = requests.needs_own_locks();
         let mut locked = shards.lock_batch(if needs_own_locks { &[] } else { &hashes });
-        if needs_own_locks && hashes.len() > 1 {
+        if needs_own_locks {
             cold_path();
-            ctx.exec.prefetch(hashes.iter().copied());
+            if hashes.len() > 1 {
+                ctx.exec.prefetch(hashes.iter().copied());
+            }
         }
         let batch = Batch { input, requests: &requests, hashes: &hashes, lookups: &[] };
         self.run_decoded::<true>(ctx, &batch, (&mut locked, true), None, out)

@@ -186,9 +186,10 @@ impl Session {
         for hash in &hashes {
             serving.prefetch(*hash);
         }
-        let may_serve =
-            |(position, hash): (usize, &u64)| u16::from(serving.may_serve(*hash)) << position;
-        let here = hashes.iter().enumerate().map(may_serve).fold(0, |here, bit| here | bit);
+        let mut here = 0;
+        for (position, hash) in hashes.iter().enumerate() {
+            here |= u16::from(serving.may_serve(*hash)) << position;
+        }
         let (requests, hashes) = (&requests[..], &hashes[..]);
         let batch = ClusterBatch { requests, hashes, here, lookups: &lookups, input };
         let ran = self.run_read(ctx, serving, &batch, out);
