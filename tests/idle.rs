@@ -60,14 +60,14 @@ fn pair() -> (Server, Admin) {
 
 #[test]
 fn an_idle_listener_costs_little() {
-    // The pages of the program that are resident vary, so the middle one of three pairs counts.
-    let pairs = [pair(), pair(), pair()];
+    // The pages of the program that are resident vary, so the middle one of five pairs counts.
+    let pairs = [pair(), pair(), pair(), pair(), pair()];
     let mut grown = pairs.each_ref().map(|(without, with)| {
         with.server.resident_bytes().saturating_sub(without.resident_bytes())
     });
     grown.sort_unstable();
     println!("resident {:?} KiB more", grown.map(|bytes| bytes >> 10));
-    assert!(grown[1] <= LISTENER_BYTES + WORKERS * WORKER_BYTES, "{grown:?}");
+    assert!(grown[2] <= LISTENER_BYTES + WORKERS * WORKER_BYTES, "{grown:?}");
 
     let watched = thread::scope(|scope| {
         let watch = |server| scope.spawn(move || wake_ups(server));
