@@ -7,12 +7,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use tollgate::config::ConfigError;
 
 use super::admin_client::{AdminClient, AdminFlags};
 use super::limits_api::LimitsApi;
-use super::{CliError, Parsed, word};
+use super::{CliError, Parsed, help_or, parse_words, word};
 
 /// The longest time for an override, in milliseconds: ten years, as of the server.
 const LIFE_MS_MAX: u64 = 10 * 366 * 86_400_000;
@@ -201,11 +200,9 @@ const USAGE: &str = "write tollgate limits list, get NAME, put FILE, remove NAME
 
 /// Parses the words after `limits`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = ApiLimitsRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| ApiLimitsRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Limits(request)),
-        Err(error) => super::help_or(error, USAGE),
+        Err(error) => help_or(error, USAGE),
     }
 }
 

@@ -7,7 +7,6 @@ use std::ffi::OsString;
 use std::io::{Write, stderr};
 use std::path::{Path, PathBuf};
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use protocol::{COUNT_MAX, duration_text};
 use serde_json::{Value, json};
 use tollgate::config::ConfigError;
@@ -15,7 +14,7 @@ use tollgate::limits::{
     ExplainedKey, Explanation, Limit, Limits, check_file, first_verdict, listing, override_reason,
 };
 
-use super::{CliError, Parsed, api_show};
+use super::{CliError, Parsed, api_show, help_or, parse_words};
 
 /// Check a limits file without a server: list its limits, or show why a key has its limit
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
@@ -41,13 +40,9 @@ pub struct CheckLimitsRequest {
 
 /// Parses the words after `check-limits`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = CheckLimitsRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| CheckLimitsRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::CheckLimits(request)),
-        Err(error) => {
-            super::help_or(error, "write tollgate check-limits FILE [--json] [KEY [COST]]")
-        }
+        Err(error) => help_or(error, "write tollgate check-limits FILE [--json] [KEY [COST]]"),
     }
 }
 

@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use tollgate::config::ConfigError;
 
 use super::admin_client::{AdminClient, AdminFlags, encode};
-use super::{CliError, Parsed, api_show};
+use super::{CliError, Parsed, api_show, help_or, parse_words};
 
 /// Show the reasons behind the verdict on a key, through the admin listener of a server; nothing is
 /// charged
@@ -26,11 +25,9 @@ pub struct ExplainRequest {
 
 /// Parses the words after `explain`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = ExplainRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| ExplainRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Explain(request)),
-        Err(error) => super::help_or(error, "write tollgate explain KEY [COST]"),
+        Err(error) => help_or(error, "write tollgate explain KEY [COST]"),
     }
 }
 

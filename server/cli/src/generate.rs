@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use clap_complete::Shell;
 use tollgate::config::ConfigError;
 
-use super::{CliError, Parsed, program};
+use super::{CliError, Parsed, help_or, parse_words, program};
 
 /// Print the manual page, or the completions of a shell
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
@@ -28,11 +27,9 @@ enum GenerateKind {
 
 /// Parses the words after `generate`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = GenerateRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| GenerateRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Generate(request)),
-        Err(error) => super::help_or(error, "write tollgate generate man|bash|zsh|fish"),
+        Err(error) => help_or(error, "write tollgate generate man|bash|zsh|fish"),
     }
 }
 

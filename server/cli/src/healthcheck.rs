@@ -4,11 +4,10 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use tollgate::config::ConfigError;
 
 use super::client::ServerClient;
-use super::{CliError, Parsed, is_ready, login, server_address};
+use super::{CliError, Parsed, help_of, is_ready, login, parse_words, server_address};
 
 /// Exit with 0 if the server answers and, in a cluster, is ready; else print the reason and exit
 /// with 1
@@ -32,14 +31,9 @@ pub struct HealthcheckRequest {
 
 /// Parses the words after `healthcheck`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = HealthcheckRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| HealthcheckRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Healthcheck(request)),
-        Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {
-            Ok(Parsed::Help(error.render().to_string()))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => help_of(error),
     }
 }
 

@@ -33,8 +33,8 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::CommandFactory as _;
 use clap::error::ErrorKind;
-use clap::{CommandFactory as _, FromArgMatches as _};
 use tollgate::cluster_stats::{self, SETTINGS};
 use tollgate::config::sub_commands::{
     CHECK_LIMITS, CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
@@ -274,9 +274,7 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
 
 /// Parses the words after `cluster`.
 fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = CliRequest::command().no_binary_name(true);
-    match command.try_get_matches_from(words).and_then(|found| CliRequest::from_arg_matches(&found))
-    {
+    match parse_words::<CliRequest>(words) {
         Ok(request) => {
             if let Verb::Set { name, value } = &request.verb {
                 cluster_stats::setting(name.as_bytes(), value.as_bytes())
@@ -285,34 +283,41 @@ fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
             Ok(Parsed::Request(request))
         }
         Err(error) => match error.kind() {
-            ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
-            ErrorKind::MissingSubcommand
-            | ErrorKind::InvalidSubcommand
-            | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                Err(ConfigError::Usage(USAGE.to_owned()))
-            }
             ErrorKind::MissingRequiredArgument if is_set(words) => Err(ConfigError::Usage(
                 format!("write tollgate cluster set NAME VALUE; {SETTINGS}"),
             )),
             ErrorKind::MissingRequiredArgument => {
                 Err(ConfigError::Usage(format!("an argument is missing: {USAGE}")))
             }
-            _ => Err(error.into()),
+            _ => help_or(error, USAGE),
         },
     }
 }
 
-/// The help that a command line asks for, or its mistake; `usage` names what is missing.
-fn help_or(error: clap::Error, usage: &str) -> Result<Parsed, ConfigError> {
+/// Parses the words after the name of a sub-command.
+fn parse_words<R: clap::Parser>(words: &[OsString]) -> Result<R, clap::Error> {
+    let found = R::command().no_binary_name(true).try_get_matches_from(words)?;
+    R::from_arg_matches(&found)
+}
+
+/// The help that a command line asks for, or its mistake.
+fn help_of(error: clap::Error) -> Result<Parsed, ConfigError> {
     match error.kind() {
         ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
+        _ => Err(error.into()),
+    }
+}
+
+/// [`help_of`]; `usage` names what is missing.
+fn help_or(error: clap::Error, usage: &str) -> Result<Parsed, ConfigError> {
+    match error.kind() {
         ErrorKind::MissingSubcommand
         | ErrorKind::InvalidSubcommand
         | ErrorKind::MissingRequiredArgument
         | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             Err(ConfigError::Usage(usage.to_owned()))
         }
-        _ => Err(error.into()),
+        _ => help_of(error),
     }
 }
 

@@ -7,13 +7,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tollgate::config::ConfigError;
 use tollgate::files;
 
-use super::{CliError, Parsed};
+use super::{CliError, Parsed, help_or, parse_words};
 
 /// Maximum size of a file with a process id.
 const PIDFILE_BYTES_MAX: u64 = 64;
@@ -34,17 +33,9 @@ pub struct SnapshotRequest {
 
 /// Parses the words after `snapshot`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = SnapshotRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| SnapshotRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Snapshot(request)),
-        Err(error) => match error.kind() {
-            clap::error::ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
-            clap::error::ErrorKind::MissingRequiredArgument => Err(ConfigError::Usage(
-                "write tollgate snapshot --pid NUM or --pidfile FILE".to_owned(),
-            )),
-            _ => Err(error.into()),
-        },
+        Err(error) => help_or(error, "write tollgate snapshot --pid NUM or --pidfile FILE"),
     }
 }
 

@@ -5,12 +5,11 @@
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::{CommandFactory as _, FromArgMatches as _};
 use tollgate::config::ConfigError;
 use tollgate::net::random;
 use tollgate_http::{TokenRole, new_token};
 
-use super::{CliError, Parsed};
+use super::{CliError, Parsed, help_or, parse_words};
 
 /// Print a new token for the admin listener, and its line for the file of --tokens
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
@@ -31,17 +30,9 @@ fn role(text: &str) -> Result<TokenRole, String> {
 
 /// Parses the words after `token`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = TokenRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| TokenRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Token(request)),
-        Err(error) => match error.kind() {
-            clap::error::ErrorKind::DisplayHelp => Ok(Parsed::Help(error.render().to_string())),
-            clap::error::ErrorKind::MissingRequiredArgument => {
-                Err(ConfigError::Usage("write tollgate token NAME ROLE".to_owned()))
-            }
-            _ => Err(error.into()),
-        },
+        Err(error) => help_or(error, "write tollgate token NAME ROLE"),
     }
 }
 

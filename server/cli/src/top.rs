@@ -12,12 +12,12 @@ use std::io::Write;
 use std::thread::sleep;
 use std::time::Duration;
 
-use clap::{CommandFactory as _, FromArgMatches as _, ValueEnum};
+use clap::ValueEnum;
 use tollgate::config::ConfigError;
 use tollgate::net::clock::Clock;
 
 use super::client::ServerClient;
-use super::{CliError, Parsed, login, server_address};
+use super::{CliError, Parsed, help_of, login, parse_words, server_address};
 use figures::TopFigures;
 use terminal::{KeyPress, Terminal};
 
@@ -105,14 +105,9 @@ struct View {
 
 /// Parses the words after `top`.
 pub(super) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    let command = TopRequest::command().no_binary_name(true);
-    let found = command.try_get_matches_from(words);
-    match found.and_then(|found| TopRequest::from_arg_matches(&found)) {
+    match parse_words(words) {
         Ok(request) => Ok(Parsed::Top(request)),
-        Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelp => {
-            Ok(Parsed::Help(error.render().to_string()))
-        }
-        Err(error) => Err(error.into()),
+        Err(error) => help_of(error),
     }
 }
 
