@@ -259,12 +259,12 @@ impl OpStreams {
                 };
                 self.writer.request(request, &ops.lines[from..from + bytes]);
                 if self.writer.count() >= self.options.frame_requests_max {
-                    self.finish(stream, first, now, out.as_deref_mut());
+                    self.finish(stream, first, out.as_deref_mut());
                     run = None;
                 }
             } else {
                 if let Some(first) = run.take() {
-                    self.finish(stream, first, now, out.as_deref_mut());
+                    self.finish(stream, first, out.as_deref_mut());
                 }
                 if is_new {
                     self.streams[usize::from(stream)].pending[place].state = OpState::Waits;
@@ -274,13 +274,13 @@ impl OpStreams {
             number += 1;
         }
         if let Some(first) = run {
-            self.finish(stream, first, now, out);
+            self.finish(stream, first, out);
         }
         self.streams[usize::from(stream)].new_from = end;
     }
 
     /// Finishes the frame in the writer.
-    fn finish(&mut self, stream: u16, first: u64, _now: NodeTime, out: Option<&mut Vec<u8>>) {
+    fn finish(&mut self, stream: u16, first: u64, out: Option<&mut Vec<u8>>) {
         let ops = &self.streams[usize::from(stream)];
         let sending = self.first_sending + self.sendings.len() as u64;
         let count = self.writer.count() as u16;

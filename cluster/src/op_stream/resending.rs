@@ -67,7 +67,7 @@ impl OpStreams {
             let (from, bytes) = (pending.line_at as usize, pending.line_bytes as usize);
             self.writer.request(request, &ops.lines[from..from + bytes]);
             frame.clear();
-            self.finish(stream, number, now, Some(&mut frame));
+            self.finish(stream, number, Some(&mut frame));
             if !emit(route.primary, &frame) && is_first {
                 // The first sending never left this node, so no other node has seen the operation.
                 self.unsent(stream, number);

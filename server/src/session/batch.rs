@@ -225,8 +225,9 @@ impl Session {
     }
 }
 
-/// The requests of a batch. The few words of a fast request lie in its entry; the others lie apart,
-/// so that they cost fast ones nothing.
+/// The requests of a batch. An entry holds a fast request itself, which has a few words. For a
+/// general request it holds the position in `general`: a general request has about 200 bytes, and
+/// would make each entry as long.
 #[derive(Default)]
 pub(super) struct BatchRequests<'a> {
     entries: ArrayVec<BatchEntry<'a>, BATCH_REQUESTS>,

@@ -37,10 +37,11 @@ fn sample_batch(
     lookups: &[KeyLookup<'_>],
 ) {
     while let Some(position) = exec.counters.probe.next_due(count) {
+        let (lookup, hash) = (lookups.get(position), || hashes[position]);
         match batch.request(position) {
-            AnyRequest::Fast(fast) => put_at(exec, fast.key(), position, hashes, lookups),
+            AnyRequest::Fast(fast) => put_at(exec, fast.key(), lookup, hash),
             AnyRequest::General(Request::Command { command, .. }) => {
-                put_at(exec, command.key.as_bytes(), position, hashes, lookups);
+                put_at(exec, command.key.as_bytes(), lookup, hash);
             }
             AnyRequest::General(
                 Request::Retrieve { keys, .. }
@@ -63,24 +64,21 @@ pub(super) fn sample_fast(
 ) {
     while let Some(position) = exec.counters.probe.next_due(batch.len()) {
         let own = batch[position].fast.key();
-        if let Some(lookup) = lookups.get(position) {
-            put(exec, own, lookup, TAKEN_GAP);
-        } else {
-            let hash = exec.service.shards().hash(own);
-            put(exec, own, &KeyLookup { hash, key_limit: Ok(None) }, TAKEN_GAP);
-        }
+        put_at(exec, own, lookups.get(position), || exec.service.shards().hash(own));
     }
 }
 
+/// Takes a key. `hash` is that of a key without a lookup.
 fn put_at(
     exec: &ExecContext<'_>,
     own: &[u8],
-    position: usize,
-    hashes: &[u64],
-    lookups: &[KeyLookup<'_>],
+    lookup: Option<&KeyLookup<'_>>,
+    hash: impl FnOnce() -> u64,
 ) {
-    let plain = KeyLookup { hash: hashes[position], key_limit: Ok(None) };
-    put(exec, own, lookups.get(position).unwrap_or(&plain), TAKEN_GAP);
+    match lookup {
+        Some(lookup) => put(exec, own, lookup, TAKEN_GAP),
+        None => put(exec, own, &KeyLookup { hash: hash(), key_limit: Ok(None) }, TAKEN_GAP),
+    }
 }
 
 /// Takes one of several keys, which stands for all of them.
