@@ -163,10 +163,15 @@ impl ReplicaSets {
         }
     }
 
+    /// The sets that partitions refer to, and their rows.
+    pub fn in_use(&self) -> impl Iterator<Item = (SetIndex, ReplicaSet)> {
+        self.rows.iter().map(|(&packed, &index)| (index, ReplicaSet::unpack(packed)))
+    }
+
     /// Whether any set contains this link. If none does, the row of the link may be used again.
     #[must_use]
     pub fn names(&self, link: LinkIndex) -> bool {
-        self.rows.keys().any(|&packed| ReplicaSet::unpack(packed).links().contains(&link))
+        self.in_use().any(|(_, set)| set.links().contains(&link))
     }
 }
 

@@ -314,7 +314,7 @@ impl Crew {
         let arrivals = match load {
             Load::Closed { pipeline } => Arrivals::Closed { pipeline },
             Load::Open { rate } => {
-                Arrivals::Open { rate: rate / workers as f64, server: self.server }
+                Arrivals::Open { rate: rate / workers as f64, server: &[self.server] }
             }
         };
         let stop = |n: usize| match stop {

@@ -245,9 +245,10 @@ fn measure(
 ) -> Result<(RoundMetrics, Tally), LoadError> {
     let pace = options.pace();
     let mut workers = open_workers(nodes, books.keys(), options, (cell, shape))?;
+    let processes = nodes.processes();
     let arrivals = match cell.load {
         Load::Closed(pipeline) => Arrivals::Closed { pipeline },
-        Load::Open(rate) => Arrivals::Open { rate, server: nodes.process(0) },
+        Load::Open(rate) => Arrivals::Open { rate, server: &processes },
     };
     let mut run = |time: Duration| -> Result<(Tally, Duration), LoadError> {
         let results: Vec<_> = thread::scope(|scope| {

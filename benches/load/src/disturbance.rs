@@ -12,10 +12,10 @@
 //!
 //! The rule depends on no latency, but a longer queue takes longer to drain, so more is dropped
 //! from a server near its limit. Time taken by interrupts, or by the host of a virtual machine, is
-//! not seen. A server's wait for its own other threads is part of its latency and is kept, as far
-//! as a look can distinguish it: the time that its other threads ran since the last look is
-//! subtracted. Therefore little is dropped from servers with several busy threads, and much without
-//! `--pin`, where server and generator wait for each other.
+//! not seen. A server's wait for its own other threads, those of all nodes of a cluster, is part of
+//! its latency and is kept, as far as a look can distinguish it: the time that its other threads
+//! ran since the last look is subtracted. Therefore little is dropped from servers with several
+//! busy threads, and much without `--pin`, where server and generator wait for each other.
 
 use std::fs::{self, File};
 use std::io;
@@ -110,17 +110,19 @@ impl Thread {
 }
 
 impl Watch {
-    /// Watches the threads that the process `server` has now, and the calling thread, from `now`
-    /// on.
+    /// Watches the threads that the processes of `server` have now, and the calling thread, from
+    /// `now` on.
     ///
     /// # Errors
     ///
     /// If there is no such process, or the kernel keeps no `schedstat`.
-    pub fn start(server: u32, now: u64) -> io::Result<Self> {
+    pub fn start(server: &[u32], now: u64) -> io::Result<Self> {
         let mut threads = Vec::new();
-        for entry in fs::read_dir(format!("/proc/{server}/task"))? {
-            let path = entry?.path().join("schedstat");
-            threads.extend(path.to_str().and_then(|path| Thread::open(path).ok()));
+        for process in server {
+            for entry in fs::read_dir(format!("/proc/{process}/task"))? {
+                let path = entry?.path().join("schedstat");
+                threads.extend(path.to_str().and_then(|path| Thread::open(path).ok()));
+            }
         }
         let own = Thread::open("/proc/thread-self/schedstat")?;
         Ok(Self { server: threads, own, sieve: Sieve::new(now) })
@@ -158,7 +160,7 @@ impl Watch {
     }
 }
 
-/// The longest wait of a process's threads, less the time that its other threads ran meanwhile.
+/// The longest wait of a server's threads, less the time that its other threads ran meanwhile.
 fn waited_for_others(threads: &[CpuUse]) -> u64 {
     let ran: u64 = threads.iter().map(|thread| thread.ran_ns).sum();
     let waits = threads.iter().map(|thread| thread.waited_ns.saturating_sub(ran - thread.ran_ns));
@@ -264,7 +266,7 @@ mod tests {
     #[test]
     fn a_thread_that_lost_its_core_is_seen() {
         let (mut watch, mut sifted) =
-            (Watch::start(std::process::id(), 0).unwrap(), Sifted::default());
+            (Watch::start(&[std::process::id()], 0).unwrap(), Sifted::default());
         spin();
         sifted.recent.push(1);
         watch.turn(LOOK_NS, false, &mut sifted).unwrap();
@@ -274,7 +276,7 @@ mod tests {
     #[test]
     fn a_server_that_lost_its_core_is_seen() {
         let mut server = Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
-        let mut watch = Watch::start(server.id(), 0).unwrap();
+        let mut watch = Watch::start(&[server.id()], 0).unwrap();
         spin();
         let waited = watch.server[0].look().unwrap().waited_ns;
         server.kill().unwrap();

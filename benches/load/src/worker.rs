@@ -32,7 +32,7 @@ const DUE_MAX: usize = 256;
 
 /// The rule by which requests are sent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Arrivals {
+pub enum Arrivals<'a> {
     /// When all of the connection's last batch is answered.
     Closed {
         /// Requests in a batch.
@@ -42,8 +42,8 @@ pub enum Arrivals {
     Open {
         /// Requests a second of this worker.
         rate: f64,
-        /// The server's process, watched for [disturbances](crate::disturbance).
-        server: u32,
+        /// The server's processes, watched for [disturbances](crate::disturbance).
+        server: &'a [u32],
     },
 }
 
@@ -115,7 +115,7 @@ impl Worker {
     /// A lost connection or a stalled server.
     pub fn run(
         &mut self,
-        arrivals: Arrivals,
+        arrivals: Arrivals<'_>,
         stop: Stop,
         ledger: &mut Ledger,
     ) -> Result<(Tally, Duration), LoadError> {

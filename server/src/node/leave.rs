@@ -19,7 +19,7 @@ use crate::LIFE;
 /// Time between two log lines about the conditions that the node waits for.
 const REPORT_AGAIN: Duration = Duration::from_secs(10);
 /// Period of looks at this node's place in the cluster.
-const REMOVED_PERIOD: Duration = Duration::from_millis(128);
+const REMOVED_PERIOD: Duration = Duration::from_millis(256);
 /// Time between two rounds of pings to the other nodes.
 const PING_PERIOD: Duration = Duration::from_millis(500);
 /// After this many rounds without an answer, the other nodes count as gone.

@@ -17,14 +17,14 @@ use crate::runtime::connections::HangUp;
 use crate::runtime::service::Service;
 
 /// Period of the sweep and the idle check.
-const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(128);
+const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// The look for expired limits and overrides comes once in this many periods: once a second.
-const EXPIRY_PERIODS: u32 = 8;
+const EXPIRY_PERIODS: u32 = 4;
 /// The sweep visits every item once in this many periods: half a minute.
-const SWEEP_PARTS: usize = 234;
+const SWEEP_PARTS: usize = 117;
 
 /// Runs housekeeping until the stop request, for a node without signals and files.
 #[cfg(feature = "simulation")]
@@ -58,13 +58,14 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         }
         service.delays().wake(service.clock().now().mono.millis());
         service.shards().sweep_ids(service.clock().now());
+        // Finding the time of a cluster's items reads the times of all partitions.
+        let now = node::sweep_now(service, service.clock().now());
         let mut first = 0;
         loop {
             // In each step: a sweep may last longer than the rings have room for.
             if let Some(bell) = bell {
                 bell.ring_if_due();
             }
-            let now = node::sweep_now(service, service.clock().now());
             let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
             first = next;
             sleep(SWEEP_PAUSE).await;

@@ -166,9 +166,9 @@ impl Nodes {
         self.children.iter().map(|child| CpuReading::take(child.id(), "")).collect()
     }
 
-    /// The process id of a node.
-    pub(super) fn process(&self, number: usize) -> u32 {
-        self.children[number].id()
+    /// The process ids of the nodes.
+    pub(super) fn processes(&self) -> Vec<u32> {
+        self.children.iter().map(Child::id).collect()
     }
 }
 

@@ -22,9 +22,10 @@ use crate::store::StoreError;
 use crate::store::health::DiskCondition;
 
 /// The period of the checks.
-const PACE: Duration = Duration::from_millis(128);
-/// A disk without a write for this time is probed by a write.
-const PROBE_AFTER: Duration = Duration::from_millis(500);
+const PACE: Duration = Duration::from_millis(256);
+/// A disk without a write for this time is probed by a write. A write that hangs is reported within
+/// 2 s: after this time, a period of the checks, and `PENDING_MAX` of the store.
+const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// The time between two attempts to open a store that failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// The time between two log lines about the same fault.
