@@ -106,7 +106,7 @@ async fn leads(node: &ControlNode) {
         }
     }
     // Without Raft, or behind its end, it does not.
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 impl Leader {
