@@ -61,6 +61,16 @@ struct DedupEntry {
     kind: DedupEntryKind,
 }
 
+impl DedupEntry {
+    /// The range of its bytes in [`DedupLog::bytes`], if it has bytes.
+    #[inline]
+    fn range(&self) -> Option<(usize, usize)> {
+        let (from, length) = ((self.value >> 16) as usize, (self.value & 0xffff) as usize);
+        matches!(self.kind, DedupEntryKind::Bytes | DedupEntryKind::Unchanged)
+            .then_some((from, from + length))
+    }
+}
+
 /// The results of one op stream, in the order of arrival.
 #[derive(Debug, Default)]
 pub struct DedupLog {
@@ -154,17 +164,20 @@ impl DedupLog {
     /// Drops the results that the op stream is done with.
     fn prune(&mut self) {
         let done = if self.rules.lack(Bug::LogDroppedEarly) { self.done + 3 } else { self.done };
-        let old = std::mem::take(&mut self.bytes);
+        // Bytes lie in the order of their entries. Those in front of the first kept entry are
+        // dropped together; those of the few later entries that are not kept stay until they are in
+        // front.
+        let mut dropped = None;
         self.entries.retain_mut(|entry| {
             let is_kept = entry.number >= done;
-            if is_kept && matches!(entry.kind, DedupEntryKind::Bytes | DedupEntryKind::Unchanged) {
-                let (from, length) =
-                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
-                entry.value = (self.bytes.len() as u64) << 16 | length as u64;
-                self.bytes.extend_from_slice(&old[from..from + length]);
+            if is_kept && let Some((from, _)) = entry.range() {
+                let front = *dropped.get_or_insert(from);
+                entry.value -= (front as u64) << 16;
             }
             is_kept
         });
+        self.bytes.drain(..dropped.unwrap_or(self.bytes.len()));
+        self.bytes.shrink_to(4 * self.bytes.len());
         self.index.clear();
         let least = if self.rules.lack(Bug::LogDroppedEarly) { 8 } else { ENTRIES_MIN };
         self.prune_at = (2 * self.entries.len()).max(least);
@@ -175,9 +188,8 @@ impl DedupLog {
             DedupEntryKind::Number => RecordResult::Number(entry.value),
             DedupEntryKind::None => RecordResult::None,
             DedupEntryKind::Bytes | DedupEntryKind::Unchanged => {
-                let (from, length) =
-                    ((entry.value >> 16) as usize, (entry.value & 0xffff) as usize);
-                RecordResult::Bytes(&self.bytes[from..from + length])
+                let (from, to) = entry.range().unwrap_or_default();
+                RecordResult::Bytes(&self.bytes[from..to])
             }
         }
     }

@@ -97,7 +97,8 @@ impl OpStream {
     /// Stores a line. Returns its offset and length.
     pub(super) fn keep(&mut self, line: &[u8]) -> (u32, u32) {
         if self.lines.len() >= 4096 && self.lines.len() >= 2 * self.lines_used {
-            let old = std::mem::take(&mut self.lines);
+            let room = Vec::with_capacity(self.lines.len());
+            let old = std::mem::replace(&mut self.lines, room);
             for pending in self.pending.iter_mut().filter(|pending| pending.line_bytes > 0) {
                 let from = pending.line_at as usize;
                 pending.line_at = self.lines.len() as u32;

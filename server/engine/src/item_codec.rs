@@ -222,6 +222,9 @@ impl Engine {
             return Err(PutError::NotACopy);
         }
         let (kind, header, value) = decode(bytes).ok_or(PutError::NotACopy)?;
+        if kind == STATE && self.put_state_in_place(now, (hash, key), header, value) {
+            return Ok(());
+        }
         if kind == HOLDERS {
             return self.put_holders(now, hash, key, header, value);
         }

@@ -167,6 +167,13 @@ impl PolicyTable {
         Some((OwnedPolicy { policy: Policy::parse_list(token).ok()?, limit: 0 }, body))
     }
 
+    /// Whether [`Self::number_of_copy`] would find the policy of this state for a copy with this
+    /// token.
+    pub(crate) fn is_of_copy(&self, state: LimitState<'_>, token: &[u8]) -> bool {
+        self.get(state.policy_id).is_some_and(|owned| owned.limit == 0)
+            && self.token(state.policy_id) == Some(token)
+    }
+
     /// The id of the policy under which another node made a copy, whatever its limit there;
     /// [`INLINE`] if there is no room for it, `None` for an invalid policy.
     pub(crate) fn number_of_copy(

@@ -27,8 +27,8 @@ const TICK_AT_REST: Duration = Duration::from_millis(256);
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
 /// The period of `tick_silent`, and of `store_times` for one part of the partitions.
 const REST_PERIOD: Duration = Duration::from_millis(200);
-/// The number of those parts: each partition stores its time every 16 s, and at rest every 20 s. The
-/// sweep, which needs the times, visits an item every 30 s.
+/// The number of those parts: each partition stores its time every 16 s, and at rest every 20 s.
+/// The sweep, which needs the times, visits an item every 30 s.
 const REST_PARTS: usize = 80;
 /// Time between two reports of this node's state to the control plane.
 const CONDITION_PERIOD: Duration = Duration::from_millis(200);

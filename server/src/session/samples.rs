@@ -37,7 +37,7 @@ fn sample_batch(
     lookups: &[KeyLookup<'_>],
 ) {
     while let Some(position) = exec.counters.probe.next_due(count) {
-        let (lookup, hash) = (lookups.get(position), || hashes[position]);
+        let (lookup, hash) = (lookups.get(position), hashes[position]);
         match batch.request(position) {
             AnyRequest::Fast(fast) => put_at(exec, fast.key(), lookup, hash),
             AnyRequest::General(Request::Command { command, .. }) => {
@@ -64,21 +64,16 @@ pub(super) fn sample_fast(
 ) {
     while let Some(position) = exec.counters.probe.next_due(batch.len()) {
         let own = batch[position].fast.key();
-        put_at(exec, own, lookups.get(position), || exec.service.shards().hash(own));
+        let lookup = lookups.get(position);
+        let hash = lookup.map_or_else(|| exec.service.shards().hash(own), |lookup| lookup.hash);
+        put_at(exec, own, lookup, hash);
     }
 }
 
-/// Takes a key. `hash` is that of a key without a lookup.
-fn put_at(
-    exec: &ExecContext<'_>,
-    own: &[u8],
-    lookup: Option<&KeyLookup<'_>>,
-    hash: impl FnOnce() -> u64,
-) {
-    match lookup {
-        Some(lookup) => put(exec, own, lookup, TAKEN_GAP),
-        None => put(exec, own, &KeyLookup { hash: hash(), key_limit: Ok(None) }, TAKEN_GAP),
-    }
+/// Takes a key with this hash.
+fn put_at(exec: &ExecContext<'_>, own: &[u8], lookup: Option<&KeyLookup<'_>>, hash: u64) {
+    let plain = KeyLookup { hash, key_limit: Ok(None) };
+    put(exec, own, lookup.unwrap_or(&plain), TAKEN_GAP);
 }
 
 /// Takes one of several keys, which stands for all of them.

@@ -16,8 +16,7 @@ use cluster::map::controller::{self, ControllerInput};
 use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, clocks};
 use cluster::placement::{Member, PartitionOwners};
 use openraft::error::{ClientWriteError, RaftError};
-use openraft::metrics::RaftServerMetrics;
-use openraft::{BasicNode, ChangeMembers, ServerState};
+use openraft::{BasicNode, ChangeMembers};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::rpc_server::runs_elsewhere;
@@ -32,7 +31,7 @@ use crate::store::encode;
 const PACE: Duration = Duration::from_millis(100);
 /// The period of rounds while nothing is left to do and every node sent a message recently.
 const PACE_AT_REST: Duration = Duration::from_millis(256);
-/// The period of looks whether this node leads, for a Raft that began after the last look.
+/// The period of looks whether this node leads. The beginning of a lead ends the wait.
 const PACE_LED: Duration = Duration::from_millis(1024);
 /// The least time between two rounds, even on request.
 const PACE_MIN: Duration = Duration::from_millis(10);
@@ -80,11 +79,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
             }
             Some(_) => Instant::now() + PACE,
         };
-        tokio::select! {
-            biased;
-            () = heartbeat::rest(&node.leader_now, PACE_MIN, next) => {}
-            () = leads(&node), if lead.is_none() && !node.is_leader() => {}
-        }
+        heartbeat::rest(&node.leader_now, PACE_MIN, next).await;
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_down);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
             lead = None;
@@ -95,18 +90,6 @@ pub(super) async fn run(node: Arc<ControlNode>) {
             lead.set_voters(&node, &raft).await;
         }
     }
-}
-
-/// Waits until this node leads.
-async fn leads(node: &ControlNode) {
-    if let Some(raft) = node.raft() {
-        let is_leader = |metrics: &RaftServerMetrics<_, _>| metrics.state == ServerState::Leader;
-        if raft.server_metrics().wait_for(is_leader).await.is_ok() {
-            return;
-        }
-    }
-    // Without Raft, or behind its end, it does not.
-    std::future::pending::<()>().await;
 }
 
 impl Leader {

@@ -10,7 +10,8 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::removals::WaitingRemovals;
 use cluster::map::{MapRefusal, NodeState};
-use openraft::{Config, RaftMetrics, ServerState, SnapshotPolicy};
+use openraft::metrics::RaftServerMetrics;
+use openraft::{BasicNode, Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
@@ -338,11 +339,12 @@ impl ControlNode {
         })?;
         if membership.is_founder && !raft.is_initialized().await.unwrap_or(true) {
             let address = self.options.description.peer_address.clone();
-            let members = [(id, openraft::BasicNode::new(address))];
+            let members = [(id, BasicNode::new(address))];
             if let Err(error) = raft.initialize(BTreeMap::from(members)).await {
                 tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
+        tokio::spawn(tell_leader(Arc::clone(self), raft.server_metrics()));
         self.state.lock().raft = Some(raft);
         self.heartbeat_now.notify_one();
         Ok(())
@@ -374,6 +376,20 @@ impl ControlNode {
             "this node is a member of a cluster"
         );
         self.start_raft().await
+    }
+}
+
+/// Ends the leader's wait whenever this node begins to lead, until its Raft ends.
+async fn tell_leader(
+    node: Arc<ControlNode>,
+    mut metrics: watch::Receiver<RaftServerMetrics<u64, BasicNode>>,
+) {
+    let leads = |metrics: &RaftServerMetrics<_, _>| metrics.state == ServerState::Leader;
+    while metrics.wait_for(leads).await.is_ok() {
+        node.leader_now.notify_one();
+        if metrics.wait_for(|metrics| !leads(metrics)).await.is_err() {
+            return;
+        }
     }
 }
 

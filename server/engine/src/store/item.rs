@@ -179,7 +179,8 @@ impl<'a> Item<'a> {
         flags.map_or(0, |flags| u32::from_le_bytes(*flags))
     }
 
-    fn is_flagged(self) -> bool {
+    /// Whether client flags lie behind the item.
+    pub(crate) fn is_flagged(self) -> bool {
         self.head()[BITS] & FLAGGED != 0
     }
 
