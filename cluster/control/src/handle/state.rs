@@ -10,7 +10,6 @@ use std::time::Duration;
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::removals::WaitingRemovals;
 use cluster::map::{MapRefusal, NodeState};
-use openraft::metrics::RaftServerMetrics;
 use openraft::{BasicNode, Config, RaftMetrics, ServerState, SnapshotPolicy};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -344,8 +343,9 @@ impl ControlNode {
                 tracing::error!(%error, "Raft failed to initialise the new cluster");
             }
         }
-        tokio::spawn(tell_leader(Arc::clone(self), raft.server_metrics()));
+        let metrics = raft.metrics();
         self.state.lock().raft = Some(raft);
+        tokio::spawn(wake_leader(Arc::clone(self), metrics));
         self.heartbeat_now.notify_one();
         Ok(())
     }
@@ -379,12 +379,12 @@ impl ControlNode {
     }
 }
 
-/// Ends the leader's wait whenever this node begins to lead, until its Raft ends.
-async fn tell_leader(
+/// Ends the wait of the leader's task whenever this node begins to lead, until its Raft ends.
+async fn wake_leader(
     node: Arc<ControlNode>,
-    mut metrics: watch::Receiver<RaftServerMetrics<u64, BasicNode>>,
+    mut metrics: watch::Receiver<RaftMetrics<u64, BasicNode>>,
 ) {
-    let leads = |metrics: &RaftServerMetrics<_, _>| metrics.state == ServerState::Leader;
+    let leads = |metrics: &RaftMetrics<_, _>| metrics.state == ServerState::Leader;
     while metrics.wait_for(leads).await.is_ok() {
         node.leader_now.notify_one();
         if metrics.wait_for(|metrics| !leads(metrics)).await.is_err() {

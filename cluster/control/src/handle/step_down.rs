@@ -54,6 +54,8 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
     }
     raft.runtime_config().heartbeat(true);
     node.state.lock().steps_down = false;
+    // The task of the leader goes on if no other node took over.
+    node.leader_now.notify_one();
     !node.is_leader()
 }
 
