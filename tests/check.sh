@@ -13,8 +13,11 @@ step() {
     printf '\n=== %d:%02d %s\n' $((SECONDS / 60)) $((SECONDS % 60)) "$step"
 }
 log=$(mktemp)
+is_complete=no
 end() {
     code=$?
+    # A script that a signal ends comes here with the code of the command before.
+    if [ $code -eq 0 ] && [ $is_complete = no ]; then code=1; fi
     passed=$(awk '/^test result:/ { sum += $4 } END { print sum + 0 }' "$log")
     failed=$(awk '/^test result:/ { sum += $6 } END { print sum + 0 }' "$log")
     rm -f "$log"
@@ -65,3 +68,4 @@ target/release/accuracy --check
 # No command takes over 5 % more instructions than benches/instructions.toml says.
 step 'instructions of each command'
 target/release/instructions
+is_complete=yes
