@@ -164,19 +164,19 @@ impl DedupLog {
     /// Drops the results that the op stream is done with.
     fn prune(&mut self) {
         let done = if self.rules.lack(Bug::LogDroppedEarly) { self.done + 3 } else { self.done };
-        // Bytes lie in the order of their entries. Those in front of the first kept entry are
-        // dropped together; those of the few later entries that are not kept stay until they are in
-        // front.
-        let mut dropped = None;
+        // `bytes` holds the results in the order of `entries`. One `drain` removes the results
+        // before that of the first kept entry. A dropped entry behind it leaves its result, which a
+        // later prune removes.
+        let mut first_kept = None;
         self.entries.retain_mut(|entry| {
             let is_kept = entry.number >= done;
             if is_kept && let Some((from, _)) = entry.range() {
-                let front = *dropped.get_or_insert(from);
-                entry.value -= (front as u64) << 16;
+                let removed = *first_kept.get_or_insert(from);
+                entry.value -= (removed as u64) << 16;
             }
             is_kept
         });
-        self.bytes.drain(..dropped.unwrap_or(self.bytes.len()));
+        self.bytes.drain(..first_kept.unwrap_or(self.bytes.len()));
         self.bytes.shrink_to(4 * self.bytes.len());
         self.index.clear();
         let least = if self.rules.lack(Bug::LogDroppedEarly) { 8 } else { ENTRIES_MIN };
