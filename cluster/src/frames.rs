@@ -86,6 +86,9 @@ pub enum FrameKind {
     Ping = 20,
     /// Answers a `Ping`.
     Pong = 21,
+    /// The results of operations, behind the records that they depend on; see
+    /// [`Answers::records_end`]. From peer version 4 on.
+    AnswersBehindRecords = 22,
 }
 
 impl FrameKind {
@@ -109,6 +112,7 @@ impl FrameKind {
             19 => Self::KeepAlive,
             20 => Self::Ping,
             21 => Self::Pong,
+            22 => Self::AnswersBehindRecords,
             other => return Err(FrameError::Kind(other)),
         })
     }

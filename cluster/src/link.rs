@@ -171,18 +171,21 @@ impl LinkSender {
         Ok(true)
     }
 
-    /// The bytes to write now: the rest of the frames handed over before, then unnumbered frames,
-    /// then the stream.
+    /// The bytes to write now: the rest of the frames handed over before, then the stream, then
+    /// unnumbered frames. So answers never overtake the records that they follow.
     pub fn fill(&mut self, now_ns: u64) -> &[u8] {
         if self.written == self.wire.len() {
             self.wire.clear();
             self.written = 0;
             if self.is_up() {
-                std::mem::swap(&mut self.wire, &mut self.loose);
+                if self.rules.lack(Bug::AnswersOvertakeRecords) {
+                    self.wire.append(&mut self.loose);
+                }
                 let unsent = self.stream.unsent();
                 self.wire.extend_from_slice(unsent);
                 let bytes = unsent.len();
                 self.stream.sent(bytes);
+                self.wire.append(&mut self.loose);
             }
             if !self.wire.is_empty() {
                 self.sent_ns = now_ns;
@@ -306,6 +309,20 @@ mod tests {
         let bytes = right.write();
         left.read(&bytes);
         assert_eq!(left.sender.stream.unacked(), 0);
+    }
+
+    #[test]
+    fn frames_without_numbers_follow_the_stream() {
+        let (mut left, mut right) = (End::default(), End::default());
+        connect_both(1, &mut left, &mut right);
+        KeepAlive::encode(7, &[], left.sender.loose().expect("it is up"));
+        left.send(1);
+        let bytes = left.write();
+        let first = cut(&bytes, 1 << 20).expect("it is right").expect("it is whole");
+        assert_eq!(first.kind, FrameKind::TermCheck);
+        let rest = &bytes[first.bytes()..];
+        let second = cut(rest, 1 << 20).expect("it is right").expect("it is whole");
+        assert_eq!((second.kind, second.bytes()), (FrameKind::KeepAlive, rest.len()));
     }
 
     #[test]

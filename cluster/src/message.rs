@@ -31,8 +31,11 @@ use tunnel::TunnelFrame;
 /// The oldest version of the control link protocol that we speak.
 pub const VERSION_MIN: u16 = 1;
 /// The newest version that we speak. Version 3 has the frames of version 2, and says that the node
-/// knows the limits of feature version 3.
-pub const VERSION_MAX: u16 = 3;
+/// knows the limits of feature version 3. For version 4 see [`BEHIND_RECORDS_VERSION`].
+pub const VERSION_MAX: u16 = 4;
+/// The version from which on a node takes answers behind their records
+/// (`FrameKind::AnswersBehindRecords` of its data links).
+pub const BEHIND_RECORDS_VERSION: u16 = 4;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;

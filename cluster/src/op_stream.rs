@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 pub use self::options::OpOptions;
 pub use self::outcome::{OpEnd, OpOutcome};
 use self::stream::{OpState, OpStream, Pending, WaitingCounts};
-use crate::frames::{Answers, ForwardHead, ForwardOp, ForwardWriter, StreamDone};
+use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardOp, ForwardWriter, StreamDone};
 use crate::id::{Incarnation, NodeId, OpStreamId, Partition, Term};
 use crate::position::NodeTime;
 use crate::route::Route;
@@ -292,10 +292,13 @@ impl OpStreams {
     }
 
     /// Handles answers. Answers to older sendings are dropped; refused operations are sent to the
-    /// right owner. Calls `each` for the operations that ended.
+    /// right owner. If `counts` is false for the partition and the term of an operation, its answer
+    /// does not count, and it is sent again: see [`Answers::records_end`]. Calls `each` for the
+    /// operations that ended.
     pub fn on_answers(
         &mut self,
         answers: &Answers<'_>,
+        counts: impl Fn(Partition, Term) -> bool,
         now: NodeTime,
         mut each: impl FnMut(OpEnd<'_>),
     ) {
@@ -316,6 +319,12 @@ impl OpStreams {
             offset = text.end;
             let exception = exceptions.next_if(|exception| exception.place == at);
             let pending = self.current(sending.stream, number, answers.sending);
+            let exception = match (exception, pending) {
+                (None, Some(pending)) if !counts(pending.partition, pending.term) => {
+                    Some(ExceptionKind::Deposed(None))
+                }
+                (exception, _) => exception.map(|exception| exception.kind),
+            };
             let is_continued = exception.is_none()
                 && pending.zip(run.as_ref()).is_some_and(|(pending, (ended, _))| {
                     pending.token == ended.token && pending.index == ended.index + ended.count
@@ -325,7 +334,7 @@ impl OpStreams {
             }
             let Some(pending) = pending else { continue };
             if let Some(exception) = exception {
-                self.except(sending.stream, number, exception.kind, now, &mut each);
+                self.except(sending.stream, number, exception, now, &mut each);
                 continue;
             }
             self.answered(sending.stream, number);

@@ -1,7 +1,7 @@
 //! The receiving end of a link's stream: the processed position, and the refusals.
 
 use crate::frames::{StreamAckWriter, StreamDone, StreamRefusal};
-use crate::id::Partition;
+use crate::id::{Partition, Term};
 use crate::rules::{Bug, Rules};
 
 #[derive(Debug, Clone, Copy)]
@@ -90,6 +90,17 @@ impl ReceiveStream {
         self.standing.retain(|standing| standing.refused.partition != partition);
     }
 
+    /// Whether an answer that follows its records in this stream counts: the records were
+    /// installed. `term` is the term of the operation, `header_term` the newest term that this node
+    /// has seen of its partition. In a later term an `Adopt` may have ended the refusal.
+    #[must_use]
+    #[inline]
+    pub fn has_installed(&self, partition: Partition, term: Term, header_term: Term) -> bool {
+        let is_refused =
+            || self.standing.iter().any(|standing| standing.refused.partition == partition);
+        self.rules.lack(Bug::AnswerDespiteRefusal) || (term == header_term && !is_refused())
+    }
+
     /// The number of refusals in force.
     #[must_use]
     pub fn refusals(&self) -> usize {
@@ -135,7 +146,6 @@ impl ReceiveStream {
 mod tests {
     use super::*;
     use crate::frames::{FrameKind, StreamAck, cut};
-    use crate::id::Term;
     use crate::position::Position;
 
     fn refused(partition: u16, term: u32, end: u64) -> StreamRefusal {
@@ -169,7 +179,13 @@ mod tests {
         assert_eq!(said(&mut stream), (vec![], 30));
         stream.begin_link();
         assert_eq!(said(&mut stream), (vec![refused(1, 2, 20)], 30));
+        let has_installed = |stream: &ReceiveStream, partition, header_term| {
+            stream.has_installed(Partition(partition), Term(2), Term(header_term))
+        };
+        assert!(!has_installed(&stream, 1, 2) && has_installed(&stream, 2, 2));
         stream.taken(Partition(1));
+        assert!(has_installed(&stream, 1, 2));
+        assert!(!has_installed(&stream, 1, 3), "the refusal may have ended with a later term");
         stream.begin_link();
         assert_eq!(said(&mut stream), (vec![], 30));
     }

@@ -20,6 +20,12 @@ pub enum Bug {
     RefusalLostWithLink,
     /// A removed copy's parked batches are released as a whole.
     RemovalFreesWholePiece,
+    /// A node counts answers although it refused the records that they follow.
+    AnswerDespiteRefusal,
+    /// Frames without numbers, and so answers, overtake the records.
+    AnswersOvertakeRecords,
+    /// Answers follow the records on one link although another copy is waited for too.
+    AnswersBehindOneCopy,
     /// Bytes of the older link are read after the newer one began.
     OlderLinkReadOn,
     /// A resumed stream begins one frame late.

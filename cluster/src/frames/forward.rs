@@ -183,6 +183,10 @@ pub struct Answers<'a> {
     pub first: u16,
     /// The number of answered requests; at least one.
     pub count: u16,
+    /// The position in the sender's stream where the records of these requests end, if the answers
+    /// follow them on the same link; 0 in plain `Answers`. Such an answer counts only if the
+    /// receiver has installed them: see `ReceiveStream::has_installed`.
+    pub records_end: u64,
     exceptions: &'a [u8],
     lengths: &'a [u8],
     /// The answers, concatenated.
@@ -190,20 +194,38 @@ pub struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// Decodes the body of a frame.
+    /// Decodes the body of an `Answers` frame.
     ///
     /// # Errors
     ///
     /// If the body is malformed.
     pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
+        Self::decode_fields(0, Fields(body))
+    }
+
+    /// Decodes the body of an `AnswersBehindRecords` frame.
+    ///
+    /// # Errors
+    ///
+    /// If the body is malformed.
+    pub fn decode_behind_records(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
+        let records_end = fields.u64()?;
+        if records_end == 0 {
+            return Err(FrameError::Range("end of records"));
+        }
+        Self::decode_fields(records_end, fields)
+    }
+
+    fn decode_fields(records_end: u64, mut fields: Fields<'a>) -> Result<Self, FrameError> {
         let (sending, first, count) = (fields.u64()?, fields.u16()?, fields.u16()?);
         let exceptions = usize::from(fields.u16()?);
         let exceptions = fields.bytes(exceptions * EXCEPTION_BYTES)?;
         let lengths = fields.bytes(usize::from(count) * 4)?;
-        let frame = Self { sending, first, count, exceptions, lengths, text: fields.0 };
+        let text = fields.0;
+        let frame = Self { sending, first, count, records_end, exceptions, lengths, text };
         let sum: u64 = frame.lengths().map(u64::from).sum();
-        if sum != frame.text.len() as u64 || count == 0 || first.checked_add(count).is_none() {
+        if sum != text.len() as u64 || count == 0 || first.checked_add(count).is_none() {
             return Err(FrameError::Range("answers"));
         }
         let mut from = first;
@@ -275,9 +297,15 @@ impl AnswersWriter {
     }
 
     /// Appends the frame to `out` and removes its answers. `first` is the index of the first
-    /// answered request.
-    pub fn finish(&mut self, sending: u64, first: u16, out: &mut Vec<u8>) {
-        let at = begin(out, FrameKind::Answers);
+    /// answered request; for `records_end` see [`Answers::records_end`].
+    pub fn finish(&mut self, sending: u64, first: u16, records_end: u64, out: &mut Vec<u8>) {
+        let at = if records_end == 0 {
+            begin(out, FrameKind::Answers)
+        } else {
+            let at = begin(out, FrameKind::AnswersBehindRecords);
+            out.extend_from_slice(&records_end.to_le_bytes());
+            at
+        };
         out.extend_from_slice(&sending.to_le_bytes());
         out.extend_from_slice(&first.to_le_bytes());
         out.extend_from_slice(&(self.count() as u16).to_le_bytes());

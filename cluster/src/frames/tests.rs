@@ -150,8 +150,11 @@ fn again(kind: FrameKind, body: &[u8]) -> Result<Vec<u8>, FrameError> {
             let Forward { sending, stream, first, done, left_ms, .. } = forward;
             writer.finish(&ForwardHead { sending, stream, first, done, left_ms }, &mut out);
         }
-        FrameKind::Answers => {
-            let answers = Answers::decode(body)?;
+        FrameKind::Answers | FrameKind::AnswersBehindRecords => {
+            let answers = match kind {
+                FrameKind::Answers => Answers::decode(body)?,
+                _ => Answers::decode_behind_records(body)?,
+            };
             let mut writer = AnswersWriter::default();
             let mut exceptions = answers.exceptions().peekable();
             let mut text = answers.text;
@@ -164,7 +167,7 @@ fn again(kind: FrameKind, body: &[u8]) -> Result<Vec<u8>, FrameError> {
                     None => writer.text(one),
                 }
             }
-            writer.finish(answers.sending, answers.first, &mut out);
+            writer.finish(answers.sending, answers.first, answers.records_end, &mut out);
         }
         FrameKind::Ack => {
             let ack = StreamAck::decode(body)?;
@@ -350,7 +353,7 @@ proptest! {
                 _ => writer.text(text),
             }
         }
-        writer.finish(sending, 3, &mut out);
+        writer.finish(sending, 3, sending % 3, &mut out);
         round_trip(&out);
         out.clear();
         let done: Vec<_> = done.iter().map(|(stream, done)| StreamDone { stream: *stream, done: *done }).collect();

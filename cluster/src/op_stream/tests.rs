@@ -82,6 +82,18 @@ fn receive_answers(
     first: u16,
     answers: &[Result<&[u8], ExceptionKind>],
 ) -> Vec<Seen> {
+    receive_answers_if(|_, _| true, streams, ms, sending, first, answers)
+}
+
+/// [`receive_answers`] by a node that has refused the records of some partitions.
+fn receive_answers_if(
+    counts: impl Fn(Partition, Term) -> bool,
+    streams: &mut OpStreams,
+    ms: u64,
+    sending: u64,
+    first: u16,
+    answers: &[Result<&[u8], ExceptionKind>],
+) -> Vec<Seen> {
     let mut writer = AnswersWriter::default();
     for (at, answer) in answers.iter().enumerate() {
         match answer {
@@ -90,10 +102,10 @@ fn receive_answers(
         }
     }
     let (mut out, mut seen) = (Vec::new(), Vec::new());
-    writer.finish(sending, first, &mut out);
+    writer.finish(sending, first, 0, &mut out);
     let frame = cut(&out, usize::MAX).expect("it is right").expect("it is whole");
     let answers = Answers::decode(frame.body).expect("it is right");
-    streams.on_answers(&answers, now(ms), note(&mut seen));
+    streams.on_answers(&answers, counts, now(ms), note(&mut seen));
     seen
 }
 
@@ -157,6 +169,25 @@ fn refused_operation_goes_to_the_newer_owner() {
     let refused = ExceptionKind::Refused(Refusal::Busy);
     let seen = receive_answers(&mut streams, 2, frame.sending, 0, &[Err(refused)]);
     assert_eq!(seen, [Seen::NotApplied(1, 0)], "each sending was refused");
+}
+
+#[test]
+fn answer_whose_records_were_refused_does_not_count() {
+    let (mut streams, stream) = streams();
+    (0..3).for_each(|index| submit(&mut streams, stream, 1, index));
+    let out = send_new(&mut streams, stream);
+    let (sending, answers) = (forward(&out).sending, [Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")]);
+    let counts = |partition, term| partition != Partition(1) && term == Term(1);
+    let seen = receive_answers_if(counts, &mut streams, 1, sending, 0, &answers);
+    let expected = [Seen::Done(1, 0, 1, b"a".to_vec()), Seen::Done(1, 2, 1, b"c".to_vec())];
+    assert_eq!(seen, expected);
+    let frames = send_again(&mut streams, 20, route(2, 1));
+    let [(OWNER, frame)] = &frames[..] else { panic!("one is sent again: {frames:?}") };
+    let again = forward(frame);
+    let request = again.requests().next().expect("it has one");
+    assert_eq!((again.first, request.op_flags & op_flags::AGAIN), (2, op_flags::AGAIN));
+    let seen = receive_answers(&mut streams, 20, again.sending, 0, &[Ok(b"b")]);
+    assert_eq!(seen, [Seen::Done(1, 1, 1, b"b".to_vec())]);
 }
 
 #[test]

@@ -142,6 +142,8 @@ pub(crate) struct LinkArrival {
 struct Connected {
     node: NodeId,
     end: TunnelEnd,
+    /// The version that the handshake agreed on; a tunnel has no handshake.
+    version: Option<u16>,
     id: DataLinkId,
     is_dialled: bool,
     wire: Detached,
@@ -216,17 +218,18 @@ impl Node {
     /// Hands a connection to the worker that reads it; drops it if it is no link to a node of the
     /// map.
     pub(super) fn take_data_link(&self, connection: NewDataLink) {
-        let NewDataLink { node, incarnation, workers, id, is_dialled, stream, tls, rest } =
+        let NewDataLink { node, incarnation, workers, version, id, is_dialled, stream, tls, rest } =
             connection;
         let end = TunnelEnd { incarnation, workers };
         let wire = Detached::Socket(stream);
-        self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
+        let version = Some(version);
+        self.take_connection(Connected { node, end, version, id, is_dialled, wire, tls, rest });
     }
 
     /// Does the work of [`Node::take_data_link`] for any kind of connection. Returns false if it
     /// dropped the connection.
     fn take_connection(&self, connected: Connected) -> bool {
-        let Connected { node, end, id, is_dialled, wire, tls, rest } = connected;
+        let Connected { node, end, version, id, is_dialled, wire, tls, rest } = connected;
         let workers = self.options.workers as u16;
         let (me, _) = self.me();
         let is_openers = if is_dialled { me < node } else { node < me };
@@ -241,6 +244,9 @@ impl Node {
             return false;
         };
         links.count.store(count, Ordering::Release);
+        if let Some(version) = version {
+            link.version.store(version, Ordering::Relaxed);
+        }
         if is_dialled {
             links.hand(id, matches!(wire, Detached::Tunnel(_)));
         }
@@ -265,8 +271,17 @@ impl Node {
                 let said = tunnel.send(TunnelEvent::Opened(TunnelEnd { incarnation, workers }));
                 let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
                 if said.is_ok() {
-                    let (node, is_dialled, tls) = (from, false, None);
-                    self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest });
+                    let (node, version, is_dialled, tls) = (from, None, false, None);
+                    self.take_connection(Connected {
+                        node,
+                        end,
+                        version,
+                        id,
+                        is_dialled,
+                        wire,
+                        tls,
+                        rest,
+                    });
                 }
             }
             (TunnelEvent::Opened(end), _) => tunnels.opened(from, id, end),

@@ -27,6 +27,8 @@ pub struct NewDataLink {
     pub incarnation: Incarnation,
     /// The peer's number of workers.
     pub workers: u16,
+    /// The newest version of the peer protocol that both sides know.
+    pub version: u16,
     /// The id of the link.
     pub id: DataLinkId,
     /// Whether this side opened the link.
@@ -51,9 +53,9 @@ impl NewDataLink {
         wire: SecuredStream,
     ) -> io::Result<Self> {
         let (stream, tls) = wire.detach()?;
-        let AuthenticatedPeer { theirs, rest, .. } = authenticated;
+        let AuthenticatedPeer { theirs, version, rest } = authenticated;
         let (node, incarnation, workers) = (theirs.node, theirs.incarnation, theirs.workers);
-        Ok(Self { node, incarnation, workers, id, is_dialled, stream, tls, rest })
+        Ok(Self { node, incarnation, workers, version, id, is_dialled, stream, tls, rest })
     }
 }
 

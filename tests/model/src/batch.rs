@@ -1,5 +1,6 @@
 //! A worker: its rounds, step by step, and the batches that it executes as an owner.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use cluster::contact::LastContact;
@@ -33,6 +34,8 @@ pub(super) struct Reply {
     link: Option<LinkIndex>,
     sending: u64,
     place: u16,
+    /// Where the records end that the answer follows; see [`Answers::records_end`].
+    records_end: u64,
 }
 
 /// An operation that waits at its owner.
@@ -271,7 +274,9 @@ impl Node {
             self.shared.logs.log(forward.stream).advance_done(forward.done);
         }
         for (place, request) in forward.requests().enumerate() {
-            let reply = Reply { link, sending: forward.sending, place: place as u16 };
+            let (sending, place) = (forward.sending, place as u16);
+            let reply = Reply { link, sending, place, records_end: 0 };
+            let place = usize::from(place);
             let raw = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
             batch.push(Item {
                 partition: request.partition,
@@ -291,13 +296,39 @@ impl Node {
         }
     }
 
-    pub(super) fn answers(&mut self, at: usize, body: &[u8], env: &mut Env<'_>) {
+    /// Handles answers of this node itself, or from a link.
+    pub(super) fn answers(
+        &mut self,
+        at: usize,
+        link: Option<LinkIndex>,
+        answers: &Answers<'_>,
+        env: &mut Env<'_>,
+    ) {
         let now = self.now(env.true_ns);
-        let answers = Answers::decode(body).expect("frames are right");
+        let stream = link.map(|link| &self.shared.link(link).receiver.stream);
+        let stream = stream.filter(|_| answers.records_end > 0);
+        if let Some(stream) = stream {
+            env.counters.answers_behind_records += 1;
+            if stream.held() < answers.records_end
+                && !self.profile.lacks(Bug::AnswersOvertakeRecords)
+            {
+                env.out.push(Output::Broken("answers overtook their records".to_owned()));
+            }
+        }
+        let refused = Cell::new(0);
+        let headers = &self.headers;
+        let counts = |partition: Partition, term| {
+            let header_term = headers[partition.index()].term();
+            let counts =
+                stream.is_none_or(|stream| stream.has_installed(partition, term, header_term));
+            refused.set(refused.get() + u64::from(!counts));
+            counts
+        };
         let out = &mut *env.out;
-        self.workers[at].streams.on_answers(&answers, now, |one| {
+        self.workers[at].streams.on_answers(answers, counts, now, |one| {
             out.push(Output::Ended(one.token as u32, Ended::of(&one.outcome), false));
         });
+        env.counters.answers_refused += refused.get();
     }
 
     /// Locks the shards and executes the operations; returns false if another worker holds a shard.
@@ -627,7 +658,13 @@ impl Node {
             || (is_look && has_lease && self.profile.lacks(Bug::ReadNotParked))
             || self.profile.lacks(Bug::AnswerEarly);
         if !is_free {
-            batch.parked.push((outcome, needs));
+            match self.records_end(&outcome, &needs) {
+                None => batch.parked.push((outcome, needs)),
+                Some((reply, records_end)) => {
+                    let reply = Reply { records_end, ..reply };
+                    batch.results.push((None, Some(reply), Ok(outcome.text)));
+                }
+            }
             return;
         }
         env.counters.at_once += 1;
@@ -639,6 +676,19 @@ impl Node {
             Source::Forward { reply, .. } => (None, Some(reply), Ok(outcome.text)),
         };
         batch.results.push(result);
+    }
+
+    /// Where the records end that the answer may follow: the node that forwarded the operation has
+    /// the only copy that is waited for.
+    fn records_end(&self, outcome: &Outcome, needs: &[Need]) -> Option<(Reply, u64)> {
+        let Source::Forward { reply, is_looked_up: false, .. } = outcome.item.source else {
+            return None;
+        };
+        let mut others = needs.iter().filter(|need| Some(need.link) != reply.link);
+        let is_alone = others.next().is_none();
+        let own = needs.iter().find(|need| Some(need.link) == reply.link)?;
+        let may_follow = is_alone || self.profile.lacks(Bug::AnswersBehindOneCopy);
+        may_follow.then_some((reply, own.position))
     }
 
     fn ask_round(&mut self, partition: Partition, needs: &[Need], now: NodeTime) {
@@ -662,6 +712,14 @@ impl Node {
                 (Some(call), _, Ok(text)) => worker.ended.push((call, text, batch.had_lease)),
                 (Some(call), _, Err(_)) => {
                     env.out.push(Output::Ended(call, Ended::NotApplied, false));
+                }
+                // As the server does, in the write of the records.
+                (None, Some(reply), Ok(text)) if reply.records_end > 0 => {
+                    let link =
+                        reply.link.and_then(|link| self.shared.link_mut(link).sender.loose());
+                    if let Some(out) = link {
+                        reply.write(&Ok(text), out);
+                    }
                 }
                 (None, Some(reply), result) => {
                     worker.forward_results.push((reply, result, batch.had_lease));
@@ -824,17 +882,13 @@ impl Node {
                 Ok(_) if !may_reply(had_lease) => Err(ExceptionKind::Deposed(None)),
                 result => result,
             };
-            let mut writer = AnswersWriter::default();
-            match result {
-                Ok(text) => writer.text(&text),
-                Err(kind) => writer.exception(reply.place, kind),
-            }
             let mut out = Vec::new();
-            writer.finish(reply.sending, reply.place, &mut out);
+            reply.write(&result, &mut out);
             match reply.link {
                 None => {
                     let frame = cut(&out, BODY_BYTES_MAX).expect("it is right");
-                    self.answers(at, frame.expect("it is whole").body, env);
+                    let answers = Answers::decode(frame.expect("it is whole").body);
+                    self.answers(at, None, &answers.expect("frames are right"), env);
                 }
                 Some(link) => {
                     if let Some(loose) = self.shared.link_mut(link).sender.loose() {
@@ -845,6 +899,18 @@ impl Node {
         }
         self.send_again(at, now);
         self.flush(now, env);
+    }
+}
+
+impl Reply {
+    /// Appends the frame of the answer to `out`.
+    fn write(self, result: &ForwardResult, out: &mut Vec<u8>) {
+        let mut writer = AnswersWriter::default();
+        match result {
+            Ok(text) => writer.text(text),
+            Err(kind) => writer.exception(self.place, *kind),
+        }
+        writer.finish(self.sending, self.place, self.records_end, out);
     }
 }
 

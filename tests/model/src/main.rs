@@ -43,6 +43,8 @@ struct Flags {
 /// by kind, and tests of each invariant.
 const LEAST: &[(&str, u64)] = &[
     ("done", 500_000),
+    ("answers_behind_records", 20_000),
+    ("answers_refused", 100),
     ("batches_released", 100_000),
     ("installed", 200_000),
     ("refused", 500),

@@ -258,6 +258,7 @@ fn is_right(kind: FrameKind, body: &[u8]) -> Result<(), FrameError> {
         FrameKind::Pull => Pull::decode(body).map(|_| ())?,
         FrameKind::Forward => Forward::decode(body).map(|_| ())?,
         FrameKind::Answers => Answers::decode(body).map(|_| ())?,
+        FrameKind::AnswersBehindRecords => Answers::decode_behind_records(body).map(|_| ())?,
         FrameKind::Ack => StreamAck::decode(body).map(|_| ())?,
         FrameKind::KeepAlive => KeepAlive::decode(body).map(|_| ())?,
         // Round-trip times are not measured here.
@@ -507,10 +508,15 @@ impl Node {
             FrameKind::Records => return self.records(index, body, bytes, env),
             FrameKind::Ack => return self.receive_ack(index, body, env),
             FrameKind::Forward => self.forward(worker, Some(index), body),
-            FrameKind::Answers => {
+            FrameKind::Answers | FrameKind::AnswersBehindRecords => {
                 let now = self.now(env.true_ns);
                 self.shared.link_mut(index).receiver.progress_ns = now.mono_ns;
-                self.answers(worker, body, env);
+                let answers = match kind {
+                    FrameKind::Answers => Answers::decode(body),
+                    _ => Answers::decode_behind_records(body),
+                };
+                let answers = answers.expect("frames are right");
+                self.answers(worker, Some(index), &answers, env);
             }
             FrameKind::KeepAlive => {
                 let keep_alive = KeepAlive::decode(body).expect("frames are right");

@@ -104,6 +104,10 @@ counters! {
         performed,
         /// Replies that waited for nothing.
         at_once,
+        /// Replies to forwarded operations that followed their records on the link.
+        answers_behind_records,
+        /// Those of them that did not count, because their records were refused.
+        answers_refused,
         /// Parked batches that were released as a whole.
         batches_released,
         /// Records that copies installed.

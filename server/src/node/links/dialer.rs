@@ -139,7 +139,7 @@ impl Node {
             "data link opened through another node"
         );
         let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
-        let (node, is_dialled, tls) = (links.peer, true, None);
-        self.take_connection(Connected { node, end, id, is_dialled, wire, tls, rest })
+        let (node, version, is_dialled, tls) = (links.peer, None, true, None);
+        self.take_connection(Connected { node, end, version, id, is_dialled, wire, tls, rest })
     }
 }

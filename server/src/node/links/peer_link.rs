@@ -1,11 +1,12 @@
 //! One data link, as all threads of the node see it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use cluster::LinkIndex;
 use cluster::id::{Incarnation, NodeId};
 use cluster::link::LinkReceiver;
+use cluster::message::BEHIND_RECORDS_VERSION;
 use cluster::send_stream::Acked;
 use parking_lot::Mutex;
 
@@ -42,6 +43,9 @@ pub(crate) struct PeerLink {
     pub(super) time: Arc<PeerTime>,
     /// When the peer last sent an ack or answers.
     pub(super) progress_ns: AtomicU64,
+    /// The newest version of the peer protocol that both incarnations know; 0 before the first
+    /// handshake.
+    pub(super) version: AtomicU16,
 }
 
 impl PeerLink {
@@ -69,6 +73,7 @@ impl PeerLink {
             receiver: Mutex::default(),
             time: Arc::clone(life),
             progress_ns: AtomicU64::new(0),
+            version: AtomicU16::new(0),
         }
     }
 
@@ -144,6 +149,11 @@ impl PeerLink {
     /// The time since the last acknowledgement while some byte is unacknowledged.
     pub(crate) fn silence_ns(&self, now_ns: u64) -> u64 {
         self.writer.lock().sender.stream.silence_ns(now_ns)
+    }
+
+    /// Whether the peer takes answers behind their records.
+    pub(crate) fn takes_answers_behind_records(&self) -> bool {
+        self.version.load(Ordering::Relaxed) >= BEHIND_RECORDS_VERSION
     }
 
     /// When the peer last sent an ack or answers, which show that it works. On this node's

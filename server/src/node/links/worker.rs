@@ -331,7 +331,7 @@ impl Reading<'_> {
                     handler.link_frame(ctx, self.link, stream, kind, body, bytes)?;
                 }
                 _ => {
-                    if kind == FrameKind::Answers {
+                    if matches!(kind, FrameKind::Answers | FrameKind::AnswersBehindRecords) {
                         self.progress();
                     } else if kind == FrameKind::Records
                         && let Some(time_ns) = body.first_chunk()

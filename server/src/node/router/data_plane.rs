@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use cluster::Rules;
 use cluster::frames::{Answers, AnswersWriter, ExceptionKind, cut};
-use cluster::id::{NodeId, Partition};
+use cluster::id::{NodeId, Partition, Term};
 use cluster::op_stream::{
     NewOp, OpEnd, OpOptions, OpOutcome as PlaneEnding, OpStreams, OwnerContact,
 };
@@ -38,6 +38,8 @@ pub(super) struct ForwardedOps {
     pub(super) sending: u64,
     pub(super) first: u16,
     pub(super) left: u16,
+    /// See [`Answers::records_end`].
+    pub(super) records_end: u64,
 }
 
 /// A worker's state in the data plane, once its node has an id.
@@ -116,11 +118,12 @@ impl DataPlane {
         }
         match forwarded.source {
             OpSource::Own => {
-                self.answers.finish(forwarded.sending, forwarded.first, &mut self.from_self);
+                self.answers.finish(forwarded.sending, forwarded.first, 0, &mut self.from_self);
             }
             OpSource::Link(index) => {
                 self.frames.clear();
-                self.answers.finish(forwarded.sending, forwarded.first, &mut self.frames);
+                let ForwardedOps { sending, first, records_end, .. } = forwarded;
+                self.answers.finish(sending, first, records_end, &mut self.frames);
                 let frames = &self.frames;
                 if let Some(link) = self.cache.get(node.links(), index)
                     && link.send(|out| out.extend_from_slice(frames))
@@ -252,7 +255,7 @@ impl Router {
         while let Ok(Some(frame)) = cut(rest, usize::MAX) {
             rest = &rest[frame.bytes()..];
             if let Ok(answers) = Answers::decode(frame.body) {
-                self.on_answers(ctx, &answers);
+                self.on_answers(ctx, &answers, |_, _| true);
             }
         }
         if let Some(plane) = self.plane.as_deref_mut()
@@ -263,12 +266,17 @@ impl Router {
         }
     }
 
-    /// Handles an owner's answers.
-    pub(super) fn on_answers(&mut self, ctx: &mut RouterContext<'_>, answers: &Answers<'_>) {
+    /// Handles an owner's answers. For `counts` see [`OpStreams::on_answers`].
+    pub(super) fn on_answers(
+        &mut self,
+        ctx: &mut RouterContext<'_>,
+        answers: &Answers<'_>,
+        counts: impl Fn(Partition, Term) -> bool,
+    ) {
         let Self { plane: Some(plane), pending_ops, ended_ops, texts, .. } = self else { return };
-        plane
-            .ops
-            .on_answers(answers, ctx.now, |ended| note_ended(pending_ops, ended_ops, texts, ended));
+        plane.ops.on_answers(answers, counts, ctx.now, |ended| {
+            note_ended(pending_ops, ended_ops, texts, ended);
+        });
         self.end_operations();
     }
 

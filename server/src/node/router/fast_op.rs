@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use cluster::LinkIndex;
 use cluster::frames::{Forward, ForwardOp, op_flags};
 use cluster::parked_reply::ParkedOp;
 use engine::Engine;
@@ -19,7 +20,8 @@ use crate::commands::fast::{is_fast, may_run_locked};
 use crate::commands::lookup::KeyLookup;
 use crate::limits::{ActiveLimits, OverrideBatch};
 use crate::node::Node;
-use crate::node::batch::{BatchOutcome, OpId, Touches};
+use crate::node::batch::{BatchOutcome, Needs, OpId, Touches};
+use crate::node::operation::OpSource;
 use crate::node::replicas::Replicas;
 use crate::node::serving::Serving;
 use crate::node::state_machine::{COUNTED_ELSEWHERE, OpKind};
@@ -35,6 +37,8 @@ pub(super) struct FrameRest<'a> {
     pub(super) place: usize,
     /// The first place whose answer was not sent.
     pub(super) first: u16,
+    /// Where the records end that these answers follow; see `Answers::records_end`.
+    pub(super) records_end: u64,
 }
 
 /// A fast request with the look-up of its key.
@@ -136,12 +140,13 @@ impl FrameRest<'_> {
         OpId { stream, first, done, number: first + (self.place + position) as u64 }
     }
 
-    fn forwarded_ops(&self, first: u16) -> ForwardedOps {
+    pub(super) fn forwarded_ops(&self, first: u16) -> ForwardedOps {
         ForwardedOps {
             source: self.head.source,
             sending: self.head.forward.sending,
             first,
             left: 0,
+            records_end: self.records_end,
         }
     }
 }
@@ -240,6 +245,22 @@ fn read<'a>(
     batch
 }
 
+/// The position where the records end that answers may follow at once: 0 if they wait for nothing.
+/// `None` if the node that forwarded the operations, at the other end of `source`, does not have
+/// every copy that is waited for, or is too old for such answers.
+fn records_end(
+    source: OpSource,
+    needs: &Needs,
+    mut takes_answers_behind_records: impl FnMut(LinkIndex) -> bool,
+) -> Option<u64> {
+    let mut all = needs.iter().flatten();
+    let Some(first) = all.clone().next() else { return Some(0) };
+    if source != OpSource::Link(first.link) || !takes_answers_behind_records(first.link) {
+        return None;
+    }
+    all.try_fold(0, |end, need| (need.link == first.link).then_some(end.max(need.position)))
+}
+
 /// Whether a request may be performed on the open header of its partition: this node counts it
 /// under a key of that partition, as the sending node did.
 fn is_counted_alike(
@@ -325,7 +346,12 @@ impl DataPlane {
         };
         let Self { recorder, cache, .. } = &mut *self;
         let needs = recorder.needs(ends.len(), serving, (node.links(), cache));
-        if needs.iter().all(ArrayVec::is_empty) {
+        let takes_answers_behind_records = |index| {
+            let link = cache.get(node.links(), index);
+            link.is_some_and(|link| link.takes_answers_behind_records())
+        };
+        if let Some(end) = records_end(rest.head.source, &needs, takes_answers_behind_records) {
+            rest.records_end = rest.records_end.max(end);
             (0..ends.len()).for_each(|at| self.answers.text(text_of(at)));
             return;
         }
@@ -356,5 +382,31 @@ impl DataPlane {
             from = at;
         }
         rest.first = (rest.place + ends.len()) as u16;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster::parked_reply::Need;
+
+    use super::*;
+
+    #[test]
+    fn answers_follow_records_if_their_receiver_has_the_only_copy() {
+        let (one, two) = (LinkIndex(1), LinkIndex(2));
+        let end_of = |source, needs: &[&[(LinkIndex, u64)]], is_new| {
+            let row = |row: &&[(LinkIndex, u64)]| {
+                row.iter().map(|&(link, position)| Need { link, position }).collect()
+            };
+            records_end(source, &needs.iter().map(row).collect(), |_| is_new)
+        };
+        let from_one = OpSource::Link(one);
+        assert_eq!(end_of(from_one, &[&[], &[]], false), Some(0), "nothing is waited for");
+        assert_eq!(end_of(from_one, &[&[(one, 7)], &[], &[(one, 5)]], true), Some(7));
+        assert_eq!(end_of(from_one, &[&[(one, 7)]], false), None, "the peer is too old");
+        assert_eq!(end_of(from_one, &[&[(one, 7)], &[(two, 9)]], true), None);
+        assert_eq!(end_of(from_one, &[&[(one, 7), (two, 9)]], true), None);
+        assert_eq!(end_of(OpSource::Link(two), &[&[(one, 7)]], true), None);
+        assert_eq!(end_of(OpSource::Own, &[&[(one, 7)]], true), None);
     }
 }

@@ -81,7 +81,7 @@ impl Router {
         let left_ns = u64::from(forward.left_ms) * 1_000_000;
         let deadline_ns = ctx.now.mono_ns.saturating_add(left_ns);
         let head = ForwardContext { source, forward, deadline_ns };
-        let mut rest = FrameRest { head, requests, place: 0, first: 0 };
+        let mut rest = FrameRest { head, requests, place: 0, first: 0, records_end: 0 };
         let mut lines = forward.lines;
         let serving = Serving::new(&node, self.contact, ctx.now).filter(|_| is_fresh);
         while rest.place < requests.len() {
@@ -95,8 +95,7 @@ impl Router {
             }
         }
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
-        let (sending, first) = (forward.sending, rest.first);
-        plane.send_answers(&node, ForwardedOps { source, sending, first, left: 0 });
+        plane.send_answers(&node, rest.forwarded_ops(rest.first));
         Ok(())
     }
 
@@ -108,7 +107,7 @@ impl Router {
         }
         plane.send_answers(
             &node,
-            ForwardedOps { source, sending: forward.sending, first: 0, left: 0 },
+            ForwardedOps { source, sending: forward.sending, first: 0, left: 0, records_end: 0 },
         );
     }
 
@@ -146,12 +145,7 @@ impl Router {
             &mut texts,
         );
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
-        let forwarded = ForwardedOps {
-            source: head.source,
-            sending: head.forward.sending,
-            first: rest.first,
-            left: 0,
-        };
+        let forwarded = rest.forwarded_ops(rest.first);
         match performed {
             Performed::Done { needs, .. } if needs.is_empty() => plane.answers.text(&texts),
             Performed::Done { needs, term } => {
@@ -186,8 +180,13 @@ impl Router {
             &mut texts,
         );
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let forwarded =
-            ForwardedOps { source: op.source, sending: op.sending, first: op.place, left: 0 };
+        let forwarded = ForwardedOps {
+            source: op.source,
+            sending: op.sending,
+            first: op.place,
+            left: 0,
+            records_end: 0,
+        };
         match performed {
             Performed::Done { needs, .. } if needs.is_empty() => {
                 plane.answers.text(&texts);
@@ -208,8 +207,13 @@ impl Router {
     pub(super) fn end_waiting(&mut self, op: &HeldOp, kind: ExceptionKind) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let forwarded =
-            ForwardedOps { source: op.source, sending: op.sending, first: op.place, left: 0 };
+        let forwarded = ForwardedOps {
+            source: op.source,
+            sending: op.sending,
+            first: op.place,
+            left: 0,
+            records_end: 0,
+        };
         plane.send_exception(&node, forwarded, kind);
     }
 }
@@ -224,8 +228,13 @@ impl super::data_plane::DataPlane {
         needs: &[Need],
         text: &[u8],
     ) {
-        let forwarded =
-            ForwardedOps { source: op.source, sending: op.sending, first: op.place, left: 1 };
+        let forwarded = ForwardedOps {
+            source: op.source,
+            sending: op.sending,
+            first: op.place,
+            left: 1,
+            records_end: 0,
+        };
         let token = Router::wait_for_copies(self, forwarded);
         let mut batch = self.parked.begin(token, now.mono_ns);
         let mut parked = ParkedOp::new(op.partition, term, op.op_flags);
