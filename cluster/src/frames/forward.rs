@@ -194,30 +194,18 @@ pub struct Answers<'a> {
 }
 
 impl<'a> Answers<'a> {
-    /// Decodes the body of an `Answers` frame.
+    /// Decodes the body of a frame of `kind`: `Answers` or `AnswersBehindRecords`.
     ///
     /// # Errors
     ///
     /// If the body is malformed.
-    pub fn decode(body: &'a [u8]) -> Result<Self, FrameError> {
-        Self::decode_fields(0, Fields(body))
-    }
-
-    /// Decodes the body of an `AnswersBehindRecords` frame.
-    ///
-    /// # Errors
-    ///
-    /// If the body is malformed.
-    pub fn decode_behind_records(body: &'a [u8]) -> Result<Self, FrameError> {
+    pub fn decode(kind: FrameKind, body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
-        let records_end = fields.u64()?;
-        if records_end == 0 {
+        let is_behind_records = kind == FrameKind::AnswersBehindRecords;
+        let records_end = if is_behind_records { fields.u64()? } else { 0 };
+        if is_behind_records && records_end == 0 {
             return Err(FrameError::Range("end of records"));
         }
-        Self::decode_fields(records_end, fields)
-    }
-
-    fn decode_fields(records_end: u64, mut fields: Fields<'a>) -> Result<Self, FrameError> {
         let (sending, first, count) = (fields.u64()?, fields.u16()?, fields.u16()?);
         let exceptions = usize::from(fields.u16()?);
         let exceptions = fields.bytes(exceptions * EXCEPTION_BYTES)?;
@@ -314,6 +302,11 @@ impl AnswersWriter {
         out.extend_from_slice(&self.lengths);
         out.extend_from_slice(&self.text);
         end(out, at);
+        self.clear();
+    }
+
+    /// Removes the collected answers.
+    pub fn clear(&mut self) {
         self.exceptions.clear();
         self.lengths.clear();
         self.text.clear();

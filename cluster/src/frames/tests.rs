@@ -151,10 +151,7 @@ fn again(kind: FrameKind, body: &[u8]) -> Result<Vec<u8>, FrameError> {
             writer.finish(&ForwardHead { sending, stream, first, done, left_ms }, &mut out);
         }
         FrameKind::Answers | FrameKind::AnswersBehindRecords => {
-            let answers = match kind {
-                FrameKind::Answers => Answers::decode(body)?,
-                _ => Answers::decode_behind_records(body)?,
-            };
+            let answers = Answers::decode(kind, body)?;
             let mut writer = AnswersWriter::default();
             let mut exceptions = answers.exceptions().peekable();
             let mut text = answers.text;

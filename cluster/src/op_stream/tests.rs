@@ -104,7 +104,7 @@ fn receive_answers_if(
     let (mut out, mut seen) = (Vec::new(), Vec::new());
     writer.finish(sending, first, 0, &mut out);
     let frame = cut(&out, usize::MAX).expect("it is right").expect("it is whole");
-    let answers = Answers::decode(frame.body).expect("it is right");
+    let answers = Answers::decode(frame.kind, frame.body).expect("it is right");
     streams.on_answers(&answers, counts, now(ms), note(&mut seen));
     seen
 }

@@ -151,6 +151,20 @@ struct Connected {
     rest: BytesMut,
 }
 
+impl Connected {
+    /// A connection through a third node.
+    fn through(
+        tunnel: Arc<Tunnel>,
+        node: NodeId,
+        end: TunnelEnd,
+        id: DataLinkId,
+        is_dialled: bool,
+    ) -> Self {
+        let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
+        Self { node, end, version: None, id, is_dialled, wire, tls: None, rest }
+    }
+}
+
 /// A connection that is not attached to a runtime.
 #[derive(Debug)]
 enum Detached {
@@ -269,19 +283,8 @@ impl Node {
                 let workers = self.options.workers as u16;
                 // Sent before the worker sends its first ack.
                 let said = tunnel.send(TunnelEvent::Opened(TunnelEnd { incarnation, workers }));
-                let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
                 if said.is_ok() {
-                    let (node, version, is_dialled, tls) = (from, None, false, None);
-                    self.take_connection(Connected {
-                        node,
-                        end,
-                        version,
-                        id,
-                        is_dialled,
-                        wire,
-                        tls,
-                        rest,
-                    });
+                    self.take_connection(Connected::through(tunnel, from, end, id, false));
                 }
             }
             (TunnelEvent::Opened(end), _) => tunnels.opened(from, id, end),

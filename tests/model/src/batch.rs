@@ -274,9 +274,8 @@ impl Node {
             self.shared.logs.log(forward.stream).advance_done(forward.done);
         }
         for (place, request) in forward.requests().enumerate() {
-            let (sending, place) = (forward.sending, place as u16);
-            let reply = Reply { link, sending, place, records_end: 0 };
-            let place = usize::from(place);
+            let sending = forward.sending;
+            let reply = Reply { link, sending, place: place as u16, records_end: 0 };
             let raw = &forward.lines[place * LINE_BYTES..(place + 1) * LINE_BYTES];
             batch.push(Item {
                 partition: request.partition,
@@ -684,6 +683,9 @@ impl Node {
         let Source::Forward { reply, is_looked_up: false, .. } = outcome.item.source else {
             return None;
         };
+        if self.profile.has_old_peers {
+            return None;
+        }
         let mut others = needs.iter().filter(|need| Some(need.link) != reply.link);
         let is_alone = others.next().is_none();
         let own = needs.iter().find(|need| Some(need.link) == reply.link)?;
@@ -887,7 +889,8 @@ impl Node {
             match reply.link {
                 None => {
                     let frame = cut(&out, BODY_BYTES_MAX).expect("it is right");
-                    let answers = Answers::decode(frame.expect("it is whole").body);
+                    let frame = frame.expect("it is whole");
+                    let answers = Answers::decode(frame.kind, frame.body);
                     self.answers(at, None, &answers.expect("frames are right"), env);
                 }
                 Some(link) => {

@@ -257,8 +257,9 @@ fn is_right(kind: FrameKind, body: &[u8]) -> Result<(), FrameError> {
         FrameKind::TermCheck => TermCheck::decode(body).map(|_| ())?,
         FrameKind::Pull => Pull::decode(body).map(|_| ())?,
         FrameKind::Forward => Forward::decode(body).map(|_| ())?,
-        FrameKind::Answers => Answers::decode(body).map(|_| ())?,
-        FrameKind::AnswersBehindRecords => Answers::decode_behind_records(body).map(|_| ())?,
+        FrameKind::Answers | FrameKind::AnswersBehindRecords => {
+            Answers::decode(kind, body).map(|_| ())?;
+        }
         FrameKind::Ack => StreamAck::decode(body).map(|_| ())?,
         FrameKind::KeepAlive => KeepAlive::decode(body).map(|_| ())?,
         // Round-trip times are not measured here.
@@ -511,11 +512,7 @@ impl Node {
             FrameKind::Answers | FrameKind::AnswersBehindRecords => {
                 let now = self.now(env.true_ns);
                 self.shared.link_mut(index).receiver.progress_ns = now.mono_ns;
-                let answers = match kind {
-                    FrameKind::Answers => Answers::decode(body),
-                    _ => Answers::decode_behind_records(body),
-                };
-                let answers = answers.expect("frames are right");
+                let answers = Answers::decode(kind, body).expect("frames are right");
                 self.answers(worker, Some(index), &answers, env);
             }
             FrameKind::KeepAlive => {

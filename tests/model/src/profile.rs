@@ -120,6 +120,8 @@ pub struct Profile {
     /// Whether operations wait longer in every other second, as if the map would soon name another
     /// owner.
     pub has_patience: bool,
+    /// The nodes are of an earlier version, which does not know answers behind their records.
+    pub has_old_peers: bool,
     /// The aim of the run.
     pub aim: Aim,
     /// Faults that an event causes.
@@ -174,6 +176,7 @@ impl Profile {
             todo_max: rng.pick(&[64, 1 << 20, 1 << 20]).unwrap_or(64),
             has_readers: aim == Aim::Readers,
             has_patience: seed % 4 == 3,
+            has_old_peers: rng.chance(1, 2),
             aim,
             aimed: Aimed::default(),
             bug: None,
@@ -321,7 +324,7 @@ pub const FAULTS: &[Planted] = &[
     planted("deposal-releases", Bug::DeposalReleases, Aim::Usual),
     planted("answer-of-any-sending", Bug::AnswerOfAnySending, Aim::Usual),
     planted("kept-op-not-resent", Bug::KeptOpNotResent, Aim::Diverged),
-    planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Diverged),
+    planted("unchanged-survives-deposal", Bug::UnchangedSurvivesDeposal, Aim::Fenced),
     planted("adopt-in-any-stream-clears", Bug::AdoptInAnyStreamClears, Aim::Fenced),
     planted("found-answered-at-once", Bug::FoundAnsweredAtOnce, Aim::Usual),
     planted("unseen-lane-is-new", Bug::UnseenLaneIsNew, Aim::Usual),

@@ -7,13 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bytes::BytesMut;
 use cluster::message::handshake::DataLinkId;
 use cluster::message::tunnel::{TunnelEnd, TunnelEvent};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use super::{Connected, DataLinks, Detached};
+use super::{Connected, DataLinks};
 use crate::node::Node;
 use crate::node::inbound::PeerHandler;
 use crate::transport::{FrameHandler as _, PeerSender, Transport};
@@ -138,8 +137,6 @@ impl Node {
             index = id.index,
             "data link opened through another node"
         );
-        let (wire, rest) = (Detached::Tunnel(tunnel), BytesMut::new());
-        let (node, version, is_dialled, tls) = (links.peer, None, true, None);
-        self.take_connection(Connected { node, end, version, id, is_dialled, wire, tls, rest })
+        self.take_connection(Connected::through(tunnel, links.peer, end, id, true))
     }
 }

@@ -45,19 +45,16 @@ impl<'a> LinkHandler<RouterContext<'a>> for Router {
         match kind {
             FrameKind::Records => self.records(ctx, copies, stream, body, bytes),
             FrameKind::Forward => self.serve_forward(ctx, OpSource::Link(link.index), body),
-            FrameKind::Answers => {
-                self.on_answers(ctx, &Answers::decode(body)?, |_, _| true);
-                Ok(())
-            }
-            FrameKind::AnswersBehindRecords => {
-                let answers = Answers::decode_behind_records(body)?;
+            FrameKind::Answers | FrameKind::AnswersBehindRecords => {
+                let answers = Answers::decode(kind, body)?;
                 if answers.records_end > stream.held() {
                     return Err(FrameError::Range("end of records"));
                 }
                 self.on_answers(ctx, &answers, |partition, term| {
-                    copies
-                        .header(partition)
-                        .is_some_and(|header| stream.has_installed(partition, term, header.term()))
+                    let is_installed = |header: &PartitionHeader| {
+                        stream.has_installed(partition, term, header.term())
+                    };
+                    answers.records_end == 0 || copies.header(partition).is_some_and(is_installed)
                 });
                 Ok(())
             }

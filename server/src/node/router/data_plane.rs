@@ -42,6 +42,13 @@ pub(super) struct ForwardedOps {
     pub(super) records_end: u64,
 }
 
+impl ForwardedOps {
+    /// The operations of a sending from index `first` on, none of which waits for a copy.
+    pub(super) fn new(source: OpSource, sending: u64, first: u16) -> Self {
+        Self { source, sending, first, left: 0, records_end: 0 }
+    }
+}
+
 /// A worker's state in the data plane, once its node has an id.
 pub(crate) struct DataPlane {
     pub(super) ops: OpStreams,
@@ -254,7 +261,7 @@ impl Router {
         let mut rest = &frames[..];
         while let Ok(Some(frame)) = cut(rest, usize::MAX) {
             rest = &rest[frame.bytes()..];
-            if let Ok(answers) = Answers::decode(frame.body) {
+            if let Ok(answers) = Answers::decode(frame.kind, frame.body) {
                 self.on_answers(ctx, &answers, |_, _| true);
             }
         }

@@ -37,7 +37,7 @@ pub(super) struct FrameRest<'a> {
     pub(super) place: usize,
     /// The first place whose answer was not sent.
     pub(super) first: u16,
-    /// Where the records end that these answers follow; see `Answers::records_end`.
+    /// Where the records end that the collected answers follow; see `Answers::records_end`.
     pub(super) records_end: u64,
 }
 
@@ -140,14 +140,14 @@ impl FrameRest<'_> {
         OpId { stream, first, done, number: first + (self.place + position) as u64 }
     }
 
-    pub(super) fn forwarded_ops(&self, first: u16) -> ForwardedOps {
-        ForwardedOps {
-            source: self.head.source,
-            sending: self.head.forward.sending,
-            first,
-            left: 0,
-            records_end: self.records_end,
-        }
+    /// The operations whose answers were collected and are sent now.
+    pub(super) fn take_answered(&mut self) -> ForwardedOps {
+        let records_end = std::mem::take(&mut self.records_end);
+        ForwardedOps { records_end, ..self.ops_from(self.first) }
+    }
+
+    fn ops_from(&self, first: u16) -> ForwardedOps {
+        ForwardedOps::new(self.head.source, self.head.forward.sending, first)
     }
 }
 
@@ -355,11 +355,10 @@ impl DataPlane {
             (0..ends.len()).for_each(|at| self.answers.text(text_of(at)));
             return;
         }
-        self.send_answers(node, rest.forwarded_ops(rest.first));
+        self.send_answers(node, rest.take_answered());
         let mut from = 0;
         while from < ends.len() {
-            let token =
-                Router::wait_for_copies(self, rest.forwarded_ops((rest.place + from) as u16));
+            let token = Router::wait_for_copies(self, rest.ops_from((rest.place + from) as u16));
             let mut batch = self.parked.begin(token, now_ns);
             let mut at = from;
             while at < ends.len() && batch.has_room() {

@@ -51,6 +51,10 @@ impl Router {
         requests.extend(forward.requests());
         let served = self.serve_requests(ctx, source, &forward, &requests);
         self.requests = requests;
+        if let (Err(_), Some(plane)) = (&served, self.plane.as_deref_mut()) {
+            // The link ends, and the next frame's answers must not follow these.
+            plane.answers.clear();
+        }
         served
     }
 
@@ -95,7 +99,7 @@ impl Router {
             }
         }
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
-        plane.send_answers(&node, rest.forwarded_ops(rest.first));
+        plane.send_answers(&node, rest.take_answered());
         Ok(())
     }
 
@@ -105,10 +109,7 @@ impl Router {
         for place in 0..forward.count() {
             plane.answers.exception(place as u16, kind);
         }
-        plane.send_answers(
-            &node,
-            ForwardedOps { source, sending: forward.sending, first: 0, left: 0, records_end: 0 },
-        );
+        plane.send_answers(&node, ForwardedOps::new(source, forward.sending, 0));
     }
 
     /// Performs one request on the general path.
@@ -145,16 +146,15 @@ impl Router {
             &mut texts,
         );
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
-        let forwarded = rest.forwarded_ops(rest.first);
         match performed {
             Performed::Done { needs, .. } if needs.is_empty() => plane.answers.text(&texts),
             Performed::Done { needs, term } => {
-                plane.send_answers(&node, forwarded);
+                plane.send_answers(&node, rest.take_answered());
                 rest.first = place as u16 + 1;
                 plane.park_one(ctx.now, &op, term, &needs, &texts);
             }
             Performed::Held => {
-                plane.send_answers(&node, forwarded);
+                plane.send_answers(&node, rest.take_answered());
                 rest.first = place as u16 + 1;
             }
             Performed::Refer(route) => {
@@ -180,13 +180,7 @@ impl Router {
             &mut texts,
         );
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let forwarded = ForwardedOps {
-            source: op.source,
-            sending: op.sending,
-            first: op.place,
-            left: 0,
-            records_end: 0,
-        };
+        let forwarded = ForwardedOps::new(op.source, op.sending, op.place);
         match performed {
             Performed::Done { needs, .. } if needs.is_empty() => {
                 plane.answers.text(&texts);
@@ -207,13 +201,7 @@ impl Router {
     pub(super) fn end_waiting(&mut self, op: &HeldOp, kind: ExceptionKind) {
         let node = Arc::clone(&self.node);
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let forwarded = ForwardedOps {
-            source: op.source,
-            sending: op.sending,
-            first: op.place,
-            left: 0,
-            records_end: 0,
-        };
+        let forwarded = ForwardedOps::new(op.source, op.sending, op.place);
         plane.send_exception(&node, forwarded, kind);
     }
 }
@@ -228,13 +216,8 @@ impl super::data_plane::DataPlane {
         needs: &[Need],
         text: &[u8],
     ) {
-        let forwarded = ForwardedOps {
-            source: op.source,
-            sending: op.sending,
-            first: op.place,
-            left: 1,
-            records_end: 0,
-        };
+        let forwarded =
+            ForwardedOps { left: 1, ..ForwardedOps::new(op.source, op.sending, op.place) };
         let token = Router::wait_for_copies(self, forwarded);
         let mut batch = self.parked.begin(token, now.mono_ns);
         let mut parked = ParkedOp::new(op.partition, term, op.op_flags);
