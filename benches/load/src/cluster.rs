@@ -23,7 +23,6 @@ use shapes::{Route, SHAPES, Shape};
 use crate::bare::BareTable;
 use crate::cpu::{Cores, own_cpu_ns};
 use crate::dialect::Request;
-use crate::disturbance::Sifted;
 use crate::error::LoadError;
 use crate::exchange::Tally;
 use crate::keys::Space;
@@ -62,8 +61,9 @@ struct RoundMetrics {
     generator_ns_per_op: f64,
     /// The share of a core that each node used.
     busy: Vec<f64>,
-    /// p50 and p99; in the open loop, of the undisturbed time.
-    latency_ns: [u64; 2],
+    /// p50 and p99; in the open loop, of the undisturbed time, and `None` if that has too few
+    /// replies.
+    latency_ns: Option<[u64; 2]>,
 }
 
 /// All rounds of one cell.
@@ -283,13 +283,15 @@ fn measure(
         .collect();
     let replies = tally.replies as f64;
     let [p50, p99] = [0.5, 0.99].map(|q| tally.latency.value_at_quantile(q));
-    let undisturbed = tally.sifted.as_ref().and_then(Sifted::summary);
     let metrics = RoundMetrics {
         ops_per_second: replies / elapsed.as_secs_f64(),
         nodes_ns_per_op: ran.iter().sum::<f64>() / replies,
         generator_ns_per_op: (own_after - own_before) as f64 / replies,
         busy: ran.iter().map(|ran| ran / elapsed.as_nanos() as f64).collect(),
-        latency_ns: undisturbed.map_or([p50, p99], |kept| [kept.latency_ns[0], kept.latency_ns[1]]),
+        latency_ns: match &tally.sifted {
+            None => Some([p50, p99]),
+            Some(sifted) => sifted.summary().map(|kept| [kept.latency_ns[0], kept.latency_ns[1]]),
+        },
     };
     tally.add(warm);
     if let Some(space) = cell.kind.op.writes() {
@@ -311,6 +313,8 @@ fn render(rows: &[Row]) -> String {
     let mut table = Table::new(head, 1);
     for Row { name, rounds } in rows {
         let of = |value: &dyn Fn(&RoundMetrics) -> f64| median(rounds.iter().map(value));
+        let latency_ns =
+            |n: usize| median(rounds.iter().filter_map(|f| Some(f.latency_ns?[n] as f64)));
         let count = rounds.first().map_or(0, |metrics| metrics.busy.len());
         let busy: Vec<String> =
             (0..count).map(|node| cell(of(&|f| f.busy[node]), percent)).collect();
@@ -320,9 +324,13 @@ fn render(rows: &[Row]) -> String {
             cell(of(&|f| f.nodes_ns_per_op), whole),
             cell(of(&|f| f.generator_ns_per_op), whole),
             busy.join(" "),
-            cell(of(&|f| f.latency_ns[0] as f64), micros),
-            cell(of(&|f| f.latency_ns[1] as f64), micros),
+            cell(latency_ns(0), micros),
+            cell(latency_ns(1), micros),
         ]);
     }
-    format!("Medians of the rounds.\n\n{}", table.render())
+    format!(
+        "Medians of the rounds. With `--rate` the latencies are those of the undisturbed time; – if it \
+         has too few replies.\n\n{}",
+        table.render()
+    )
 }

@@ -44,7 +44,7 @@ struct Flags {
 const LEAST: &[(&str, u64)] = &[
     ("done", 500_000),
     ("answers_behind_records", 20_000),
-    ("answers_refused", 100),
+    ("answers_refused", 50),
     ("batches_released", 100_000),
     ("installed", 200_000),
     ("refused", 500),
