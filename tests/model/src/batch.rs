@@ -34,7 +34,8 @@ pub(super) struct Reply {
     link: Option<LinkIndex>,
     sending: u64,
     place: u16,
-    /// Where the records end that the answer follows; see [`Answers::records_end`].
+    /// The end position of the records that the answer follows, or 0; see
+    /// [`Answers::records_end`].
     records_end: u64,
 }
 
@@ -677,8 +678,8 @@ impl Node {
         batch.results.push(result);
     }
 
-    /// Where the records end that the answer may follow: the node that forwarded the operation has
-    /// the only copy that is waited for.
+    /// The reply to a forwarded operation, and the end position of the records that it may follow.
+    /// `None`, so that it is parked, if another copy than that of the forwarding node is waited for.
     fn records_end(&self, outcome: &Outcome, needs: &[Need]) -> Option<(Reply, u64)> {
         let Source::Forward { reply, is_looked_up: false, .. } = outcome.item.source else {
             return None;

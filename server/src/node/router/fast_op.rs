@@ -37,7 +37,8 @@ pub(super) struct FrameRest<'a> {
     pub(super) place: usize,
     /// The first place whose answer was not sent.
     pub(super) first: u16,
-    /// Where the records end that the collected answers follow; see `Answers::records_end`.
+    /// The end position of the records that the collected answers follow, or 0; see
+    /// `Answers::records_end`.
     pub(super) records_end: u64,
 }
 
@@ -245,20 +246,18 @@ fn read<'a>(
     batch
 }
 
-/// The position where the records end that answers may follow at once: 0 if they wait for nothing.
-/// `None` if the node that forwarded the operations, at the other end of `source`, does not have
-/// every copy that is waited for, or is too old for such answers.
-fn records_end(
+/// The end position of the records that the answers of a batch may follow at once; 0 if the answers
+/// wait for nothing. `None`, so that they are parked, if some operation has another mandatory copy
+/// than the one at the other end of `source`, or if that node is too old for such answers.
+fn records_end<'a>(
     source: OpSource,
     needs: &Needs,
-    mut takes_answers_behind_records: impl FnMut(LinkIndex) -> bool,
+    mut mandatory: impl Iterator<Item = &'a [LinkIndex]>,
+    takes_answers_behind_records: impl FnOnce(LinkIndex) -> bool,
 ) -> Option<u64> {
-    let mut all = needs.iter().flatten();
-    let Some(first) = all.clone().next() else { return Some(0) };
-    if source != OpSource::Link(first.link) || !takes_answers_behind_records(first.link) {
-        return None;
-    }
-    all.try_fold(0, |end, need| (need.link == first.link).then_some(end.max(need.position)))
+    let Some(end) = needs.iter().flatten().map(|need| need.position).max() else { return Some(0) };
+    let OpSource::Link(link) = source else { return None };
+    (mandatory.all(|links| links == [link]) && takes_answers_behind_records(link)).then_some(end)
 }
 
 /// Whether a request may be performed on the open header of its partition: this node counts it
@@ -331,6 +330,22 @@ impl DataPlane {
         ends
     }
 
+    /// Prepares for answers that follow records up to `records_end`, or none if it is 0. Sends the
+    /// collected answers if they are of the other kind: the receiver may have refused records of a
+    /// partition whose answers follow none.
+    pub(super) fn begin_answers(
+        &mut self,
+        node: &Node,
+        rest: &mut FrameRest<'_>,
+        records_end: u64,
+    ) {
+        if (records_end == 0) != (rest.records_end == 0) {
+            self.send_answers(node, rest.take_answered());
+            rest.first = rest.place as u16;
+        }
+        rest.records_end = rest.records_end.max(records_end);
+    }
+
     /// Sends the answers of a batch, or parks them. `ends` has the end of each in `texts`.
     fn answer_common(
         &mut self,
@@ -346,12 +361,15 @@ impl DataPlane {
         };
         let Self { recorder, cache, .. } = &mut *self;
         let needs = recorder.needs(ends.len(), serving, (node.links(), cache));
+        let rows = &recorder.rows()[..ends.len()];
+        let mandatory = rows.iter().map(|row| row.set.mandatory());
         let takes_answers_behind_records = |index| {
             let link = cache.get(node.links(), index);
             link.is_some_and(|link| link.takes_answers_behind_records())
         };
-        if let Some(end) = records_end(rest.head.source, &needs, takes_answers_behind_records) {
-            rest.records_end = rest.records_end.max(end);
+        let source = rest.head.source;
+        if let Some(end) = records_end(source, &needs, mandatory, takes_answers_behind_records) {
+            self.begin_answers(node, rest, end);
             (0..ends.len()).for_each(|at| self.answers.text(text_of(at)));
             return;
         }
@@ -391,21 +409,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_follow_records_if_their_receiver_has_the_only_copy() {
+    fn answers_follow_records_to_the_only_other_copy() {
         let (one, two) = (LinkIndex(1), LinkIndex(2));
-        let end_of = |source, needs: &[&[(LinkIndex, u64)]], is_new| {
-            let row = |row: &&[(LinkIndex, u64)]| {
-                row.iter().map(|&(link, position)| Need { link, position }).collect()
-            };
-            records_end(source, &needs.iter().map(row).collect(), |_| is_new)
+        let end_of = |source, rows: &[(&[LinkIndex], &[u64])], is_new| {
+            let needs = rows.iter().map(|(links, positions)| {
+                let needs = links.iter().zip(*positions);
+                needs.map(|(&link, &position)| Need { link, position }).collect()
+            });
+            let mandatory = rows.iter().map(|(links, _)| *links);
+            records_end(source, &needs.collect(), mandatory, |_| is_new)
         };
-        let from_one = OpSource::Link(one);
-        assert_eq!(end_of(from_one, &[&[], &[]], false), Some(0), "nothing is waited for");
-        assert_eq!(end_of(from_one, &[&[(one, 7)], &[], &[(one, 5)]], true), Some(7));
-        assert_eq!(end_of(from_one, &[&[(one, 7)]], false), None, "the peer is too old");
-        assert_eq!(end_of(from_one, &[&[(one, 7)], &[(two, 9)]], true), None);
-        assert_eq!(end_of(from_one, &[&[(one, 7), (two, 9)]], true), None);
-        assert_eq!(end_of(OpSource::Link(two), &[&[(one, 7)]], true), None);
-        assert_eq!(end_of(OpSource::Own, &[&[(one, 7)]], true), None);
+        let (from_one, to_one, held) = (OpSource::Link(one), [one], [].as_slice());
+        let acked: (&[_], _) = (&to_one, held);
+        assert_eq!(
+            end_of(from_one, &[(&[], held), acked], false),
+            Some(0),
+            "nothing is waited for"
+        );
+        assert_eq!(end_of(from_one, &[(&to_one, &[7]), acked, (&to_one, &[5])], true), Some(7));
+        assert_eq!(end_of(from_one, &[(&to_one, &[7])], false), None, "the peer is too old");
+        assert_eq!(end_of(from_one, &[(&to_one, &[7]), (&[two], &[9])], true), None);
+        assert_eq!(end_of(from_one, &[(&to_one, &[7]), (&[two], held)], true), None);
+        assert_eq!(end_of(from_one, &[(&to_one, &[7]), (&[], held)], true), None);
+        assert_eq!(end_of(from_one, &[(&[one, two], &[7, 9])], true), None);
+        assert_eq!(end_of(OpSource::Link(two), &[(&to_one, &[7])], true), None);
+        assert_eq!(end_of(OpSource::Own, &[(&to_one, &[7])], true), None);
     }
 }

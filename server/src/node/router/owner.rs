@@ -147,7 +147,10 @@ impl Router {
         );
         let Some(plane) = self.plane.as_deref_mut() else { return Ok(()) };
         match performed {
-            Performed::Done { needs, .. } if needs.is_empty() => plane.answers.text(&texts),
+            Performed::Done { needs, .. } if needs.is_empty() => {
+                plane.begin_answers(&node, rest, 0);
+                plane.answers.text(&texts);
+            }
             Performed::Done { needs, term } => {
                 plane.send_answers(&node, rest.take_answered());
                 rest.first = place as u16 + 1;
