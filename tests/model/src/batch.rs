@@ -679,7 +679,8 @@ impl Node {
     }
 
     /// The reply to a forwarded operation, and the end position of the records that it may follow.
-    /// `None`, so that it is parked, if another copy than that of the forwarding node is waited for.
+    /// `None`, so that it is parked, if a copy of another node than the forwarding one is waited
+    /// for.
     fn records_end(&self, outcome: &Outcome, needs: &[Need]) -> Option<(Reply, u64)> {
         let Source::Forward { reply, is_looked_up: false, .. } = outcome.item.source else {
             return None;
