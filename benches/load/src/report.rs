@@ -244,6 +244,7 @@ impl Report {
             "p99 µs".to_owned(),
             "p99.9 µs".to_owned(),
             "undisturbed p99 µs".to_owned(),
+            format!("its to {reference}'s"),
             "CPU ns/op".to_owned(),
             "±".to_owned(),
             format!("{reference} CPU to its"),
@@ -306,6 +307,8 @@ fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
     let ratio = |f: fn(&Measurement, &Measurement) -> f64| {
         median(rounds.iter().zip(reference).map(|(own, other)| f(own, other)))
     };
+    let p99s = (rounds.iter().zip(reference))
+        .filter_map(|(own, other)| Some(own.undisturbed_ns(1)? / other.undisturbed_ns(1)?));
     let cpu: Vec<f64> = rounds.iter().map(Measurement::server_ns_per_op).collect();
     vec![
         cell(of(Measurement::ops_per_second), whole),
@@ -314,6 +317,7 @@ fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
         cell(of(|m| m.latency_ns[1] as f64), micros),
         cell(of(|m| m.latency_ns[2] as f64), micros),
         cell(median(rounds.iter().filter_map(|m| m.undisturbed_ns(1))), micros),
+        ratio_cell(Ratio::of(p99s)),
         cell(of(Measurement::server_ns_per_op), whole),
         cell(span(&cpu).map(|s| s / 2.0), percent),
         cell(ratio(|own, other| other.server_ns_per_op() / own.server_ns_per_op()), times),
@@ -331,6 +335,7 @@ mod tests {
     use super::{Report, Row, Weight};
     use crate::cell::Measurement;
     use crate::cpu::CpuUse;
+    use crate::disturbance::Undisturbed;
     use crate::machine::Machine;
 
     fn measurement(replies: u64, ns_per_op: u64) -> Measurement {
@@ -338,6 +343,10 @@ mod tests {
             replies,
             elapsed: Duration::from_secs(1),
             latency_ns: [1_000, 20_000, 300_000],
+            undisturbed: Some(Undisturbed {
+                replies,
+                latency_ns: [1_000, 10 * ns_per_op, 300_000],
+            }),
             server: CpuUse { ran_ns: replies * ns_per_op, waited_ns: 10_000_000 },
             generator_ns: replies * 700,
             ..Measurement::default()
@@ -361,11 +370,9 @@ mod tests {
         report.rows.push(Row { kind: "incr", shape: "50×1".to_owned(), rounds: vec![old, new] });
         let text = report.render();
         let line = text.lines().rfind(|line| line.contains("new")).unwrap_or("");
-        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
-        let expected = [
-            "", "incr", "50×1", "new", "300,000", "2.00×", "1.0", "20", "300", "–", "750", "33 %",
-            "5.00×", "20 %", "1 %", "700", "0", "",
-        ];
+        let cells = line.split('|').map(str::trim).collect::<Vec<_>>().join("|");
+        let expected = "|incr|50×1|new|300,000|2.00×|1.0|20|300|7.5|0.20× (0.20 to 0.20)|750|\
+                        33 %|5.00×|20 %|1 %|700|0|";
         assert_eq!(cells, expected, "{text}");
         assert!(text.contains("**750** · 300k · 20"), "{text}");
         assert!(text.contains("no reply was wrong"), "{text}");
