@@ -116,10 +116,10 @@ impl BoundAdmin {
         tracing::info!(target: crate::LIFE, "health and metrics at {scheme}://{address}");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("http".to_owned()).spawn(move || {
-            let stop = async {
+            let stop = Box::pin(async {
                 // An error means that the server has ended without a word: stop as well.
                 let _ = ended.await;
-            };
+            });
             let served = runtime.block_on(tollgate_http::serve(listener, tls, routes, stop));
             if let Err(error) = served {
                 tracing::error!(%error, "the admin listener has ended: restart the server");

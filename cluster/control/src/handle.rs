@@ -17,6 +17,7 @@ mod step_down;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,12 @@ use crate::wake_grid::WakeGrid;
 use state::{ControlNode, NodeCondition, Raft};
 
 pub use proposals::{CommandOutcome, ProposeError};
+
+/// An operation of the control plane under way.
+///
+/// It is boxed so that Raft is compiled once, in this package: the body of an `async fn` is compiled
+/// in the package that polls it, with everything generic that it uses.
+pub type ControlFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The way in which a node without a cluster gets one. A node with a cluster returns to it in any
 /// mode.
@@ -133,37 +140,41 @@ impl Control {
     /// # Errors
     ///
     /// [`StoreError`] if the data directory cannot be read or written.
-    pub async fn start(
+    #[must_use]
+    pub fn start(
         store: ControlStore,
         options: ControlOptions,
         peers: Arc<dyn ControlTransport>,
-    ) -> Result<Self, StoreError> {
-        // Use the seed itself, not a draw from it: the caller ensures that no other node has this
-        // seed.
-        let identity = store.begin(options.seed).await?;
-        // Until its seeds are greeted, the node is one without a cluster to others: under its own
-        // id it could not ask whether another process has that id, or is in another cluster.
-        peers.identify(NodeIdentity { membership: None, ..identity });
-        let node = Arc::new(ControlNode::new(store, options, peers, identity));
-        bootstrap::is_the_only_one(&node).await?;
-        if identity.membership.is_some() {
-            node.start_raft().await?;
-        }
-        for task in [
-            tokio::spawn(heartbeat::run(node.clone())),
-            tokio::spawn(leader::run(node.clone())),
-            tokio::spawn(disk::run(node.clone())),
-        ] {
-            node.tasks.lock().push(task);
-        }
-        Ok(Self { node })
+    ) -> ControlFuture<'static, Result<Self, StoreError>> {
+        Box::pin(async move {
+            // Use the seed itself, not a draw from it: the caller ensures that no other node has
+            // this seed.
+            let identity = store.begin(options.seed).await?;
+            // Until its seeds are greeted, the node is one without a cluster to others: under its
+            // own id it could not ask whether another process has that id, or is in another cluster.
+            peers.identify(NodeIdentity { membership: None, ..identity });
+            let node = Arc::new(ControlNode::new(store, options, peers, identity));
+            bootstrap::is_the_only_one(&node).await?;
+            if identity.membership.is_some() {
+                node.start_raft().await?;
+            }
+            for task in [
+                tokio::spawn(heartbeat::run(node.clone())),
+                tokio::spawn(leader::run(node.clone())),
+                tokio::spawn(disk::run(node.clone())),
+            ] {
+                node.tasks.lock().push(task);
+            }
+            Ok(Self { node })
+        })
     }
 
     /// Answers a request that another node sent by [`ControlTransport::call`].
     ///
     /// The answer takes at most as long as a commit, and the caller gives up after its `ttl`.
-    pub async fn handle(&self, rpc: Bytes) -> Bytes {
-        rpc_server::answer(&self.node, &rpc).await
+    #[must_use]
+    pub fn handle(&self, rpc: Bytes) -> ControlFuture<'_, Bytes> {
+        Box::pin(async move { rpc_server::answer(&self.node, &rpc).await })
     }
 
     /// Proposes a change of the map to the leader, for up to `ttl`. When this returns, the map of
@@ -172,12 +183,13 @@ impl Control {
     /// # Errors
     ///
     /// [`ProposeError`], within `ttl`.
-    pub async fn propose(
+    #[must_use]
+    pub fn propose(
         &self,
         command: MapCommand,
         ttl: Duration,
-    ) -> Result<CommandOutcome, ProposeError> {
-        proposals::propose(&self.node, command, ttl).await
+    ) -> ControlFuture<'_, Result<CommandOutcome, ProposeError>> {
+        Box::pin(proposals::propose(&self.node, command, ttl))
     }
 
     /// The newest map of this node; version 0 before there is one.
@@ -235,8 +247,9 @@ impl Control {
     }
 
     /// Reports that a link to a node was refused or broke, so that the leader checks the node.
-    pub async fn suspect(&self, node: NodeId) {
-        proposals::suspect(&self.node, node).await;
+    #[must_use]
+    pub fn suspect(&self, node: NodeId) -> ControlFuture<'_, ()> {
+        Box::pin(proposals::suspect(&self.node, node))
     }
 
     /// The time since a majority of the voters was known to follow a leader; none if there was no
@@ -269,12 +282,15 @@ impl Control {
     /// # Errors
     ///
     /// [`Unreachable`], with the reason.
-    pub async fn ping(&self, node: NodeId) -> Result<(), Unreachable> {
-        match self.node.rpc.call_node(node, RpcRequest::Ping, PING_TTL).await {
-            // A node that declines is running.
-            Ok(_) | Err(CallError::Declined(_)) => Ok(()),
-            Err(CallError::Unreachable(why)) => Err(why),
-        }
+    #[must_use]
+    pub fn ping(&self, node: NodeId) -> ControlFuture<'_, Result<(), Unreachable>> {
+        Box::pin(async move {
+            match self.node.rpc.call_node(node, RpcRequest::Ping, PING_TTL).await {
+                // A node that declines is running.
+                Ok(_) | Err(CallError::Declined(_)) => Ok(()),
+                Err(CallError::Unreachable(why)) => Err(why),
+            }
+        })
     }
 
     /// The reason why Raft does not run on this node, mostly its disk.
@@ -328,17 +344,20 @@ impl Control {
     }
 
     /// Ends the node's tasks. Everything that was acknowledged is on disk.
-    pub async fn stop(&self) {
-        let tasks = std::mem::take(&mut *self.node.tasks.lock());
-        for task in tasks {
-            task.abort();
-            let _ = task.await;
-        }
-        let raft = self.node.state.lock().raft.take();
-        if let Some(raft) = raft {
-            // A pending write may hang while its disk hangs.
-            let _ = tokio::time::timeout(STOP_MAX, raft.shutdown()).await;
-        }
+    #[must_use]
+    pub fn stop(&self) -> ControlFuture<'_, ()> {
+        Box::pin(async move {
+            let tasks = std::mem::take(&mut *self.node.tasks.lock());
+            for task in tasks {
+                task.abort();
+                let _ = task.await;
+            }
+            let raft = self.node.state.lock().raft.take();
+            if let Some(raft) = raft {
+                // A pending write may hang while its disk hangs.
+                let _ = tokio::time::timeout(STOP_MAX, raft.shutdown()).await;
+            }
+        })
     }
 }
 

@@ -33,8 +33,8 @@ mod wake_grid;
 pub mod simulation;
 
 pub use handle::{
-    CommandOutcome, Control, ControlOptions, MembershipState, NodeReport, ProposeError, StartMode,
-    Status,
+    CommandOutcome, Control, ControlFuture, ControlOptions, MembershipState, NodeReport,
+    ProposeError, StartMode, Status,
 };
 pub use map_watch::{MapUpdate, MapWatch};
 pub use raft_network::{CallFuture, ControlTransport, Unreachable};

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,20 +63,31 @@ impl AdminListener {
 
 /// Serves `routes` on `listener` until `stop` completes; then ends requests under way.
 ///
+/// The future is boxed so that hyper is compiled in this package, not in the one that polls it.
+///
 /// # Errors
 ///
 /// The socket cannot be used.
-pub async fn serve(
+#[must_use]
+pub fn serve(
     listener: AdminListener,
     tls: Option<TlsSettings>,
     routes: Router,
-    stop: impl Future<Output = ()>,
+    stop: Pin<Box<dyn Future<Output = ()> + Send>>,
+) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send>> {
+    Box::pin(serve_until(listener, tls, routes, stop))
+}
+
+async fn serve_until(
+    listener: AdminListener,
+    tls: Option<TlsSettings>,
+    routes: Router,
+    mut stop: Pin<Box<dyn Future<Output = ()> + Send>>,
 ) -> io::Result<()> {
     let listener = TcpListener::from_std(listener.0)?;
     let tls = tls.map(|tls| (TlsAcceptor::from(tls.config), tls.figures));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let (end, ended) = watch::channel(());
-    let mut stop = std::pin::pin!(stop);
     loop {
         let accepted = tokio::select! {
             biased;
@@ -187,7 +199,7 @@ mod tests {
             let address = bound.address().expect("it is bound");
             let routes = crate::routes::router(Arc::new(FakeHost::default()), access);
             let (stop, stopped) = oneshot::channel::<()>();
-            let stop_wait = async { drop(stopped.await) };
+            let stop_wait = Box::pin(async { drop(stopped.await) });
             let served = tokio::spawn(serve(bound, None, routes, stop_wait));
             test(address).await;
             drop(stop);

@@ -35,7 +35,7 @@ fn open(host: Arc<SteeredHost>, access: Access) -> String {
     std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let routes = tollgate_http::router(host, Arc::new(access));
-        let served = serve(listener, None, routes, std::future::pending());
+        let served = serve(listener, None, routes, Box::pin(std::future::pending()));
         runtime.expect("a runtime").block_on(served).expect("the socket stays");
     });
     format!("http://{address}")
