@@ -1,8 +1,9 @@
 //! The lines by which two texts differ.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use similar::{ChangeTag, TextDiff};
+use similar::ChangeTag;
+use similar::algorithms::{Capture, Compact, Replace, myers};
 
 /// A line of the older text, the newer one, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,7 +26,13 @@ impl DiffLine {
 
 /// Compares two texts line by line. After `time_max` the comparison is coarser.
 pub(crate) fn lines(old: &str, new: &str, time_max: Duration) -> Vec<DiffLine> {
-    let diff = TextDiff::configure().timeout(time_max).diff_lines(old, new);
+    let old: Vec<&str> = old.split_inclusive('\n').collect();
+    let new: Vec<&str> = new.split_inclusive('\n').collect();
+    let mut found = Compact::new(Replace::new(Capture::new()), &old, &new);
+    let deadline = Some(Instant::now() + time_max);
+    // `TextDiff` would compile all algorithms, a quarter of a megabyte.
+    let Ok(()) = myers::diff_deadline(&mut found, &old, 0..old.len(), &new, 0..new.len(), deadline);
+    let changes = found.into_inner().into_inner().into_ops();
     let line = |change: similar::Change<&str>| DiffLine {
         sign: match change.tag() {
             ChangeTag::Delete => '-',
@@ -34,7 +41,7 @@ pub(crate) fn lines(old: &str, new: &str, time_max: Duration) -> Vec<DiffLine> {
         },
         text: change.value().trim_end_matches(['\r', '\n']).to_owned(),
     };
-    diff.iter_all_changes().map(line).collect()
+    changes.iter().flat_map(|change| change.iter_changes(&old, &new)).map(line).collect()
 }
 
 #[cfg(test)]
@@ -52,5 +59,6 @@ mod tests {
         assert_eq!(text("a\nb\n", "a\nc\n"), " a|-b|+c");
         assert_eq!(text("", "a"), "+a");
         assert_eq!(text("a\r\n", ""), "-a");
+        assert_eq!(text("a\r\nb", "a\nb"), "-a|+a| b");
     }
 }
