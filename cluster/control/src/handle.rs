@@ -37,8 +37,8 @@ pub use proposals::{CommandOutcome, ProposeError};
 
 /// An operation of the control plane under way.
 ///
-/// It is boxed so that Raft is compiled once, in this package: the body of an `async fn` is compiled
-/// in the package that polls it, with everything generic that it uses.
+/// It is boxed so that Raft is compiled once, in this package: the body of an `async fn` is
+/// compiled in the package that polls it, with everything generic that it uses.
 pub type ControlFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The way in which a node without a cluster gets one. A node with a cluster returns to it in any
@@ -151,7 +151,8 @@ impl Control {
             // this seed.
             let identity = store.begin(options.seed).await?;
             // Until its seeds are greeted, the node is one without a cluster to others: under its
-            // own id it could not ask whether another process has that id, or is in another cluster.
+            // own id it could not ask whether another process has that id, or is in another
+            // cluster.
             peers.identify(NodeIdentity { membership: None, ..identity });
             let node = Arc::new(ControlNode::new(store, options, peers, identity));
             bootstrap::is_the_only_one(&node).await?;
