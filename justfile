@@ -33,7 +33,7 @@ api-fuzz SECONDS="120":
     cargo build -p tollgate-program
     API_FUZZ_SECONDS={{SECONDS}} cargo test -p tests api::description -- --nocapture
 
-# The pictures of docs/operations/web-ui.md anew: ten minutes of traffic on three real nodes
+# The pictures of docs/operations anew: ten minutes of traffic on three real nodes
 pictures:
     cargo build -p tollgate-program
     PICTURES=1 cargo test -p tests pictures -- --nocapture

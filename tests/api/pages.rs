@@ -5,6 +5,7 @@
 //! host, accessibility (`server/http/tests/ui.rs`), the pictures (`cluster::pictures`).
 
 use std::fs;
+use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
@@ -25,15 +26,21 @@ pub(crate) fn run_flows(script: &str, words: &[&str]) {
     assert!(status.is_ok_and(|status| status.success()), "see above, or run tests/setup.sh");
 }
 
-#[test]
-fn operators_reach_their_aims_on_a_real_server() {
-    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+/// Makes a token for an admin, an editor, a member of the support team and a viewer. Returns them
+/// in this order, in which the scripts take them, and the path of their tokens file in `folder`.
+pub(crate) fn make_team(folder: &Path) -> (Vec<String>, String) {
     let roles = [("ada", "admin"), ("eve", "editor"), ("sue", "support"), ("vera", "viewer")];
     let (tokens, lines): (Vec<_>, Vec<_>) =
         roles.iter().map(|(name, role)| make_token(name, role)).unzip();
-    let path = folder.path().join("tokens");
+    let path = folder.join("tokens");
     fs::write(&path, lines.join("\n")).expect("the folder is ours");
-    let path = path.to_string_lossy().into_owned();
+    (tokens, path.to_string_lossy().into_owned())
+}
+
+#[test]
+fn operators_reach_their_aims_on_a_real_server() {
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let (tokens, path) = make_team(folder.path());
     let flags = ["--limits-store", "{folder}/store", "--tokens", &path];
     let mut operated = Operated::start_in(&flags, folder);
     operated.api.token = Some(tokens[0].clone());

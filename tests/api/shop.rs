@@ -68,7 +68,7 @@ impl Drop for ShopTraffic {
 }
 
 /// Lets each user take two units, so that about a hundred of them are recorded.
-pub(super) fn log_users_in(address: SocketAddr) {
+pub(crate) fn log_users_in(address: SocketAddr) {
     let mut stream = connect(address);
     let users: Vec<String> =
         (0..USERS).map(|user| format!("take login:user{user} 2 -\r\n")).collect();

@@ -21,9 +21,17 @@ const MANY: usize = 4000;
 
 /// Three nodes with their APIs, once limits can be changed.
 pub(super) fn steered() -> (Cluster, Vec<TestedApi>) {
+    steered_with(&[], None)
+}
+
+/// Like [`steered`], with more flags, and a token of an admin for the APIs.
+pub(super) fn steered_with(flags: &[&str], token: Option<&str>) -> (Cluster, Vec<TestedApi>) {
     let http = |_, host| vec!["--http".to_owned(), format!("{host}:{HTTP}")];
-    let cluster = Cluster::start_each(3, &[], http);
-    let apis = (0..3).map(|node| TestedApi::new((cluster.host(node), HTTP).into()));
+    let cluster = Cluster::start_each(3, flags, http);
+    let apis = (0..3).map(|node| TestedApi {
+        address: (cluster.host(node), HTTP).into(),
+        token: token.map(str::to_owned),
+    });
     let apis: Vec<TestedApi> = apis.collect();
     // Limits can be changed once the leader has seen the version of all nodes.
     let body = json!({ "toml": limit("first", "first:{x}", "block", "") });

@@ -46,6 +46,14 @@ async function saveElsewhere(page, policy) {
   assert.ok(sent.ok(), `${action}: ${sent.status()}`);
 }
 
+// Logs in at the server at `site`.
+async function login(page, site, token) {
+  await page.goto(`${site}/ui/login`, { waitUntil: "domcontentloaded" });
+  await page.getByLabel("Token").fill(token);
+  await button(page, "Log in").click();
+  await says(page, "Overview");
+}
+
 async function says(page, text) {
   const shown = await page.locator("main").innerText();
   assert.ok(shown.includes(text), `${page.url()} does not say ${text}:\n${shown}`);
@@ -73,4 +81,4 @@ async function run(seconds, body) {
   }
 }
 
-module.exports = { button, faults, flash, run, saveElsewhere, says, withPage };
+module.exports = { button, faults, flash, login, run, saveElsewhere, says, withPage };

@@ -5,7 +5,8 @@
 // `llm-tokens` and sends traffic. Not here: a host that answers as the test wants (flows.js).
 "use strict";
 const assert = require("node:assert/strict");
-const { button, flash, run, saveElsewhere, says, withPage } = require("./browser.js");
+const browsing = require("./browser.js");
+const { button, flash, run, saveElsewhere, says, withPage } = browsing;
 
 const [site, ...tokens] = process.argv.slice(2);
 const [admin, editor, support, viewer] = tokens;
@@ -15,12 +16,7 @@ async function goto(page, path) {
   return page.goto(site + path, { waitUntil: "domcontentloaded" });
 }
 
-async function login(page, token) {
-  await goto(page, "/ui/login");
-  await page.getByLabel("Token").fill(token);
-  await button(page, "Log in").click();
-  await says(page, "Overview");
-}
+const login = (page, token) => browsing.login(page, site, token);
 
 // Loads a page again until it says `text`, or does not if `isThere` is false.
 async function until(page, path, text, isThere = true) {
