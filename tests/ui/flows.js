@@ -5,7 +5,7 @@
 "use strict";
 const assert = require("node:assert/strict");
 const { AxeBuilder } = require("@axe-core/playwright");
-const { button, faults, flash, run, saveElsewhere, says, withPage } = require("./browser.js");
+const { button, faults, flash, login, run, saveElsewhere, says, withPage } = require("./browser.js");
 
 const [free, guarded, adminToken, viewerToken] = process.argv.slice(2);
 const SCREENS = [
@@ -179,9 +179,7 @@ const flows = {
   },
 
   async wrongRole(page) {
-    await goto(page, "/ui/login", guarded);
-    await page.getByLabel("Token").fill(viewerToken);
-    await button(page, "Log in").click();
+    await login(page, guarded, viewerToken);
     await goto(page, "/ui/limit?name=login", guarded);
     assert.equal(await button(page, "Save").count(), 0);
     assert.equal(await page.getByRole("link", { name: "Audit" }).count(), 0);

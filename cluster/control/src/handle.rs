@@ -37,8 +37,8 @@ pub use proposals::{CommandOutcome, ProposeError};
 
 /// An operation of the control plane under way.
 ///
-/// It is boxed so that Raft is compiled once, in this package: the body of an `async fn` is
-/// compiled in the package that polls it, with everything generic that it uses.
+/// The future is boxed because rustc compiles the body of an `async fn` in the package that polls
+/// it, with all generic code that the body uses: the server would compile Raft a second time.
 pub type ControlFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// The way in which a node without a cluster gets one. A node with a cluster returns to it in any

@@ -63,7 +63,8 @@ impl AdminListener {
 
 /// Serves `routes` on `listener` until `stop` completes; then ends requests under way.
 ///
-/// The future is boxed so that hyper is compiled in this package, not in the one that polls it.
+/// The future is boxed because rustc compiles the body of an `async fn` in the package that polls
+/// it, with all generic code that the body uses: the server would compile hyper a second time.
 ///
 /// # Errors
 ///
