@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use protocol::Policy;
-use tollgate::limits::{Limits, OverrideSource};
+use tollgate_limits::{Limits, OverrideSource};
 
 const KEYS: u64 = 1 << 14;
 const OVERRIDES: u64 = 10_000;

@@ -6,7 +6,7 @@
 
 use std::{env, fs, path::Path};
 
-use tollgate::limits::Limits;
+use tollgate_limits::Limits;
 
 use crate::clients::run;
 use crate::live::{Program, Server};

@@ -8,9 +8,9 @@ use engine::Now;
 use protocol::Bounds;
 use tollgate::commands::scratch::Scratch;
 use tollgate::config::Config;
-use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
 use tollgate::session::{Pause, Session, SessionContext};
+use tollgate_limits::Limits;
 
 /// The memory cap of the stores under test.
 const MEMORY_BYTES: u64 = 8 << 20;

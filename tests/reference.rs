@@ -20,7 +20,7 @@ use std::{
 use nix::sys::signal::Signal;
 use protocol::{Bounds, ProtocolError, decode};
 use tollgate::config::Config;
-use tollgate::limits::Limits;
+use tollgate_limits::Limits;
 
 use crate::live::{Client, Program, Server};
 use crate::operators::NODE;
@@ -280,7 +280,7 @@ fn values_in(refusal: &str, of: &str) -> Vec<String> {
 /// The fields of a limits file, and the values of fields with few values.
 fn limits_file() -> BTreeSet<Name> {
     let mut names = BTreeSet::new();
-    for word in quoted("server/src/limits", is_small) {
+    for word in quoted("server/limits/src", is_small) {
         for (head, before, tail) in [
             ("", "", ""),
             ("[[limit]]\n", "", ""),

@@ -25,11 +25,11 @@ use std::thread::JoinHandle;
 use tokio::sync::oneshot;
 use tokio_rustls::rustls::pki_types::pem;
 use tollgate_http::{Access, AdminHost, AdminListener, TlsError, TlsSettings, Tokens, TokensError};
+use tollgate_limits::files;
 
 pub(crate) use self::cluster_query::ObservedAnswers;
 pub(crate) use self::host::ServerHost;
 use crate::config::{HttpConfig, HttpTls};
-use crate::files;
 use crate::runtime::listeners::BindError;
 
 /// The reason why the admin listener cannot start.

@@ -4,8 +4,8 @@
 //! the event loop and the sockets of clients, `session` turns bytes into requests and replies,
 //! `node` finds the owner of a key and holds copies, `commands` runs requests on items and limits,
 //! `runtime` is the state that all threads share, `observe` keeps hot keys and series, `shards` is
-//! the store behind its locks, `config` has the operator's settings, `limits` finds the limit of a
-//! key and changes limits, `records` stores them, `transport` links nodes, `net` has sockets,
+//! the store behind its locks, `config` has the operator's settings, `limits` has the limits in
+//! force and changes them, `records` stores them, `transport` links nodes, `net` has sockets,
 //! clocks and randomness, `probe` takes samples. Only `net` names socket types and reads a clock.
 //!
 //! Not here: the sub-commands (`server/cli`), the process (`server/program`).
@@ -15,7 +15,6 @@ pub mod cluster_stats;
 pub mod commands;
 pub mod config;
 pub mod counters;
-pub mod files;
 mod io;
 pub mod limits;
 pub mod net;

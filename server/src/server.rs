@@ -17,6 +17,9 @@ use std::time::Duration;
 use control::WakeGrid;
 use tokio::runtime::Runtime;
 use tokio::time::{Instant, sleep};
+use tollgate_limits::files;
+use tollgate_limits::map_text::LimitText;
+use tollgate_limits::{Limits, no_limits};
 
 pub use self::error::ServerError;
 #[cfg(feature = "simulation")]
@@ -25,11 +28,8 @@ use self::observer::ObserverThread;
 use self::signals::{Handled, Signals, WatchedFiles, handle_signals};
 use crate::admin::{BoundAdmin, ObservedAnswers, ServerHost};
 use crate::config::Config;
-use crate::files;
 use crate::io::worker;
 use crate::io::worker_handle::WorkerHandle;
-use crate::limits::map_text::LimitText;
-use crate::limits::{Limits, no_limits};
 use crate::net::random;
 use crate::net::{BoundListener, Listener};
 use crate::node::Node;

@@ -25,12 +25,12 @@ pub use control::simulation::{Disk, DiskFault};
 pub use control::{CommandOutcome, ProposeError, Status};
 use tokio::runtime::Handle;
 pub use tollgate_http::{Actor, ChangedLimit, LimitChange, OverrideChange, ServiceError, Via};
+use tollgate_limits::Limits;
 
 pub use self::edit::{LimitsEdit, policy_in_force, start_edit, start_proposal};
 pub use self::query::{QueryResult, start_query};
 use crate::config::Config;
 use crate::io::worker;
-use crate::limits::Limits;
 use crate::net::Listener;
 use crate::net::simulated::SimListener as SimulatedListener;
 use crate::net::world;

@@ -13,9 +13,9 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tollgate::Server;
 use tollgate::commands::scratch::Scratch;
 use tollgate::config::{Config, ListenAddr};
-use tollgate::limits::Limits;
 use tollgate::runtime::service::Service;
 use tollgate::session::{Pause, Session, SessionContext};
+use tollgate_limits::Limits;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;

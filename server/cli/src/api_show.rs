@@ -87,7 +87,7 @@ pub(super) fn matched(value: &Value) -> String {
     if let [Some(over), Some(source), Some(counted)] =
         ["override_key", "override_source", "counted_key"].map(|name| value[name].as_str())
     {
-        text.extend(["why       ", tollgate::limits::override_reason(over, source, counted), "\n"]);
+        text.extend(["why       ", tollgate_limits::override_reason(over, source, counted), "\n"]);
     }
     for capture in entries(value, "captures") {
         let [name, value] = ["name", "value"].map(|name| plain(&capture[name]));

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use protocol::{COUNT_MAX, duration_text};
 use serde_json::{Value, json};
 use tollgate::config::ConfigError;
-use tollgate::limits::{
+use tollgate_limits::{
     ExplainedKey, Explanation, Limit, Limits, check_file, first_verdict, listing, override_reason,
 };
 

@@ -40,7 +40,6 @@ use tollgate::config::sub_commands::{
     CHECK_LIMITS, CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
 };
 use tollgate::config::{self, ConfigError, host_and_port};
-use tollgate::limits::LimitsError;
 
 pub use api_limits::ApiLimitsRequest;
 pub use check_limits::CheckLimitsRequest;
@@ -51,6 +50,7 @@ pub use generate::GenerateRequest;
 pub use healthcheck::HealthcheckRequest;
 pub use snapshot::SnapshotRequest;
 pub use token::TokenRequest;
+use tollgate_limits::LimitsError;
 pub use top::TopRequest;
 
 /// The forms of the command line.

@@ -6,8 +6,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use tollgate::limits::map_text::LimitText;
-use tollgate::limits::{LimitsError, read};
+use tollgate_limits::map_text::LimitText;
+use tollgate_limits::{LimitsError, read};
 
 use super::client::ServerClient;
 use super::{CliError, show, word};

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use hyper::Method;
 use serde_json::{Value, json};
-use tollgate::limits::{self, LimitsError};
+use tollgate_limits::LimitsError;
 
 use super::admin_client::{AdminBody, AdminClient, AdminVersion, encode};
 use super::api_limits::{ChangeFlags, KeyFlags, LimitsVerb};
@@ -290,7 +290,7 @@ fn override_path(flags: &KeyFlags) -> String {
 /// Reads a file, or standard input for `-`.
 fn read(file: &Path) -> Result<String, CliError> {
     if file != Path::new("-") {
-        let bytes = limits::read(file)?;
+        let bytes = tollgate_limits::read(file)?;
         return String::from_utf8(bytes)
             .map_err(|_| CliError::Input(format!("{}: it is not UTF-8", file.display())));
     }

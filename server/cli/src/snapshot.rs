@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tollgate::config::ConfigError;
-use tollgate::files;
+use tollgate_limits::files;
 
 use super::{CliError, Parsed, help_or, parse_words};
 

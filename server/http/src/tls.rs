@@ -6,7 +6,8 @@ use std::sync::Arc;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject as _};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig};
-use x509_parser::parse_x509_certificate;
+use x509_cert::Certificate;
+use x509_cert::der::Decode as _;
 
 use crate::traffic::TlsFigures;
 
@@ -23,9 +24,10 @@ pub struct TlsSettings {
 #[must_use]
 pub fn chain_expiry_s(chain: &[CertificateDer<'_>]) -> Option<u64> {
     let expiry = |certificate: &CertificateDer<'_>| {
-        let (_, parsed) = parse_x509_certificate(certificate).ok()?;
-        // A certificate that ended before 1970 has ended, and 0 means an unknown end.
-        Some(u64::try_from(parsed.validity().not_after.timestamp()).unwrap_or(0).max(1))
+        let parsed = Certificate::from_der(certificate).ok()?;
+        let end = parsed.tbs_certificate().validity().not_after;
+        // 0 means an unknown end.
+        Some(end.to_unix_duration().as_secs().max(1))
     };
     chain.iter().filter_map(expiry).min()
 }

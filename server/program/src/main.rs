@@ -9,12 +9,12 @@ use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
-use tollgate::limits::map_text::LimitText;
-use tollgate::limits::{self, Limits};
 use tollgate::runtime::auth::AuthFile;
 use tollgate::runtime::process::{self, Pidfile};
 use tollgate::{AUDIT, LIFE, Server, ServerError};
 use tollgate_cli::{self as cli, CliError, Parsed};
+use tollgate_limits::Limits;
+use tollgate_limits::map_text::LimitText;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, reload};
@@ -57,12 +57,12 @@ fn start(args: Vec<OsString>) -> ExitCode {
     match Config::from_sources(args, vars_os()) {
         Ok(Startup::Print(text)) => print(&text),
         Ok(Startup::Check(config)) => check(&config),
-        Ok(Startup::CheckLimits(path)) => match limits::check_file(&path) {
+        Ok(Startup::CheckLimits(path)) => match tollgate_limits::check_file(&path) {
             Ok((limits, warnings)) => {
                 for warning in warnings {
                     let _ = writeln!(stderr(), "tollgate: warning: {warning}");
                 }
-                print(&limits::listing(&limits))
+                print(&tollgate_limits::listing(&limits))
             }
             Err(error) => fail(&error.with_excerpt(Some(&path)).trim_end(), ConfigError::EXIT_CODE),
         },

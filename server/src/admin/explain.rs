@@ -8,10 +8,10 @@ use protocol::KEY_BYTES_MAX;
 use tollgate_http::{
     ExplainView, KeyBan, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError,
 };
+use tollgate_limits::{ExplainedKey, Explanation};
 
 use super::host::ServerHost;
 use crate::config::KeyDisplay;
-use crate::limits::{ExplainedKey, Explanation};
 use crate::node::partition_of;
 use crate::observe::shown_key;
 

@@ -8,9 +8,9 @@ use tollgate_http::{
     Actor, Answer, ChangeView, ChangedLimit, ImportMode, ImportPlan, LimitChange, LimitView,
     LimitsService, MatchView, OverrideChange, OverrideView, ServiceError, Via,
 };
+use tollgate_limits::map_text::LimitText;
 
 use super::host::ServerHost;
-use crate::limits::map_text::LimitText;
 use crate::limits::service::{LimitsChanged, LimitsRequest, LimitsStore, off_thread};
 
 impl ServerHost {

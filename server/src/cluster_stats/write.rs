@@ -8,13 +8,13 @@ use std::net::IpAddr;
 
 use cluster::id::NodeId;
 use cluster::map::{NodeState, OWN_NAME};
+use tollgate_limits::map_text::entries;
 
 use super::{
     ClusterView, NodeRow, PartitionHealth, PartitionRow, disk_word, membership_word, millis,
     not_safe_to_proceed, state_word,
 };
 use crate::config::host_and_port;
-use crate::limits::map_text::entries;
 
 /// Most partitions in `stats cluster partitions`: after a start all 65536 may be without a primary.
 const PARTITION_LINES_MAX: usize = 20;

@@ -1,18 +1,18 @@
 //! Companions of a limited key: the figures of the key and its parents.
 //!
 //! Here: the look that a companion takes, and the reply made of it. Not here: the names of
-//! companions (`limits`), the owners of keys in a cluster (`node`).
+//! companions (`server/limits`), the owners of keys in a cluster (`node`).
 
 use engine::algorithms::Decision;
 use engine::{Decider, TakeInfo, TakeParams, TakeResult};
 use protocol::{ItemView, Operation, Outcome, SetMode, Value};
+use tollgate_limits::{Companion, LimitMatch, LimitedKeyError};
 
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::milliseconds;
 use crate::commands::multi_key::ChargeResult;
 use crate::commands::scratch::Scratch;
-use crate::limits::{Companion, LimitMatch, LimitedKeyError};
 
 /// The figures that companions show.
 #[derive(Debug, Clone, Copy)]

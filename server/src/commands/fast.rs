@@ -11,11 +11,11 @@ use protocol::{
     CONFIGURED_POLICY, Command, Exptime, FastRequest, ItemView, Key, Operation, Outcome, Set,
     SetMode, Value, encode_hit, encode_number, name_refusal,
 };
+use tollgate_limits::LimitMatch;
 
 use crate::commands::context::ExecContext;
 use crate::commands::lookup::KeyLookup;
 use crate::commands::verdict::encode_decision;
-use crate::limits::LimitMatch;
 use crate::probe::SampledVerb;
 
 /// A longer value is stored, and read by `get`, under the lock of its own shard alone.

@@ -5,12 +5,12 @@
 
 use engine::Engine;
 use protocol::{Command, Form, Operation, Outcome, SetMode, encode, encode_hit, encode_inspection};
+use tollgate_limits::LimitMatch;
 
 use crate::commands::context::ExecContext;
 use crate::commands::fast::LOCKED_VALUE_BYTES_MAX;
 use crate::commands::limited_keys::{inline_policy, write_error};
 use crate::commands::lookup::KeyLookup;
-use crate::limits::LimitMatch;
 use crate::probe::SampledVerb;
 
 impl ExecContext<'_> {

@@ -7,11 +7,11 @@
 
 use engine::{TakeParams, TakeResult, added, adding, counted, taking, undecided};
 use protocol::{COUNT_MAX, Form, IncrX, Native, Operation, Outcome, PolicyArg, SetMode, TakeMany};
+use tollgate_limits::LimitMatch;
 
 use crate::commands::limited_keys::{inline_policy, milliseconds};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
 use crate::commands::verdict::{applied, cas_of, outcome_of_many, settled, units_of, verdict};
-use crate::limits::LimitMatch;
 
 /// The operation of a request on each limit state that it concerns.
 #[derive(Debug, Clone, Copy)]

@@ -6,12 +6,12 @@ use std::cell::Cell;
 
 use engine::{CachedReply, Judged, TakeResult};
 use protocol::{IncrX, Native, Operation, Outcome};
+use tollgate_limits::{LimitMatch, LimitedKeyError};
 
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::ChargeResult;
 use crate::commands::scratch::Scratch;
-use crate::limits::{LimitMatch, LimitedKeyError};
 use crate::probe::SampledVerb;
 
 impl ExecContext<'_> {

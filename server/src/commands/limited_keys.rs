@@ -1,8 +1,8 @@
 //! The plain verbs on limited keys.
 //!
 //! Here: the key and policy that a command applies to, its parents, and the encoding of a refusal.
-//! Not here: the limit of a key (`limits`), the effect of each verb on a limit state (`engine`),
-//! the native verbs (`native`), companions (`companions`).
+//! Not here: the limit of a key (`server/limits`), the effect of each verb on a limit state
+//! (`engine`), the native verbs (`native`), companions (`companions`).
 
 use std::cell::Cell;
 
@@ -11,6 +11,7 @@ use engine::{Judged, PolicyRef, TakeResult};
 use protocol::{
     Command, Form, ItemView, Operation, Outcome, Value, encode, encode_hit, name_refusal,
 };
+use tollgate_limits::{ChargeCost, Deny, LimitMatch, LimitedKeyError};
 
 use crate::commands::context::ExecContext;
 use crate::commands::decider::AskedPairs;
@@ -18,7 +19,6 @@ use crate::commands::items::{encode_outcome, line};
 use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::multi_key::{Adjustment, ChargeContext};
 use crate::commands::verdict::name_holds;
-use crate::limits::{ChargeCost, Deny, LimitMatch, LimitedKeyError};
 use crate::probe::SampledVerb;
 
 /// The limit match of a key; `None` for a plain one.

@@ -1,13 +1,14 @@
 //! The lookup of a key before its use: its hash and its limit.
 //!
-//! Not here: the limits themselves (`limits`), batches of keys (`session`).
+//! Not here: the limits themselves (`server/limits`), batches of keys (`session`).
 
 use arrayvec::ArrayVec;
 use protocol::Operation;
+use tollgate_limits::{LimitMatch, OverrideBatch};
 
 use crate::commands::context::ExecContext;
 use crate::commands::limited_keys::KeyLimit;
-use crate::limits::{ActiveLimits, LimitMatch, OverrideBatch};
+use crate::limits::ActiveLimits;
 use crate::shards::Shards;
 
 /// The result of a key's lookup.

@@ -17,6 +17,7 @@ use std::ops::Range;
 use engine::algorithms::Verdict;
 use engine::{Now, PolicyRef, SavedState, TakeInfo, TakeParams, TakeResult};
 use protocol::{Algorithm, Policy};
+use tollgate_limits::{ChargeCost, LimitMatch, LimitedKeyError, Limits, Parents};
 
 pub(crate) use self::charge_row::{ChargeRow, hold_of};
 pub(crate) use self::refuse::deny_beyond;
@@ -25,7 +26,7 @@ use crate::commands::decider::{KeyDecisions, verdicts_of};
 use crate::commands::decisions::DecisionContext;
 use crate::commands::native::refusal;
 use crate::counters::Counters;
-use crate::limits::{ActiveLimits, ChargeCost, LimitMatch, LimitedKeyError, Limits, Parents};
+use crate::limits::ActiveLimits;
 use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
 /// One key of a charge set.

@@ -11,6 +11,7 @@ use protocol::{
     Algorithm, COUNT_MAX, Command, DecidingLimit, Form, IncrX, Native, Oldest, Operation, Outcome,
     Policy, PolicyArg, Rate, Slide, Take, VerdictLine, encode, name_decider,
 };
+use tollgate_limits::{Limit, LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
 
 pub(crate) use self::refusal::refusal;
 use crate::commands::context::ExecContext;
@@ -19,7 +20,6 @@ use crate::commands::limit_op::{LimitAction, LimitOp};
 use crate::commands::limited_keys::{milliseconds, write_error};
 use crate::commands::policy_cache::PolicyId;
 use crate::commands::verdict::{units_of, verdict};
-use crate::limits::{Limit, LimitMatch, LimitedKeyError, UNLIMITED, Unlimited};
 use crate::probe::SampledVerb;
 use crate::shards::{KeyId, Shards};
 

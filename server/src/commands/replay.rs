@@ -2,7 +2,7 @@
 //!
 //! Here: replaying a recording twice, under the limits in force and under a trial, on states of its
 //! own, by the same calls as a request. Not here: the recording (`observe::recorder`), the limits
-//! of a trial (`limits`), the sums and the statistics (`counts`), the bounds of a trial
+//! of a trial (`server/limits`), the sums and the statistics (`counts`), the bounds of a trial
 //! (`request`).
 //!
 //! Events of the hour before the wanted time are replayed too but not counted, so that states are
@@ -13,13 +13,14 @@ mod request;
 
 use engine::{Nanos, Now, TakeParams, TakeResult};
 use hashbrown::HashMap;
+use tollgate_limits::{ChargeCost, LimitMatch};
 
 use self::counts::KeyTally;
 pub(crate) use self::counts::{ShareEstimate, TryCounts};
 pub(crate) use self::request::TryRequest;
 use crate::commands::multi_key::{ChargeContext, ChargeScratch, ChargeSet};
 use crate::counters::Counters;
-use crate::limits::{ActiveLimits, ChargeCost, LimitMatch};
+use crate::limits::ActiveLimits;
 use crate::observe::recorder::{RECORDED_SPAN_MS, RecordedEvent, Recording};
 use crate::observe::sample::{SampledVerb, SampledVerdict};
 use crate::shards::Shards;

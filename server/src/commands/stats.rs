@@ -13,10 +13,11 @@ use engine::Now;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
 use protocol::{StatsTopic, write_escaped_key};
+use tollgate_limits::OverrideSource;
 
 use crate::config::KeyDisplay;
 use crate::counters::CounterSums;
-use crate::limits::{ActiveLimits, OverrideSource};
+use crate::limits::ActiveLimits;
 use crate::observe::shown_key;
 use crate::runtime::service::Service;
 use crate::shards::Totals;

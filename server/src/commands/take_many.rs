@@ -6,6 +6,7 @@ use std::cell::Cell;
 
 use engine::{CachedReply, Judged, Judgement, TakeParams};
 use protocol::{Outcome, TAKE_KEYS_MAX, TakeMany};
+use tollgate_limits::{ChargeCost, LimitedKeyError, Unlimited};
 
 use crate::commands::context::ExecContext;
 use crate::commands::decider::{
@@ -17,7 +18,6 @@ use crate::commands::multi_key::{ChargeContext, ChargeResult};
 use crate::commands::native::recall;
 use crate::commands::scratch::Scratch;
 use crate::commands::verdict::write_many_reply;
-use crate::limits::{ChargeCost, LimitedKeyError, Unlimited};
 use crate::probe::SampledVerb;
 
 /// Returns the pairs that a `takem` asks for.

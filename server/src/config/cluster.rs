@@ -14,12 +14,12 @@ use std::time::Duration;
 use cluster::map::NodeDescription;
 use cluster::placement::Placement;
 use control::StartMode;
+use tollgate_limits::OnUnavailable;
 
 pub use self::address::{HostPort, Seed};
 pub(super) use self::flags::ClusterFlags;
 
 use super::{ListenAddr, print::Page};
-use crate::limits::OnUnavailable;
 use crate::transport::{PeerSecurity, SecurityError};
 
 /// A node's cluster settings; fixed at startup.

@@ -9,11 +9,11 @@ use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+use tollgate_limits::files;
 use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
 use super::{ConfigError, PASSWORD_VARIABLE, ProgramName};
-use crate::files;
 
 /// Maximum size of a file of settings.
 const FILE_BYTES_MAX: u64 = 1 << 20;

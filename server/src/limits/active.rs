@@ -1,7 +1,7 @@
 //! The limits in force, which a reload replaces as a whole, and the metrics of each limit.
 //!
 //! Here: replacing limits while requests use them, and counting decisions. Not here: parsing limits
-//! (`limits`), detecting a changed file (`limits_file`).
+//! (`server/limits`), detecting a changed file (`limits_file`).
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use crossbeam::utils::CachePadded;
 use engine::{Judged, Judgement, PolicyRef};
 use parking_lot::{Mutex, MutexGuard};
 use protocol::Policy;
+use tollgate_limits::{Limit, Limits, LimitsError};
 
-use super::{Limit, Limits, LimitsError};
 use crate::counters::Counter;
 
 /// Decisions of one limit that one worker has counted.

@@ -23,13 +23,14 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 use tollgate_http::{ChangedLimit, ImportPlan, ServiceError, Via};
+use tollgate_limits::map_text::{self, OrderedLimit};
+use tollgate_limits::{Limits, LimitsError};
 
 use self::book::{Book, StoredChange, Touched};
 use self::override_files::OverridesFiles;
 pub(crate) use self::plan::LimitsRequest;
 use self::plan::{ChangePlan, refused};
-use super::map_text::{self, OrderedLimit};
-use super::{Limits, LimitsError, LimitsHandle};
+use super::LimitsHandle;
 use crate::AUDIT;
 use crate::records::{Records, RecordsError};
 

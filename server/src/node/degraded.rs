@@ -22,6 +22,7 @@ use protocol::{
     Command, Decoded, Form, Native, Operation, Outcome, Policy, PolicyArg, Request, VerdictLine,
     decode, encode,
 };
+use tollgate_limits::{ChargeCost, LimitMatch, Limits, OnUnavailable, Unlimited};
 
 use self::decision::{exempt, fixed_decision, whole_limit, with_limit};
 use self::pairs::{add_pairs, asked_of};
@@ -36,7 +37,6 @@ use crate::commands::lookup::{KeyLookup, look_up};
 use crate::commands::multi_key::ChargeResult;
 use crate::commands::native::refusal;
 use crate::commands::verdict::{name_holds, write_many_reply};
-use crate::limits::{ChargeCost, LimitMatch, Limits, OnUnavailable, Unlimited};
 
 /// Most keys with debts or holds of one worker; beyond that, local decisions deny.
 const DEBTS_MAX: usize = 4096;

@@ -9,6 +9,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use cluster::id::Partition;
 use cluster::map::LIMITS_VERSION;
 use protocol::{Command, Exptime, Form, Native, Operation, Request, Take, TakeMany};
+use tollgate_limits::LimitMatch;
 
 use super::degraded::is_taking;
 use super::multi_owner::{
@@ -23,7 +24,6 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::limited_keys::write_error;
 use crate::commands::lookup::{KeyLookup, counted_key};
-use crate::limits::LimitMatch;
 
 /// The reply to a command whose item was too large.
 const TOO_LARGE: &str = "SERVER_ERROR object too large for cache\r\n";

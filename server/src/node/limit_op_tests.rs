@@ -22,10 +22,10 @@ use crate::commands::limit_op::LimitOp;
 use crate::commands::lookup::look_up;
 use crate::commands::scratch::Scratch;
 use crate::config::{Config, Startup};
-use crate::limits::Limits;
 use crate::runtime::service::Service;
 use crate::session::{Session, SessionContext};
 use leases::Fate;
+use tollgate_limits::Limits;
 
 mod charges;
 mod leases;

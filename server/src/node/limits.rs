@@ -2,7 +2,7 @@
 //!
 //! Here: following the map, proposing changes. Not here: the condition for the first limits
 //! (`first`), the limits file (`from_file`), the body of a limit and edits of bodies
-//! (`crate::limits::map_text`).
+//! (`tollgate_limits::map_text`).
 //!
 //! The map is authoritative. A node's limits file applies in full only to a cluster whose limits
 //! were never set. After that only changes of the file while the node runs apply, so a node that
@@ -23,12 +23,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tollgate_http::ServiceError;
+use tollgate_limits::map_text::{self, EditError, LimitEdit, OrderedLimit, is_text, stored_limits};
+use tollgate_limits::{Limits, LimitsError};
 
 pub(crate) use self::file_texts::FileTexts;
 pub(super) use self::from_file::{follow_file, found};
 use super::Node;
-use crate::limits::map_text::{self, EditError, LimitEdit, OrderedLimit, is_text, stored_limits};
-use crate::limits::{Limits, LimitsError};
 use crate::runtime::service::Service;
 
 /// Limits that do not agree for this long are an error; until then a change may be half applied.

@@ -17,6 +17,7 @@ use cluster::id::Partition;
 use engine::algorithms::{Decision, Verdict};
 use engine::{TakeInfo, TakeParams, TakeResult};
 use protocol::{Form, IncrX, Native, Operation, Policy, PolicyArg, Take};
+use tollgate_limits::{CAS_OF_REFUND, ChargeCost, Limit, LimitMatch};
 
 use self::reply::OwnersDecision;
 use super::pending::{Client, Completion, ReplyKind};
@@ -27,7 +28,6 @@ use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet, deny_beyond};
-use crate::limits::{CAS_OF_REFUND, ChargeCost, Limit, LimitMatch};
 
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -17,6 +17,8 @@ use cluster::map::{MapCommand, RECORDS_VERSION};
 use control::Control;
 use protocol::ClusterVerb;
 use tollgate_http::{Actor, ServiceError, Via};
+use tollgate_limits::LimitsError;
+use tollgate_limits::map_text::{self, LimitText, OrderedLimit};
 
 use super::dispatch::{Dispatch, STARTING};
 use super::pending::ReplyKind;
@@ -24,8 +26,6 @@ use super::{Node, WorkerEvent, limits};
 use crate::cluster_stats::{
     ClusterView, PeerLinkView, Topic, Traffic, command_of, write, write_config,
 };
-use crate::limits::LimitsError;
-use crate::limits::map_text::{self, LimitText, OrderedLimit};
 use crate::limits::service::{LimitsRequest, LimitsStore};
 use crate::runtime::audit;
 use crate::runtime::cluster_node::ClusterNode;

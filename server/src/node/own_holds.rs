@@ -14,6 +14,7 @@ use bytes::Bytes;
 use cluster::id::Partition;
 use engine::{ForeignHold, TakeParams};
 use protocol::{Algorithm, Command, Form, Native, Operation, encode};
+use tollgate_limits::ChargeCost;
 
 use super::debts::DebtPolicy;
 use super::degraded::{DegradedCharge, LocalCounts};
@@ -24,7 +25,6 @@ use super::state_machine::OpKind;
 use super::sub_request::{SubOp, SubRequest};
 use crate::commands::limit_op::LimitOp;
 use crate::commands::multi_key::hold_of;
-use crate::limits::ChargeCost;
 
 /// A hold on one key: the name it shares with those on other keys, and its index among them.
 pub(super) type HoldName = (u64, usize);

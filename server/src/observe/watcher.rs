@@ -114,7 +114,7 @@ impl Watcher {
         let before = std::mem::replace(&mut self.active, Arc::clone(look.active));
         self.names = names_of(look.active);
         let (old, new) = (before.limits(), look.active.limits());
-        let has_changed = |limit: &&crate::limits::Limit| {
+        let has_changed = |limit: &&tollgate_limits::Limit| {
             let older = old.by_name(limit.name().as_bytes());
             older.is_none_or(|older| !older.reads_like(limit))
         };
@@ -256,7 +256,7 @@ impl DropWindow {
 }
 
 fn names_of(active: &ActiveLimits) -> HashMap<u32, Arc<str>> {
-    let name = |limit: &crate::limits::Limit| {
+    let name = |limit: &tollgate_limits::Limit| {
         Some((active.metrics(limit.index())?.number(), Arc::from(limit.name())))
     };
     active.limits().iter().filter_map(name).collect()
@@ -269,10 +269,11 @@ mod tests {
     use std::time::Duration;
 
     use tollgate_http::HotKind;
+    use tollgate_limits::Limits;
 
     use super::*;
     use crate::config::KeyDisplay;
-    use crate::limits::{Limits, LimitsHandle};
+    use crate::limits::LimitsHandle;
     use crate::probe::{RING_PLACES, SampledVerb, SampledVerdict, TAKEN_GAP};
 
     const UNIX_MS: u64 = 1_700_000_000_000;

@@ -16,9 +16,9 @@ use cluster::map::{MapLimit, Put, RECORD_BYTES_MAX, RECORDS_MAX};
 use parking_lot::{Mutex, RwLock};
 use redb::{Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _};
 use redb::{TableDefinition, TableError};
+use tollgate_limits::files;
 
 use super::{Changed, Records, RecordsError};
-use crate::files;
 
 /// The records: name → version, 8 bytes in little-endian order, and body.
 const RECORDS: TableDefinition<&str, &[u8]> = TableDefinition::new("records");

@@ -10,8 +10,9 @@ use std::hint::black_box;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use tollgate_limits::files;
+
 use crate::config::LINE_BYTES_MAX;
-use crate::files;
 
 /// Maximum number of users in a file. memcached reads 8 and silently ignores the others; here a
 /// file with more users is refused.

@@ -5,8 +5,7 @@
 use std::path::Path;
 
 use engine::Now;
-
-use crate::limits::LimitsError;
+use tollgate_limits::LimitsError;
 
 /// This process's node. No request on a key calls it.
 pub(crate) trait ClusterNode: Send + Sync {

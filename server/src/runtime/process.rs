@@ -14,9 +14,9 @@ use nix::sys::prctl;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::kill;
 use nix::unistd::{Gid, Pid, Uid, User, daemon, geteuid, getpid, setgid, setgroups, setuid};
+use tollgate_limits::files;
 
 use crate::config::{Config, LogLevel};
-use crate::files;
 
 /// Descriptors besides those of clients: listeners, epoll, log, snapshot, files being read.
 const SPARE_DESCRIPTORS: u64 = 64;

@@ -11,11 +11,12 @@ use engine::PartitionPrefix;
 use parking_lot::RwLock;
 use protocol::Command;
 use tokio::sync::Notify;
+use tollgate_limits::{Limits, share_seeds};
 
 use crate::config::Config;
 use crate::counters::{CounterSums, Counters};
+use crate::limits::LimitsHandle;
 use crate::limits::service::{LimitsStore, off_thread};
-use crate::limits::{Limits, LimitsHandle, share_seeds};
 use crate::net::clock::Clock;
 use crate::observe::Observatory;
 use crate::observe::recorder::RecorderHandle;

@@ -20,9 +20,9 @@ use std::path::{Path, PathBuf};
 
 use engine::{ItemRecord, LimitRecord, Now, SnapshotRecord, put_policy, split_policy};
 use protocol::{KEY_BYTES_MAX, Policy, Value};
+use tollgate_limits::files;
 
 pub use self::keeper::SnapshotMetrics;
-use crate::files;
 use crate::shards::{SaveCursor, Shards};
 
 const MAGIC: &[u8] = b"TOLLGATE SNAPSHOT 2\n";

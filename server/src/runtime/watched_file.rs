@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::files::FileMark;
+use tollgate_limits::files::FileMark;
 
 /// Detects changes of a file by comparing its metadata once a second. This detects an editor's
 /// write and a container's replaced symbolic link alike, and needs no notifications of the

@@ -30,7 +30,7 @@ pub enum ServerError {
     Auth(#[from] crate::runtime::auth::AuthError),
     /// The limits file is faulty.
     #[error(transparent)]
-    Limits(#[from] crate::limits::LimitsError),
+    Limits(#[from] tollgate_limits::LimitsError),
     /// The store of limits cannot be used.
     #[error(transparent)]
     LimitsStore(#[from] crate::records::file::RecordsFileError),

@@ -11,7 +11,7 @@ use super::{NoRoom, Shards};
 
 /// Most keys that one request changes at once: those of a `takem`, each with its parents.
 pub(crate) const KEYS_TOGETHER_MAX: usize =
-    protocol::TAKE_KEYS_MAX * (1 + crate::limits::PARENTS_MAX);
+    protocol::TAKE_KEYS_MAX * (1 + tollgate_limits::PARENTS_MAX);
 
 impl Shards {
     /// [`Shards::with_room`] on all shards of `hashes` at once. If `change` finds no room in one of

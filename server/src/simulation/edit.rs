@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use tokio::task::JoinHandle;
 use tollgate_http::ImportMode;
+use tollgate_limits::map_text::LimitText;
 
 use super::{
     ChangedLimit, CommandOutcome, LimitChange, MapCommand, OverrideChange, ProposeError,
     ServiceError, node, runtime, service,
 };
-use crate::limits::map_text::LimitText;
 use crate::limits::service::{LimitsRequest, refused_file};
 
 /// A wanted change.

@@ -23,8 +23,8 @@ use tokio_rustls::rustls::server::{
 };
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore, ServerConfig, version};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
+use tollgate_limits::files;
 
-use crate::files;
 use crate::net::{DetachedStream, Stream};
 
 /// The state of a TLS connection, without its stream.

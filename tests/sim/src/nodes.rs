@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tollgate::config::{Config, Startup};
-use tollgate::limits::Limits;
 use tollgate::simulation::{Bug, Disk, NodeLife, PEER_VERSION_NEW, Rules, Skew};
+use tollgate_limits::Limits;
 
 use crate::history::History;
 

@@ -12,9 +12,9 @@ use protocol::{
     PolicyArg, Request, Value, VerdictLine, VerdictWord, decode, encode, encode_hit,
 };
 use tollgate::config::Config;
-use tollgate::limits::{Limits, OverrideSource};
 use tollgate::runtime::service::Service;
 use tollgate::session::Pause;
+use tollgate_limits::{Limits, OverrideSource};
 
 use crate::case::{CASES, Case};
 use crate::local::Local;

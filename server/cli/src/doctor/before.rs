@@ -11,9 +11,9 @@ use std::time::Duration;
 use control::StartMode;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tollgate::config::{ClusterConfig, Config, PeerFiles, Seed};
-use tollgate::limits::map_text::LimitText;
-use tollgate::limits::{Limits, LimitsError};
 use tollgate::net::{is_local, try_connect};
+use tollgate_limits::map_text::LimitText;
+use tollgate_limits::{Limits, LimitsError};
 
 use super::Finding;
 use super::beside::RunningState;

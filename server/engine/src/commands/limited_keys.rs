@@ -2,7 +2,7 @@
 //!
 //! Here: the effect of each classic and meta verb on a limited key
 //! (`docs/reference/verbs-memcached.md`). Not here: which keys are limited
-//! (`server/src/limits.rs`), the decision itself (`take`).
+//! (`server/limits`), the decision itself (`take`).
 
 use protocol::{
     Arithmetic, COUNT_MAX, Delete, ItemView, Operation, Outcome, Set, SetMode, Value, lenient_u64,

@@ -4,8 +4,7 @@
 
 use engine::TakeParams;
 use protocol::Policy;
-
-use crate::limits::ChargeCost;
+use tollgate_limits::ChargeCost;
 
 /// A listed key, for charging it elsewhere.
 #[derive(Debug, Clone, Copy)]

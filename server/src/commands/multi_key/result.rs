@@ -4,9 +4,9 @@
 
 use engine::algorithms::{self, Attempt, Decision, Verdict};
 use engine::{Engine, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
+use tollgate_limits::{ChargeCost, UNLIMITED};
 
 use crate::commands::decider::Decided;
-use crate::limits::{ChargeCost, UNLIMITED};
 
 /// The result of a charge.
 #[derive(Debug, Clone, Copy)]

@@ -4,11 +4,11 @@
 
 use engine::{LeaseParams, LeaseResult, PolicyRef};
 use protocol::Lease;
+use tollgate_limits::{LimitMatch, LimitedKeyError, UNLIMITED};
 
 use super::RequestPolicy;
 use crate::commands::context::ExecContext;
 use crate::commands::scratch::Scratch;
-use crate::limits::{LimitMatch, LimitedKeyError, UNLIMITED};
 use crate::shards::NoRoom;
 
 const NOT_LEASABLE: &str = "CLIENT_ERROR holders and places in a queue cannot be leased";

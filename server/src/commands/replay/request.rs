@@ -5,9 +5,10 @@
 
 use serde::{Deserialize, Serialize};
 use tollgate_http::ServiceError;
+use tollgate_limits::{Limits, LimitsError};
 
 use super::{ReplayError, Trial, TryCounts};
-use crate::limits::{Limits, LimitsError, LimitsHandle};
+use crate::limits::LimitsHandle;
 use crate::runtime::service::Service;
 
 /// Longest time of a replay, in milliseconds.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use engine::{Engine, EngineOptions, KeyHasher, MemoryCap};
 use proptest::prelude::*;
 use protocol::{Bounds, Policy};
+use tollgate_limits::Limits;
 
 use super::*;
-use crate::limits::{Limits, LimitsHandle};
+use crate::limits::LimitsHandle;
 use crate::observe::recorder::FlightRecorder;
 use crate::observe::sample::{KeySample, RecordedSample, record_mask};
 use crate::shards::ShardsOptions;

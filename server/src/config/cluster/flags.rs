@@ -7,13 +7,13 @@ use std::path::PathBuf;
 
 use cluster::map::{ADDRESS_BYTES_MAX, NAME_BYTES_MAX, WEIGHT_MAX};
 use cluster::placement::{COPIES_MAX, NODES_MAX, PARTITION_BITS_MAX, Scheme};
+use tollgate_limits::OnUnavailable;
 
 use super::super::listen::ListenList;
 use super::super::raw::SWITCH;
 use super::super::value;
 use super::Ack;
 use super::address::{AdvertisedAddr, SeedList};
-use crate::limits::OnUnavailable;
 
 const CLUSTER: &str = "Cluster";
 

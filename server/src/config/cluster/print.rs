@@ -6,11 +6,11 @@
 use std::time::Duration;
 
 use control::StartMode;
+use tollgate_limits::OnUnavailable;
 
 use super::flags::SCHEMES;
 use super::{Ack, ClusterConfig, Page, PeerFiles};
 use crate::config::print::count;
-use crate::limits::OnUnavailable;
 
 impl ClusterConfig {
     pub(in crate::config) fn print(&self, page: &mut Page) {

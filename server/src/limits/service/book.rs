@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use cluster::map::{MapLimit, Put};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
+use tollgate_limits::map_text::{self, LimitSummary, OrderedLimit};
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::limits::map_text::{self, LimitSummary, OrderedLimit};
 use crate::records::Records;
 
 /// The first bytes of the names of overrides.

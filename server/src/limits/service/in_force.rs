@@ -4,9 +4,10 @@
 
 use std::collections::BTreeSet;
 
+use tollgate_limits::map_text::{self, OrderedLimit};
+use tollgate_limits::{Limits, OverrideSource, parse_weighted_policy};
+
 use super::LimitsStore;
-use crate::limits::map_text::{self, OrderedLimit};
-use crate::limits::{Limits, OverrideSource, override_tables};
 
 impl LimitsStore {
     /// Puts limits of a cluster's map in force, with the overrides of the map; without limits what
@@ -55,7 +56,7 @@ impl LimitsStore {
         self.note_override_files(&limits, reads);
         for (name, rows) in &rows {
             let policies = rows.iter().filter_map(|(key, policy)| {
-                Some((key.as_str(), override_tables::parse_weighted_policy(policy).ok()?))
+                Some((key.as_str(), parse_weighted_policy(policy).ok()?))
             });
             for (key, reason) in limits.set_overrides(name, OverrideSource::Api, policies) {
                 tracing::warn!(limit = name, key, reason, "an override has no effect");

@@ -7,11 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tollgate_http::ServiceError;
+use tollgate_limits::map_text::{FileText, LimitText, Origin};
+use tollgate_limits::{Limits, LimitsError};
 
 use super::plan::is_of_file;
 use super::{LimitsRequest, LimitsStore, book, off_thread};
-use crate::limits::map_text::{FileText, LimitText, Origin};
-use crate::limits::{Limits, LimitsError};
 use crate::records::Records;
 
 /// Most names in a log line.

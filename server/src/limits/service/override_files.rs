@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use tollgate_limits::files::FileMark;
+use tollgate_limits::{Limits, OverrideSource, OverridesRead};
+
 use super::{LimitsStore, off_thread};
 use crate::LIFE;
-use crate::files::FileMark;
-use crate::limits::{Limits, OverrideSource, OverridesRead};
 
 /// A file of overrides of a limit in force.
 #[derive(Debug)]
@@ -113,9 +114,10 @@ impl LimitsStore {
         }
         match table {
             Ok(table) => {
-                let count = table.len();
                 let mut limits = present.limits().clone();
                 limits.set_override_file(name, table);
+                let limit = limits.by_name(name.as_bytes());
+                let count = limit.map(|limit| limit.override_table_len(OverrideSource::File));
                 self.handle.replace(limits);
                 tracing::info!(target: LIFE, limit = name, count, path, "overrides in force");
             }

@@ -12,6 +12,8 @@ use std::sync::Arc;
 
 use cluster::map::LIMITS_MAX;
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange, ServiceError};
+use tollgate_limits::map_text::{self, EditError, FileText, LimitSummary, LimitText, Origin};
+use tollgate_limits::{ABOUT_BYTES_MAX, Limits, LimitsError, parse_weighted_policy};
 
 #[cfg(feature = "simulation")]
 pub(super) use self::bulk::expire_again;
@@ -20,9 +22,6 @@ use self::bulk::{expire, follow_change, follow_file, import};
 pub(super) use self::changes::ChangePlan;
 use self::changes::{ChangeInfo, changes};
 use super::book::{Book, OVERRIDES_MAX, StoredChange, StoredLimit, StoredOverride};
-use crate::limits::file::ABOUT_BYTES_MAX;
-use crate::limits::map_text::{self, EditError, FileText, LimitSummary, LimitText, Origin};
-use crate::limits::{Limits, LimitsError, override_tables};
 
 /// Most removals of one look for expired things.
 pub(super) const EXPIRED_MAX: usize = 256;
@@ -317,7 +316,7 @@ fn put_override(
         None => None,
         Some(policy) => {
             let wrong = |reason: String| invalid(format!("`{key}`: {reason}"));
-            override_tables::parse_weighted_policy(policy)
+            parse_weighted_policy(policy)
                 .map_err(|reason| invalid(format!("`{policy}`: {reason}")))?;
             if expires_ms.is_some_and(|ms| ms <= now_ms) {
                 return Err(invalid("the override would end in the past"));

@@ -14,15 +14,17 @@ use control::{
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange};
+use tollgate_limits::map_text::LimitText;
 
 use super::*;
-use crate::limits::map_text::LimitText;
 use crate::records::{FileRecords, MapRecords};
 
 mod costs;
 mod crash;
 mod exempt;
 mod files;
+#[path = "../../../limits/src/tests/mistake_rows.rs"]
+mod mistake_rows;
 
 const NOW: u64 = 1_800_000_000_000;
 
@@ -487,7 +489,7 @@ async fn overrides_that_cannot_match_are_refused_by_the_api() {
     let vip = "[[limit]]\nname = 'vip'\nmatch = 'login:admin'\npolicy = 'block'\n";
     for world in World::both().await {
         world.put("vip", vip, 0).await.expect("a good limit");
-        for (toml, message) in crate::limits::tests::mistakes::rows() {
+        for (toml, message) in mistake_rows::rows() {
             let message = message.replace(" of line 1", "");
             let refused = world.put("one", &toml, 0).await.expect_err(&toml);
             let ServiceError::Invalid { detail, line } = refused else { panic!("{refused:?}") };

@@ -7,12 +7,13 @@ use std::cmp::Reverse;
 use hashbrown::HashMap;
 use protocol::Policy;
 use tollgate_http::{ChangeView, LimitView, OverrideView, ServiceError};
+use tollgate_limits::OverrideSource;
+use tollgate_limits::map_text::{self, EXEMPT, LimitSummary};
 
+use super::LimitsStore;
 use super::book::{StoredChange, StoredLimit};
 use super::plan::refused;
-use super::{LimitsStore, map_text};
-use crate::limits::map_text::{EXEMPT, LimitSummary};
-use crate::limits::{ActiveLimits, OverrideSource};
+use crate::limits::ActiveLimits;
 
 /// Most overrides of one limit's file in a list.
 const FILE_ROWS_MAX: usize = 1_000;
@@ -187,7 +188,7 @@ impl LimitsStore {
     pub(crate) fn override_counts(&self) -> [(&'static str, u64); 3] {
         let active = self.handle.load();
         let count = |source| {
-            let rows = |limit: &crate::limits::Limit| limit.override_table_len(source) as u64;
+            let rows = |limit: &tollgate_limits::Limit| limit.override_table_len(source) as u64;
             active.limits().iter().map(rows).sum()
         };
         [

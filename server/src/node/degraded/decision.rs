@@ -5,11 +5,11 @@
 use engine::algorithms::{Attempt, Decision, Verdict, take};
 use engine::{Now, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
+use tollgate_limits::{OnUnavailable, UNLIMITED};
 
 use super::super::debts::DebtPolicy;
 use super::{DegradedCharge, DegradedDecision};
 use crate::commands::multi_key::ChargeResult;
-use crate::limits::{OnUnavailable, UNLIMITED};
 
 /// The retry time of a denied request.
 const DENY_RETRY_NS: u64 = 1_000_000_000;

@@ -5,6 +5,7 @@
 use cluster::map::NodeState;
 use engine::{Engine, KeyHasher, Now, PolicyRef, TakeInfo, TakeParams, TakeResult};
 use protocol::Policy;
+use tollgate_limits::ChargeCost;
 
 use super::super::Node;
 use super::super::policy_share::share;
@@ -12,7 +13,6 @@ use super::pairs::look_at_all;
 use super::{DegradedCharge, DegradedDecision, LocalCounts};
 use crate::commands::decider::AskedPairs;
 use crate::commands::multi_key::{ChargeResult, deny_beyond};
-use crate::limits::ChargeCost;
 
 impl Node {
     /// The number of active nodes. A limit is divided among them, and this node allows its share.

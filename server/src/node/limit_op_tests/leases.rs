@@ -7,10 +7,10 @@ use protocol::Lease;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tollgate_limits::LimitMatch;
 
 use super::*;
 use crate::commands::context::ExecContext;
-use crate::limits::LimitMatch;
 use crate::node::multi_owner::lease::{LeaseRequest, RoundResult};
 use crate::node::pending::{NOT_APPLIED, UNKNOWN};
 

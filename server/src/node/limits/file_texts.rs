@@ -9,9 +9,8 @@ use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-
-use crate::limits::LimitsError;
-use crate::limits::map_text::LimitText;
+use tollgate_limits::LimitsError;
+use tollgate_limits::map_text::LimitText;
 
 /// The limits file as this node last read it.
 #[derive(Debug, Default)]

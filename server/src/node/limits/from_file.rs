@@ -13,10 +13,10 @@ use cluster::map::command::{FOUNDED, LIMITS_SET};
 use control::Control;
 use hashbrown::HashMap;
 use tokio::time::sleep;
+use tollgate_limits::map_text::{self, LimitText, OrderedLimit};
 
 use super::super::{Node, updates};
 use super::{LimitsChangeError, POLL, change, entries_of, note_limits_set};
-use crate::limits::map_text::{self, LimitText, OrderedLimit};
 use crate::limits::service::LimitsRequest;
 use crate::runtime::service::Service;
 

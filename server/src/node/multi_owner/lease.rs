@@ -15,11 +15,11 @@ use bytes::Bytes;
 use cluster::id::Partition;
 use engine::{LeaseParams, TakeParams, TakeResult};
 use protocol::{COUNT_MAX, Decoded, Lease, LeaseLine, Outcome, Request, decode};
+use tollgate_limits::Limit;
 
 use super::{LIMITS_CHANGE, SOON_NS};
 use crate::commands::context::ExecContext;
 use crate::commands::multi_key::{Adjustment, ChargeRow, ChargeSet};
-use crate::limits::Limit;
 use crate::node::pending::{Client, Completion, NOT_APPLIED, UNKNOWN};
 use crate::node::router::{RouterContext, operation};
 use crate::node::state_machine::OpKind;

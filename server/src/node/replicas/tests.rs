@@ -16,6 +16,7 @@ use cluster::replica::{NodeTime, Position, Refusal, Route};
 use crossbeam::atomic::AtomicCell;
 use engine::Partitioner;
 use parking_lot::Mutex;
+use tollgate_limits::Limits;
 
 use super::super::operation::{OpRef, OpSource, Performed};
 use super::super::state_machine::{ORIGIN_NS, OpKind};
@@ -23,7 +24,6 @@ use super::super::{Keyspace, Node, WorkerEvent};
 use super::{ReplicaContext, ReplicaScratch, Replicas};
 use crate::commands::scratch::Scratch;
 use crate::config::{Config, Startup};
-use crate::limits::Limits;
 use crate::runtime::service::Service;
 
 const BITS: u32 = 8;

@@ -11,6 +11,7 @@ use cluster::frames::{Forward, ForwardOp, op_flags};
 use cluster::parked_reply::ParkedOp;
 use engine::Engine;
 use protocol::{FastRequest, decode_fast};
+use tollgate_limits::OverrideBatch;
 
 use super::data_plane::{DataPlane, ForwardedOps};
 use super::owner::ForwardContext;
@@ -18,7 +19,7 @@ use super::{Router, RouterContext};
 use crate::commands::context::ExecContext;
 use crate::commands::fast::{is_fast, may_run_locked};
 use crate::commands::lookup::KeyLookup;
-use crate::limits::{ActiveLimits, OverrideBatch};
+use crate::limits::ActiveLimits;
 use crate::node::Node;
 use crate::node::batch::{BatchOutcome, Needs, OpId, Touches};
 use crate::node::operation::OpSource;

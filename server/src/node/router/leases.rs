@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::{Form, Lease, Native, Operation, PolicyArg};
+use tollgate_limits::LimitMatch;
 
 use super::{Router, RouterContext};
-use crate::limits::LimitMatch;
 use crate::node::dispatch::Dispatch;
 use crate::node::multi_owner::lease::{LeaseRequest, RoundResult};
 use crate::node::pending::{OpAccess, ReplyKind};

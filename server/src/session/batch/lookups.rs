@@ -5,10 +5,10 @@
 use std::hint::cold_path;
 
 use arrayvec::ArrayVec;
+use tollgate_limits::OverrideBatch;
 
 use super::{AnyRequest, BatchRequests};
 use crate::commands::lookup::{KeyLookup, look_up, look_up_overridden, look_up_together};
-use crate::limits::OverrideBatch;
 use crate::session::{BATCH_REQUESTS, SessionContext};
 
 /// Looks up the first key of each request; `counted` has room for each key that a limit derives.

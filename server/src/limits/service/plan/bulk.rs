@@ -5,12 +5,12 @@
 use cluster::map::LIMITS_MAX;
 use hashbrown::{HashMap, HashSet};
 use tollgate_http::{ImportMode, ServiceError, Via};
+use tollgate_limits::Limits;
+use tollgate_limits::map_text::{self, FileText, LimitSummary, LimitText, OrderedLimit, Origin};
 
 use super::super::book::{Book, StoredLimit, StoredOverride};
 use super::changes::{ChangeInfo, ChangePlan, changes};
 use super::{EXPIRED_MAX, check_source};
-use crate::limits::Limits;
-use crate::limits::map_text::{self, FileText, LimitSummary, LimitText, OrderedLimit, Origin};
 
 pub(super) fn import(
     book: &Book,

@@ -6,10 +6,10 @@ use cluster::map::command::{PUTS_BYTES_MAX, PUTS_MAX};
 use cluster::map::{LIMITS_VERSION, MapRefusal, Put, RECORDS_VERSION};
 use hashbrown::{HashMap, HashSet};
 use tollgate_http::{Actor, ImportPlan, ServiceError, Via};
+use tollgate_limits::Limits;
+use tollgate_limits::map_text::{self, OrderedLimit};
 
 use super::super::book::{Book, StoredChange, StoredOverride, override_name};
-use crate::limits::Limits;
-use crate::limits::map_text::{self, OrderedLimit};
 
 /// The puts of a change. All of a batch are put, or none; the batches follow one another.
 #[derive(Debug, Default)]

@@ -66,7 +66,8 @@ impl World {
         }
         self.store.follow(None);
         let active = self.store.handle.load();
-        let count = active.limits().iter().map(crate::limits::Limit::override_count).sum::<usize>();
+        let count =
+            active.limits().iter().map(tollgate_limits::Limit::override_count).sum::<usize>();
         assert_eq!((active.limits().len(), count), (LIMITS_MAX, OVERRIDES_MAX - 1));
         parsed
     }
