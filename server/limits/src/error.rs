@@ -1,4 +1,5 @@
-//! Errors: a limits file that is refused, and a counted key that is invalid.
+//! Errors: a limits file that is refused, and a counted key that is invalid; and the treatment of
+//! overrides that cannot match.
 
 use std::path::PathBuf;
 

@@ -56,7 +56,7 @@ mod charge_cost;
 mod check;
 mod companion;
 mod counted_keys;
-pub(crate) mod date;
+mod date;
 mod error;
 mod exact_index;
 mod excerpt;

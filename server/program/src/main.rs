@@ -20,7 +20,7 @@ use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, reload};
 
 /// Uses huge pages (`.cargo/config.toml`) and returns memory of removed items to the system
-/// (`process::configure_allocator`); the system's allocator does neither.
+/// ([`configure_allocator`]); the system's allocator does neither.
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
@@ -138,6 +138,16 @@ fn serve(config: &Config) -> ExitCode {
     }
 }
 
+/// Starts threads of the allocator that return free memory to the system after about ten seconds,
+/// even if no further allocation happens.
+///
+/// Call it after [`process::daemonize`]: the threads do not survive a fork.
+fn configure_allocator() {
+    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
+        tracing::warn!("free memory is not returned to the system: {error}");
+    }
+}
+
 /// Prepares the process and serves. The order is required: fork while there is one thread, bind
 /// with the initial privileges, lock memory, drop privileges, and write the pidfile as the final
 /// user.
@@ -152,7 +162,7 @@ fn prepare_and_run(
     if config.daemon {
         process::daemonize(config)?;
     }
-    process::configure_allocator();
+    configure_allocator();
     let server = Server::bind(config.clone(), set_verbosity)?;
     if config.lock_memory {
         process::lock_memory();

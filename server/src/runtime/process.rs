@@ -69,16 +69,6 @@ pub enum ProcessError {
     },
 }
 
-/// Starts threads of the allocator that return free memory to the system after about ten seconds,
-/// even if no further allocation happens.
-///
-/// Call it after [`daemonize`]: the threads do not survive a fork.
-pub fn configure_allocator() {
-    if let Err(error) = tikv_jemalloc_ctl::background_thread::write(true) {
-        tracing::warn!("free memory is not returned to the system: {error}");
-    }
-}
-
 /// Moves the process to the background: fork, new session, standard streams to `/dev/null`.
 ///
 /// Call it while the process has one thread: other threads do not survive the fork. As in
