@@ -77,3 +77,31 @@ pub fn tls_settings(certificates: &Path, key: &Path) -> Result<TlsSettings, TlsE
     settings.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(TlsSettings { config: Arc::new(settings), figures })
 }
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// A certificate that ends when this year begins.
+    fn ending(year: i32) -> CertificateDer<'static> {
+        let mut params = CertificateParams::new(vec!["node".to_owned()]).expect("a name");
+        params.not_after = date_time_ymd(year, 1, 1);
+        let key = KeyPair::generate().expect("a key");
+        params.self_signed(&key).expect("a certificate").der().clone()
+    }
+
+    #[test]
+    fn chain_ends_with_its_first_certificate_that_ends() {
+        // X.509 writes years up to 2049 with two digits, later ones with four.
+        let (early, late) = (ending(2041), ending(4096));
+        assert_eq!(chain_expiry_s(&[late.clone(), early.clone()]), Some(2_240_611_200));
+        assert_eq!(chain_expiry_s(&[late.clone()]), Some(67_090_118_400));
+        assert_eq!(chain_expiry_s(&[ending(1970)]), Some(1));
+        let broken = CertificateDer::from(early[..early.len() - 1].to_vec());
+        assert_eq!(chain_expiry_s(&[broken.clone(), late]), Some(67_090_118_400));
+        assert_eq!(chain_expiry_s(&[broken]), None);
+        assert_eq!(chain_expiry_s(&[]), None);
+    }
+}
