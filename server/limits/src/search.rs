@@ -20,7 +20,7 @@ impl Limits {
     /// # Errors
     ///
     /// The counted key would be empty or longer than 250 bytes.
-    #[inline]
+    // Not `#[inline]`: with this code its callers become too large to be inlined themselves.
     pub fn find<'a>(
         &'a self,
         key: &'a [u8],
