@@ -97,7 +97,7 @@ mod tests {
         // X.509 writes years up to 2049 with two digits, later ones with four.
         let (early, late) = (ending(2041), ending(4096));
         assert_eq!(chain_expiry_s(&[late.clone(), early.clone()]), Some(2_240_611_200));
-        assert_eq!(chain_expiry_s(&[late.clone()]), Some(67_090_118_400));
+        assert_eq!(chain_expiry_s(std::slice::from_ref(&late)), Some(67_090_118_400));
         assert_eq!(chain_expiry_s(&[ending(1970)]), Some(1));
         let broken = CertificateDer::from(early[..early.len() - 1].to_vec());
         assert_eq!(chain_expiry_s(&[broken.clone(), late]), Some(67_090_118_400));
