@@ -16,6 +16,8 @@ const HTTP: u16 = 31211;
 const SOON: Duration = Duration::from_secs(20);
 /// The longest time from the map of a node to its limits.
 const IN_FORCE_MAX: Duration = Duration::from_secs(2);
+/// Changes of each of three editors.
+const EDITS: u64 = 50;
 /// Requests on a key that is certainly sampled.
 const MANY: usize = 4000;
 
@@ -141,6 +143,27 @@ fn change_through_one_node_holds_on_all() {
     for api in &apis {
         assert_eq!(api.get("limits/login"), apis[0].get("limits/login"));
     }
+}
+
+#[test]
+fn editors_at_all_nodes_make_each_of_their_changes() {
+    let (cluster, apis) = steered();
+    // Each change takes the next place of the history, so all editors compete for it.
+    let edit = |editor: usize| -> Vec<u64> {
+        let changes = (0..EDITS).map(|number| {
+            let name = format!("e{editor}-{number}");
+            apis[editor].put(&name, &limit(&name, &format!("{name}:{{x}}"), "block", ""), "*")
+        });
+        changes.collect()
+    };
+    let mut seqs: Vec<u64> = thread::scope(|scope| {
+        let editors: Vec<_> = (0..apis.len()).map(|one| scope.spawn(move || edit(one))).collect();
+        editors.into_iter().flat_map(|editor| editor.join().expect("no panic")).collect()
+    });
+    seqs.sort_unstable();
+    let first = seqs[0];
+    let all: Vec<u64> = (first..first + 3 * EDITS).collect();
+    assert_eq!(seqs, all, "{}", cluster.logs());
 }
 
 #[test]

@@ -22,6 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate_http::{ChangedLimit, ImportPlan, ServiceError, Via};
 use tollgate_limits::map_text::{self, OrderedLimit};
 use tollgate_limits::{Limits, LimitsError};
@@ -34,9 +35,9 @@ use super::LimitsHandle;
 use crate::AUDIT;
 use crate::records::{Records, RecordsError};
 
-/// Most attempts at a change while concurrent changes interfere.
-const TRIES: usize = 20;
-/// Time between two attempts.
+/// The longest time for a change that concurrent changes interfere with; no attempt begins later.
+const TRYING_MAX: Duration = Duration::from_secs(5);
+/// The wait for records of others that have not arrived here.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The longest wait until this node has what others changed.
 const REACH_MAX: Duration = Duration::from_secs(2);
@@ -265,10 +266,10 @@ impl LimitsStore {
         };
         let reached = async {
             while is_behind() {
-                tokio::time::sleep(PAUSE).await;
+                sleep(PAUSE).await;
             }
         };
-        let _ = tokio::time::timeout(REACH_MAX, reached).await;
+        let _ = timeout(REACH_MAX, reached).await;
         Ok(())
     }
 
@@ -332,7 +333,9 @@ impl LimitsStore {
         let mut done: Vec<StoredChange> = Vec::new();
         #[cfg(feature = "simulation")]
         let mut expired = None;
-        for _ in 0..TRIES {
+        let deadline = Instant::now() + TRYING_MAX;
+        loop {
+            let mark = records.mark();
             let mut plan = self.prepare(request, now_ms).await?;
             #[cfg(feature = "simulation")]
             if matches!(request, LimitsRequest::Expire) {
@@ -361,9 +364,14 @@ impl LimitsStore {
                 plan.changes = done;
                 return Ok(plan);
             }
-            tokio::time::sleep(PAUSE).await;
+            if Instant::now() >= deadline {
+                return Err(RecordsError::OtherVersion.into());
+            }
+            // Who pauses although the change of another has arrived loses the next race too.
+            if records.mark() == mark {
+                sleep(PAUSE).await;
+            }
         }
-        Err(RecordsError::OtherVersion.into())
     }
 
     /// Plans the removal of what the first attempt found expired, renewed or not, if the simulation
