@@ -17,12 +17,13 @@ mod views;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tollgate_http::{ChangedLimit, ImportPlan, ServiceError, Via};
 use tollgate_limits::map_text::{self, OrderedLimit};
 use tollgate_limits::{Limits, LimitsError};
@@ -333,7 +334,7 @@ impl LimitsStore {
         let mut done: Vec<StoredChange> = Vec::new();
         #[cfg(feature = "simulation")]
         let mut expired = None;
-        let deadline = Instant::now() + TRYING_MAX;
+        let mut late = pin!(sleep(TRYING_MAX));
         loop {
             let mark = records.mark();
             let mut plan = self.prepare(request, now_ms).await?;
@@ -364,12 +365,10 @@ impl LimitsStore {
                 plan.changes = done;
                 return Ok(plan);
             }
-            if Instant::now() >= deadline {
-                return Err(RecordsError::OtherVersion.into());
-            }
             // Who pauses although the change of another has arrived loses the next race too.
-            if records.mark() == mark {
-                sleep(PAUSE).await;
+            let pause = if records.mark() == mark { PAUSE } else { Duration::ZERO };
+            if timeout(pause, &mut late).await.is_ok() {
+                return Err(RecordsError::OtherVersion.into());
             }
         }
     }

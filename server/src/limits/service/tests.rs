@@ -19,6 +19,7 @@ use tollgate_limits::map_text::LimitText;
 use super::*;
 use crate::records::{FileRecords, MapRecords};
 
+mod contended;
 mod costs;
 mod crash;
 mod exempt;
