@@ -15,6 +15,7 @@ pub(crate) use self::limit_parts::{Hold, LimitParts};
 pub(crate) use self::uniques::Uniques;
 use crate::flushed::Flushed;
 use crate::hasher::KeyHasher;
+use crate::item_codec::ItemMark;
 use crate::prefetch::CACHE_LINE_BYTES;
 use crate::store::arena::Slot;
 use crate::store::memory_cap::{EvictionScope, MemoryCap};
@@ -59,6 +60,8 @@ pub struct Engine {
     flushed: Flushed,
     /// The slot of the item that a command changed in place under a given cas unique.
     pub(crate) changed_at: Option<Slot>,
+    /// The mark of the key's item when a take under a given cas unique left the fast path.
+    pub(crate) mark_before_general: Option<Option<ItemMark>>,
 }
 
 /// Bytes of the lock in front of the engine.
@@ -94,6 +97,7 @@ impl Engine {
                 step: options.shards,
                 are_kept: options.cas,
                 is_flushed: false,
+                is_change_unplaced: false,
             },
             store: Store::new(hasher, memory_cap, options.may_evict),
             limits: LimitParts::default(),
@@ -101,6 +105,7 @@ impl Engine {
             get_expired: 0,
             flushed: Flushed::default(),
             changed_at: None,
+            mark_before_general: None,
         }
     }
 

@@ -159,6 +159,25 @@ impl Engine {
         self.changed_at.is_some_and(|slot| self.encode(self.store.item(slot), out).is_some())
     }
 
+    /// The mark of the item before the [`Engine::take_units`] of the last [`Engine::with_unique`],
+    /// as by [`Engine::mark_before_change`]; `None` if the take was decided in place. Call it before
+    /// the next command.
+    #[inline]
+    #[must_use]
+    pub fn mark_before_general(&self) -> Option<Option<ItemMark>> {
+        self.mark_before_general
+    }
+
+    /// Whether the [`Engine::take_units`] of the last [`Engine::with_unique`] changed the item in a
+    /// way that neither [`Engine::copy_of_changed`] nor [`Engine::mark_before_general`] tells: the
+    /// first refusal of a key marks its item, and a state of another length is written anew. Call
+    /// it before the next command.
+    #[inline]
+    #[must_use]
+    pub fn is_change_unplaced(&self) -> bool {
+        self.uniques.is_change_unplaced
+    }
+
     /// Returns `None` and appends nothing for a state without known policy, which does not occur.
     fn encode(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
         let header = item.header();
@@ -282,7 +301,9 @@ impl Engine {
     #[inline]
     pub fn with_unique<T>(&mut self, unique: u64, work: impl FnOnce(&mut Self) -> T) -> T {
         let before = std::mem::replace(&mut self.uniques.given, NonZeroU64::new(unique.max(1)));
+        self.uniques.is_change_unplaced = false;
         self.changed_at = None;
+        self.mark_before_general = None;
         let done = work(self);
         self.uniques.given = before;
         done

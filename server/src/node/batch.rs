@@ -97,6 +97,8 @@ pub(crate) enum Touches {
     Nothing,
     /// The number in its key's item.
     Count,
+    /// The limit state in its key's item, by [`Engine::take_units`].
+    State,
     /// Anything in its key's item.
     Item,
 }
@@ -152,18 +154,20 @@ impl Recorder {
         }
         self.has_copies = true;
         let before = match touches {
-            // A count that has changed has the operation's cas unique.
-            Touches::Nothing | Touches::Count => None,
+            // A count that has changed has the operation's cas unique, and a take tells what it
+            // changed.
+            Touches::Nothing | Touches::Count | Touches::State => None,
             Touches::Item => Some(engine.mark_before_change(hash, key)),
         };
         let is_answered = engine.with_unique(unique, |engine| answer(engine, out));
         let change = match before {
             _ if is_answered && let Some(change) = self.change_in_place(engine) => change,
             Some(before) => self.change(engine, (key, hash), before, unique),
-            None if touches == Touches::Count && is_answered => {
-                self.change_of_count(engine, (key, hash), unique)
-            }
-            None => BatchChange::Nothing,
+            None => match touches {
+                Touches::Count if is_answered => self.change_of_count(engine, (key, hash), unique),
+                Touches::State => self.change_of_state(engine, (key, hash), unique),
+                _ => BatchChange::Nothing,
+            },
         };
         if change == BatchChange::Nothing {
             // A node without a lease may be stale, so a result without a change may be wrong. The
@@ -215,6 +219,20 @@ impl Recorder {
             return BatchChange::Nothing;
         }
         self.copy(engine, (key, hash))
+    }
+
+    /// The change of a take that [`Recorder::change_in_place`] does not show.
+    fn change_of_state(
+        &mut self,
+        engine: &mut Engine,
+        (key, hash): (&[u8], u64),
+        unique: u64,
+    ) -> BatchChange {
+        match engine.mark_before_general() {
+            Some(before) => self.change(engine, (key, hash), before, unique),
+            None if engine.is_change_unplaced() => self.copy(engine, (key, hash)),
+            None => BatchChange::Nothing,
+        }
     }
 
     fn copy(&mut self, engine: &mut Engine, (key, hash): (&[u8], u64)) -> BatchChange {

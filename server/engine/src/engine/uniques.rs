@@ -22,6 +22,10 @@ pub(crate) struct Uniques {
     /// Whether [`Engine::flushed`](super::Engine) has keys. The flag is here because every command
     /// reads this line.
     pub(super) is_flushed: bool,
+    /// Whether the last refusal, or the last state of another length, changed an item without a
+    /// note in [`Engine::changed_at`](super::Engine). The flag is here because most commands write
+    /// this line.
+    pub(crate) is_change_unplaced: bool,
 }
 
 impl Uniques {

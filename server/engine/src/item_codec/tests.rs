@@ -297,16 +297,25 @@ proptest! {
             let mut bytes = Vec::new();
             let is_changed = engine.copy_of_changed(&mut bytes);
             let after = engine.mark_of(hash, &key);
+            let is_take = verb < POLICIES.len();
             if is_changed {
                 prop_assert!(before != after && cas);
                 prop_assert_eq!(after.map(|mark| mark.cas()), Some(unique));
                 prop_assert_eq!(copy(&engine, &key), Some(bytes));
                 let count = engine.bare_count(hash, &key, unique);
                 prop_assert_eq!(engine.bare_count_changed(), count);
+                prop_assert_eq!(engine.mark_before_general(), None);
             } else {
                 prop_assert_eq!(engine.bare_count_changed(), None);
                 let is_counted = verb == POLICIES.len() && before != after;
                 prop_assert!(!is_counted || !cas, "a count is changed in place");
+                if is_take && cas {
+                    let general = engine.mark_before_general();
+                    prop_assert_eq!(before != after, match general {
+                        Some(marked) => marked != after,
+                        None => engine.is_change_unplaced(),
+                    });
+                }
             }
         }
     }

@@ -79,12 +79,13 @@ impl<'b> FastOp<'b> {
     #[inline]
     pub(crate) fn touches(self) -> Touches {
         if self.lookup.is_some_and(|lookup| !lookup.has_no_limit()) {
-            return Touches::Item;
+            return Touches::State;
         }
         match self.fast {
             FastRequest::Get { .. } => Touches::Nothing,
             FastRequest::Count { .. } => Touches::Count,
-            FastRequest::Set { .. } | FastRequest::Take { .. } => Touches::Item,
+            FastRequest::Set { .. } => Touches::Item,
+            FastRequest::Take { .. } => Touches::State,
         }
     }
 

@@ -52,6 +52,9 @@ impl Engine {
         report: &mut dyn FnMut(&TakeInfo),
     ) -> bool {
         let LimitedKey { now, hash, key, policy_ref } = limited_key;
+        if self.uniques.given.is_some() {
+            self.mark_before_general = Some(self.mark_before_change(hash, key));
+        }
         let at = self.at(now, hash, key);
         let take = TakeParams { cost, wait, ..TakeParams::default() };
         let TakeResult::Decided(facts) = self.take_general(at, policy_ref, &take) else {
@@ -222,7 +225,8 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
         if decision.changed && !stays {
             cold_path();
             let deadline = deadline(now, &decision);
-            let facts = former.facts(&mut item, decision, peek);
+            let facts = former.facts(&mut item, decision, peek, output.uniques);
+            output.uniques.is_change_unplaced = true;
             let facts = TakeInfo { cas: output.uniques.next(None), ..facts };
             *self.resized_at = Some(ResizedState { slot, policy_id: number, deadline, facts });
             return Some(TakeEffect { uniques: None, expired: None });
@@ -282,7 +286,7 @@ impl StateBefore<'_> {
     ) -> TakeEffect {
         let TakeOutput { now, peek, slot, uniques, changed_at, report } = output;
         let deadline = deadline(now, &decision);
-        let mut facts = self.facts(&mut item, decision, peek);
+        let mut facts = self.facts(&mut item, decision, peek, uniques);
         if facts.decision.changed {
             facts.cas = uniques.next_in_place(slot, changed_at);
             item.set_cas(facts.cas);
@@ -297,11 +301,18 @@ impl StateBefore<'_> {
     /// Marks the item, and returns the result to report.
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "a decision is not copied")]
-    fn facts(&self, item: &mut ItemMut<'_>, mut decision: Decision, peek: bool) -> TakeInfo {
+    fn facts(
+        &self,
+        item: &mut ItemMut<'_>,
+        mut decision: Decision,
+        peek: bool,
+        uniques: &mut Uniques,
+    ) -> TakeInfo {
         if self.expired.is_some() {
             item.clear_marks();
         }
         if decision.verdict == Verdict::Deny && !peek {
+            uniques.is_change_unplaced = !item.as_item().has(ItemFlag::REFUSED);
             item.set_mark(ItemFlag::REFUSED);
         }
         let shadow = only_watches(self.policy, &mut decision);
