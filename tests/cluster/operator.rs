@@ -23,12 +23,18 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Waits until `cluster ready` ends with this code; returns its output.
+/// Waits until `cluster ready` ends with this code and output.
 #[track_caller]
 fn until_ready_is(cluster: &Cluster, node: u8, code: i32, reason: &str) {
+    until(cluster, node, "ready", code, reason);
+}
+
+/// Waits until `tollgate cluster` ends with this code and output.
+#[track_caller]
+fn until(cluster: &Cluster, node: u8, words: &str, code: i32, reason: &str) {
     let start = Instant::now();
     loop {
-        let output = tool(cluster, node, "ready");
+        let output = tool(cluster, node, words);
         let reply = text(&output.stdout) + &text(&output.stderr);
         if output.status.code() == Some(code) && reply.contains(reason) {
             return;
@@ -113,4 +119,22 @@ fn readiness_follows_the_cluster() {
     until_ready_is(&cluster, 1 - voter, 1, "not ready: it does not hear the control plane");
     cluster.signal(voter, Signal::SIGCONT);
     until_ready_is(&cluster, 1 - voter, 0, "ready");
+}
+
+#[test]
+fn the_rest_may_proceed_after_a_node_is_forgotten() {
+    let mut cluster = Cluster::start(3, &["-A"]);
+    cluster.until_at_rest(2);
+    let dead = cluster.stat(2, "node").expect("it has joined");
+    cluster.kill(2);
+    until(&cluster, 0, &format!("forget {dead}"), 0, "");
+    for node in [0, 1] {
+        until(&cluster, node, "status", 0, "Safe to proceed with the next node.");
+    }
+    // One of them has lost its vote, and hears no heartbeats since. After 3 s a node is unheard.
+    thread::sleep(Duration::from_secs(4));
+    for node in [0, 1] {
+        let output = tool(&cluster, node, "status");
+        assert!(output.status.success(), "{}", text(&output.stdout));
+    }
 }

@@ -320,11 +320,16 @@ impl Control {
         let (disk, fault) = (disk::state(node), disk::fault(node));
         let state = node.state.lock();
         let report = state.liveness.report(now);
+        let (_, voters) = node.published.voters();
+        let membership = state.identity.membership;
+        let is_voter = membership.is_some_and(|membership| voters.contains(&membership.node));
         let heard = |&(id, _, ago_ms): &(NodeId, Incarnation, u32)| {
-            // The node sends no heartbeats to itself, and only voters receive those of others.
-            let own = (state.identity.membership.is_some_and(|membership| membership.node == id))
+            // The node sends no heartbeats to itself, and only voters receive those of others. What
+            // a former voter knows is old.
+            let own = (membership.is_some_and(|membership| membership.node == id))
                 .then(|| NodeCondition { is_ready: state.is_ready, load: state.load, disk });
-            let condition = own.or_else(|| state.conditions.get(&id).copied())?;
+            let others = || state.conditions.get(&id).copied().filter(|_| is_voter);
+            let condition = own.or_else(others)?;
             let NodeCondition { is_ready, load, disk } = condition;
             let ago = Duration::from_millis(ago_ms.into());
             Some(NodeReport { node: id, ago, is_ready, load, disk })
@@ -333,7 +338,7 @@ impl Control {
             identity: state.identity,
             membership_state,
             leader,
-            voters: node.published.voters().1,
+            voters,
             raft_term: metrics.as_ref().map_or(0, |metrics| metrics.current_term),
             map_ver: map.ver(),
             contact,

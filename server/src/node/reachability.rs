@@ -92,15 +92,15 @@ pub(super) struct Reachability {
 }
 
 impl Reachability {
-    /// Adds a node of the map and returns the path to it. The control plane may have opened its
-    /// link before.
+    /// Adds a node of the map and returns the path to it. Events of other nodes change nothing: the
+    /// last events of a node may come after it has left the map.
     pub(super) fn path_to(&mut self, node: NodeId) -> Path {
         self.peers.entry(node).or_default().path
     }
 
     /// A link is being opened.
     pub(super) fn opening(&mut self, node: NodeId, now_ns: u64) {
-        let peer = self.peers.entry(node).or_default();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.link == LinkState::Idle {
             peer.link = LinkState::Opening(now_ns);
         }
@@ -108,13 +108,15 @@ impl Reachability {
 
     /// The link is up, or the peer answers on it again.
     pub(super) fn link_up(&mut self, node: NodeId) {
-        self.peers.entry(node).or_default().link = LinkState::Up;
+        if let Some(peer) = self.peers.get_mut(&node) {
+            peer.link = LinkState::Up;
+        }
     }
 
     /// Records that the peer is alive, whether its link is up or not. `Away` becomes `Broken`
     /// again.
     pub(super) fn note_alive(&mut self, node: NodeId, now_ns: u64) {
-        let peer = self.peers.entry(node).or_default();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if let LinkState::Broken(_) = peer.link {
             peer.link = LinkState::Broken(now_ns);
             peer.pause_ns = 0;
@@ -123,7 +125,7 @@ impl Reachability {
 
     /// The link ended in an orderly way, or the peer's process ended.
     pub(super) fn down(&mut self, node: NodeId) {
-        let peer = self.peers.entry(node).or_default();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if !matches!(peer.link, LinkState::Broken(_)) {
             peer.link = LinkState::Idle;
         }
@@ -131,7 +133,7 @@ impl Reachability {
 
     /// The link has been silent, or could not be opened, for `for_ns`.
     pub(super) fn broken(&mut self, node: NodeId, now_ns: u64, for_ns: u64) {
-        let peer = self.peers.entry(node).or_default();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         let since_ns = now_ns.saturating_sub(for_ns);
         peer.link = match peer.link {
             LinkState::Broken(since_ns) => LinkState::Broken(since_ns),
@@ -142,7 +144,7 @@ impl Reachability {
 
     /// A data link is silent, although a ping was sent [`SILENT_NS`] ago.
     pub(super) fn data_link_silent(&mut self, node: NodeId, index: u16, now_ns: u64) {
-        let peer = self.peers.entry(node).or_default();
+        let Some(peer) = self.peers.get_mut(&node) else { return };
         if peer.silent_links == 0 {
             peer.silent_ns = now_ns.saturating_sub(SILENT_NS);
         }
@@ -303,6 +305,7 @@ mod tests {
     fn reach() -> Reachability {
         let mut reach = Reachability::default();
         for node in [PEER, OTHER, THIRD] {
+            reach.path_to(node);
             reach.link_up(node);
         }
         assert_eq!(reach.tick(0, false), []);
@@ -362,6 +365,21 @@ mod tests {
         reach.broken(PEER, 5000 * MS, 300 * MS);
         reach.wanted(PEER, 5000 * MS);
         assert_eq!(asks(&reach.tick(5000 * MS, false)), [(OTHER, 1)]);
+    }
+
+    #[test]
+    fn last_events_of_a_node_that_left_change_nothing() {
+        let mut reach = reach();
+        reach.retain(|node| node != PEER);
+        reach.opening(PEER, 5000 * MS);
+        reach.broken(PEER, 5009 * MS, 0);
+        reach.data_link_silent(PEER, 1, 5009 * MS);
+        reach.link_up(PEER);
+        reach.down(PEER);
+        reach.note_alive(PEER, 5010 * MS);
+        assert_eq!(reach.broken_links(), 0);
+        assert!(!reach.is_unsettled());
+        assert_eq!(reach.tick(9000 * MS, false), []);
     }
 
     #[test]
