@@ -124,7 +124,7 @@ fn readiness_follows_the_cluster() {
 #[test]
 fn the_rest_may_proceed_after_a_node_is_forgotten() {
     let mut cluster = Cluster::start(3, &["-A"]);
-    cluster.until_at_rest(2);
+    cluster.until_at_rest(3);
     let dead = cluster.stat(2, "node").expect("it has joined");
     cluster.kill(2);
     until(&cluster, 0, &format!("forget {dead}"), 0, "");
