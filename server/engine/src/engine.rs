@@ -15,7 +15,7 @@ pub(crate) use self::limit_parts::{Hold, LimitParts};
 pub(crate) use self::uniques::Uniques;
 use crate::flushed::Flushed;
 use crate::hasher::KeyHasher;
-use crate::item_codec::ItemMark;
+use crate::item_mark::ItemMark;
 use crate::prefetch::CACHE_LINE_BYTES;
 use crate::store::arena::Slot;
 use crate::store::memory_cap::{EvictionScope, MemoryCap};
@@ -61,6 +61,7 @@ pub struct Engine {
     /// The slot of the item that a command changed in place under a given cas unique.
     pub(crate) changed_at: Option<Slot>,
     /// The mark of the key's item when a take under a given cas unique left the fast path.
+    #[expect(clippy::option_option, reason = "there may be no such take, and no item before it")]
     pub(crate) mark_before_general: Option<Option<ItemMark>>,
 }
 

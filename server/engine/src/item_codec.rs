@@ -27,6 +27,7 @@ use protocol::{KEY_BYTES_MAX, Value};
 
 use crate::engine::Engine;
 use crate::hasher::{HashRange, spread_of};
+use crate::item_mark::ItemMark;
 use crate::policy_table::{INLINE, inline, put_token};
 use crate::snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
 use crate::store::arena::Slot;
@@ -45,27 +46,6 @@ const STATE: u8 = 3;
 
 /// Least bytes of a chunk of the holders of a key.
 const CHUNK_BYTES_MIN: usize = 4 << 10;
-
-/// Distinguishes a changed item from an unchanged one.
-///
-/// Two marks of a key are equal only if its copy was the same both times. Changes of other keys of
-/// the engine may, rarely, make them differ.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ItemMark {
-    cas: u64,
-    client_flags: u32,
-    unseen: u32,
-    deadline: [u8; Deadline::BYTES],
-    marks: u8,
-}
-
-impl ItemMark {
-    /// The item's cas unique.
-    #[must_use]
-    pub fn cas(&self) -> u64 {
-        self.cas
-    }
-}
 
 /// The reason why a copy was not stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -160,8 +140,8 @@ impl Engine {
     }
 
     /// The mark of the item before the [`Engine::take_units`] of the last [`Engine::with_unique`],
-    /// as by [`Engine::mark_before_change`]; `None` if the take was decided in place. Call it before
-    /// the next command.
+    /// as by [`Engine::mark_before_change`]; `None` if the take was decided in place. Call it
+    /// before the next command.
     #[inline]
     #[must_use]
     pub fn mark_before_general(&self) -> Option<Option<ItemMark>> {

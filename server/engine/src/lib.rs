@@ -26,6 +26,7 @@ mod flushed;
 mod hasher;
 mod idempotency;
 mod item_codec;
+mod item_mark;
 mod policy_table;
 mod prefetch;
 mod rollback;
@@ -48,7 +49,8 @@ pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};
 pub use idempotency::{
     CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
 };
-pub use item_codec::{ItemMark, PartitionCursor, PutError};
+pub use item_codec::{PartitionCursor, PutError};
+pub use item_mark::ItemMark;
 pub use policy_table::{PolicyRef, inline as split_policy, put_inline as put_policy};
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use rollback::SavedState;

@@ -112,6 +112,7 @@ impl Engine {
         let mut written = Ok(());
         if let Some(ResizedState { slot, policy_id, deadline, facts }) = resized {
             cold_path();
+            self.uniques.is_change_unplaced = true;
             state.splice(..0, [0, 0]);
             let header = ItemHeader { cas: facts.cas, deadline, ..self.store.item(slot).header() };
             let content = Content::State(LimitState { policy_id, body: state });
@@ -226,7 +227,6 @@ impl<F: FnMut(&TakeInfo)> ItemChange for TakeInPlace<'_, F> {
             cold_path();
             let deadline = deadline(now, &decision);
             let facts = former.facts(&mut item, decision, peek, output.uniques);
-            output.uniques.is_change_unplaced = true;
             let facts = TakeInfo { cas: output.uniques.next(None), ..facts };
             *self.resized_at = Some(ResizedState { slot, policy_id: number, deadline, facts });
             return Some(TakeEffect { uniques: None, expired: None });
