@@ -152,6 +152,30 @@ fn exempt_and_banned_keys_are_explained() {
 }
 
 #[test]
+fn a_shadow_limit_is_explained_as_one_that_allows() {
+    let (operated, shell) = shell();
+    shell.write("limits.toml", &limit_text("x1", "x1:{user}", "fixed:1/h", "shadow = true\n"));
+    shell.ok("limits import limits.toml");
+    shell.ok("limits block x1 x1:b");
+    let mut client = operated.server.connect();
+    let mut take = |key: &str| client.ask_until(format!("take {key} 1 -\r\n"), "\r\n");
+    assert!(shell.json("explain x1:a")["shadow_refused_by"] == json!([]));
+    assert!(!take("x1:a").contains("shadow=1"));
+    for key in ["x1:a", "x1:b"] {
+        let taken = take(key);
+        assert!(taken.starts_with("ALLOW ") && taken.contains(" shadow=1"), "{taken}");
+        let explained = shell.json(&format!("explain {key}"));
+        let verdict = &explained["standings"][0]["verdict"];
+        assert_eq!(explained["standings"][0]["shadow"], json!(true), "{explained}");
+        assert_eq!((&verdict["allowed"], &verdict["would_refuse"]), (&json!(true), &json!(true)));
+        assert_eq!((&explained["allowed"], &explained["refused_by"]), (&json!(true), &json!([])));
+        assert_eq!(explained["shadow_refused_by"], json!(["x1"]), "{explained}");
+        let text = shell.ok(&format!("explain {key}"));
+        assert!(text.contains("\nin shadow   x1 would refuse it\n"), "{text}");
+    }
+}
+
+#[test]
 fn keys_are_explained_on_the_command_line() {
     let (operated, shell) = shell();
     let api = limit_text("api", "api:{user}", "fixed:9/d", "parents = [\"all:api\"]\n");

@@ -57,12 +57,24 @@ export function linkCell(row, text, path, className) {
   cell(row, "", className).append(link);
 }
 
-// A polite region speaks at most once in five seconds.
-let spokenAt = 0;
-export function speak(text) {
+// A text that is not the key itself: the same as `is_doubtful` in Rust.
+const DOUBT = /…[0-9a-f]{12}$|\ufffd|%20|%0D|%0A|[\0-\x1f\x7f]/;
+
+export function keyCell(row, text) {
+  const isHashed = "hashed" in row.parentElement.dataset;
+  if (!isHashed && !DOUBT.test(text)) return linkCell(row, text, "/ui/key?key=", "code");
+  cell(row, text, "code");
+}
+
+// A polite region speaks at most once in five seconds, and at once when the state changes.
+let state = "live";
+let spokenAt = -QUIET_MS;
+export function speak(text, next = "live") {
   const place = document.getElementById("live");
-  if (!place || performance.now() - spokenAt < QUIET_MS && spokenAt) return;
+  if (!place || next === state && performance.now() - spokenAt < QUIET_MS) return;
+  state = next;
   spokenAt = performance.now();
+  document.body.toggleAttribute("data-old", state !== "live");
   place.textContent = text;
 }
 
@@ -100,12 +112,10 @@ function showDenied(hot) {
   const body = document.querySelector("[data-hot]");
   // A key that has the focus stays: the rows are drawn again when it has lost it.
   if (!body || body.contains(document.activeElement)) return;
-  const isHashed = body.querySelector("td.code") && !body.querySelector("td.code a");
   body.replaceChildren();
   for (const key of hot.keys.slice(0, 5)) {
     const row = body.insertRow();
-    if (isHashed) cell(row, key.key, "code");
-    else linkCell(row, key.key, "/ui/key?key=", "code");
+    keyCell(row, key.key);
     linkCell(row, key.limit, "/ui/limit?name=");
     cell(row, rate(key.rate), "n");
     cell(row, rate(key.rate_at_least), "n");
@@ -113,22 +123,40 @@ function showDenied(hot) {
   if (!hot.keys.length) cell(body.insertRow(), "None in the last minute.", "quiet").colSpan = 4;
 }
 
-// One stream a page, closed while it is hidden.
-export function follow(path, handlers) {
+// One stream a page, closed while it is hidden. A steady one sends each second.
+export function follow(path, handlers, isSteady) {
   let source;
+  let heardAt;
   const open = () => {
+    source?.close();
+    heardAt = performance.now();
+    if (document.hidden) return;
     source = new EventSource(path);
     for (const [name, show] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => show(event.data && JSON.parse(event.data)));
+      source.addEventListener(name, (event) => {
+        heardAt = performance.now();
+        if (state !== "live") speak("live again");
+        show(event.data && JSON.parse(event.data));
+      });
     }
-    source.addEventListener("error", () => speak("not live: the server does not answer"));
+    source.addEventListener("error", explain);
   };
-  const change = () => {
-    source?.close();
-    if (!document.hidden) open();
+  // A stream does not tell why it fails: another request does.
+  const explain = async () => {
+    const signal = AbortSignal.timeout(QUIET_MS);
+    const status = await fetch("/api/v1/status", { signal }).then((got) => got.status, () => 0);
+    if (status === 401) speak("not live: your session has ended, load the page again", "ended");
+    else if (!status) speak("not live: the server does not answer", "silent");
+    else if (source.readyState === EventSource.CLOSED) open();
   };
-  document.addEventListener("visibilitychange", change);
-  change();
+  const watch = () => {
+    if (document.hidden || performance.now() - heardAt < QUIET_MS) return;
+    if (isSteady && state === "live") speak("not live: nothing came for 5 s", "silent");
+    if (isSteady || source.readyState === EventSource.CLOSED) open();
+  };
+  document.addEventListener("visibilitychange", open);
+  setInterval(watch, 1000);
+  open();
 }
 
 bindTheme();
@@ -142,5 +170,5 @@ if (topics === "tail") {
     rates: showRates,
     latency: showLatency,
     denied: showDenied,
-  });
+  }, true);
 }

@@ -1,5 +1,5 @@
 // The tail: events as they come, newest first, with filter and pause.
-import { cell, count, follow, linkCell, speak } from "./app.js";
+import { cell, count, follow, keyCell, linkCell, speak } from "./app.js";
 
 const ROWS_MAX = 500;
 
@@ -31,7 +31,9 @@ export function bindTail() {
     const row = body.insertRow(0);
     cell(row, event.at.replace(/\.\d+Z/, "Z"));
     cell(row, event.kind);
-    linkCell(row, event.key, "/ui/key?key=", "code");
+    if (event.kind === "limit-changed") linkCell(row, event.key, "/ui/limit?name=", "code");
+    else if (event.kind === "node") cell(row, event.key, "code");
+    else keyCell(row, event.key);
     linkCell(row, event.limit, "/ui/limit?name=");
     cell(row, count(event.cost), "n");
     cell(row, event.retry_ms === null ? "–" : span(event.retry_ms), "n");

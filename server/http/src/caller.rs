@@ -1,6 +1,7 @@
 //! The sender of a request: name, role, and the names and keys to which its token is narrowed.
 //!
-//! Not here: finding the sender (`access`), the role that a route requires (`api`, `ui`).
+//! Not here: finding the sender (`access`), the role that a route requires (`api`, `ui`), the
+//! limits and keys within those prefixes (`scope`).
 
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
@@ -94,33 +95,6 @@ impl Caller {
             self.name, self.role
         );
         Err(Problem::new(StatusCode::FORBIDDEN, detail))
-    }
-
-    /// Refuses a limit, and an override of one, whose name is outside of the caller's `names=`.
-    pub(crate) fn may_name(&self, name: &str) -> Result<(), Problem> {
-        if name.starts_with(&self.names) {
-            return Ok(());
-        }
-        Err(self.narrowed("limits whose names", &self.names))
-    }
-
-    /// Refuses a key, or the literal front of a pattern, that is outside of the caller's `keys=`.
-    pub(crate) fn may_key(&self, key: &[u8]) -> Result<(), Problem> {
-        if key.starts_with(self.keys.as_bytes()) {
-            return Ok(());
-        }
-        Err(self.narrowed("keys that", &self.keys))
-    }
-
-    /// Returns whether the caller may change everything that its role may.
-    pub(crate) fn is_unrestricted(&self) -> bool {
-        self.names.is_empty() && self.keys.is_empty()
-    }
-
-    fn narrowed(&self, things: &str, prefix: &str) -> Problem {
-        let detail =
-            format!("the token {} may only change {things} begin with {prefix}", self.name);
-        Problem::new(StatusCode::FORBIDDEN, detail)
     }
 
     /// Returns the sender of a change that comes over `via`.

@@ -1,5 +1,9 @@
 //! A host with fixed answers, for tests of routes and pages.
 
+// The tests of pages read this file from another folder.
+#[path = "fake_host/texts.rs"]
+mod texts;
+
 use std::sync::Mutex;
 
 use tokio::sync::mpsc;
@@ -13,8 +17,19 @@ use crate::host::{
 };
 use crate::metrics::MetricFamily;
 
+use self::texts::{change, limit};
+
 /// The version of every limit and override.
 pub(crate) const VERSION: u64 = 7;
+
+/// A key that is explained as if its limit was in shadow.
+pub(crate) const SHADOW_KEY: &str = "login:watched";
+
+/// The name of a disabled limit, which no list has.
+pub(crate) const DISABLED: &str = "off";
+
+/// The change of an override in history, if there is one.
+pub(crate) const OVERRIDE_CHANGE: u64 = 3;
 
 /// A key with markup, which pages must escape.
 pub(crate) const MARKUP: &str = "login:<script>alert(1)</script>";
@@ -24,6 +39,14 @@ pub(crate) const MARKUP: &str = "login:<script>alert(1)</script>";
 pub(crate) struct FakeHost {
     /// The fault of every check.
     pub(crate) fault: Option<String>,
+    /// Whether history has the change of an override.
+    pub(crate) has_override_change: bool,
+    /// More keys of lists, as they are shown; with them the tail has all kinds of events.
+    pub(crate) shown_keys: Vec<String>,
+    /// Whether there is a limit whose counted keys are not those of clients.
+    pub(crate) has_page_limit: bool,
+    /// Whether counted keys are shown as hashes.
+    pub(crate) keys_hashed: bool,
     /// The changes that were asked for, as text.
     pub(crate) changes: Mutex<Vec<String>>,
 }
@@ -38,27 +61,6 @@ impl FakeHost {
             Some(VERSION) | None => Ok(ChangedLimit { version: VERSION + 1, seq: 3 }),
             Some(_) => Err(ServiceError::Changed(VERSION)),
         }
-    }
-}
-
-fn limit(name: &str, source: &str) -> LimitView {
-    LimitView {
-        name: name.to_owned(),
-        pattern: format!("{name}:{{user}}"),
-        literal_front: format!("{name}:"),
-        policy: "fixed:5/m".to_owned(),
-        toml: format!(
-            "[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{user}}\"\npolicy = \"fixed:5/m\"\n"
-        ),
-        source: source.to_owned(),
-        file: (source == "file").then(|| "limits.toml".to_owned()),
-        version: VERSION,
-        by: Some("alice".to_owned()),
-        at_ms: Some(1_790_000_000_000),
-        owner: Some("team-a".to_owned()),
-        note: Some("see <b>runbook</b>".to_owned()),
-        overrides: 1,
-        ..LimitView::default()
     }
 }
 
@@ -86,10 +88,15 @@ impl AdminHost for FakeHost {
 
 impl LimitsService for FakeHost {
     fn limits(&self) -> Vec<LimitView> {
-        vec![limit("login", "api"), limit("api", "file")]
+        let mut all = vec![limit("login", "api"), limit("api", "file")];
+        all.extend(self.has_page_limit.then(texts::page_limit));
+        all
     }
 
     fn limit(&self, name: &str) -> Option<LimitView> {
+        if name == DISABLED {
+            return Some(LimitView { disabled: true, ..limit(name, "api") });
+        }
         LimitsService::limits(self).into_iter().find(|limit| limit.name == name)
     }
 
@@ -134,6 +141,9 @@ impl LimitsService for FakeHost {
         actor: Actor,
     ) -> Answer<'_, ChangedLimit> {
         Box::pin(async move {
+            if version.is_none() && LimitsService::limit(self, &name).is_some() {
+                return Err(ServiceError::Changed(VERSION));
+            }
             let done = Self::check(version)?;
             self.note(format!("revert {name} to {seq} by {}", actor.name));
             Ok(done)
@@ -141,22 +151,19 @@ impl LimitsService for FakeHost {
     }
 
     fn history(&self, name: Option<&str>) -> Vec<ChangeView> {
-        let change = |seq, note: &str| ChangeView {
-            seq,
-            at_ms: 1_790_000_000_000 + seq * 1000,
-            by: "alice".to_owned(),
-            via: "api".to_owned(),
-            what: "limit".to_owned(),
-            name: "login".to_owned(),
-            key: None,
-            from: seq - 1,
-            to: seq,
-            note: Some(note.to_owned()),
-            reverts: None,
-            body: Some(format!("policy = \"fixed:{seq}/m\"\n")),
-            body_before: Some(format!("policy = \"fixed:{}/m\"\n", seq - 1)),
+        if name == Some("cm") {
+            return texts::removed();
+        }
+        let of_override = ChangeView {
+            what: "override".to_owned(),
+            key: Some("login:a".to_owned()),
+            body: Some("block".to_owned()),
+            ..change(OVERRIDE_CHANGE, "abuse")
         };
         let mut changes = vec![change(2, "more"), change(1, "new")];
+        if self.has_override_change {
+            changes.insert(0, of_override);
+        }
         changes.retain(|change| name.is_none_or(|name| change.name == name));
         changes
     }
@@ -210,35 +217,11 @@ impl LimitsService for FakeHost {
     }
 
     fn match_key(&self, key: &[u8]) -> Result<MatchView, ServiceError> {
-        let key = String::from_utf8_lossy(key).into_owned();
-        let is_limited = key.starts_with("login:");
-        Ok(MatchView {
-            limit: is_limited.then(|| "login".to_owned()),
-            captures: vec![("user".to_owned(), key.replacen("login:", "", 1))],
-            counted_key: is_limited.then(|| key.clone()),
-            policy: is_limited.then(|| "fixed:5/m".to_owned()),
-            key,
-            ..MatchView::default()
-        })
+        Ok(texts::matched(key))
     }
 
     fn check_limit(&self, toml: &str) -> Result<LimitView, ServiceError> {
-        let quoted = |field: &str| {
-            let (_, rest) = toml.split_once(&format!("{field} = \""))?;
-            rest.split_once('"').map(|(text, _)| text.to_owned())
-        };
-        if toml.contains("policy") {
-            let mut found = limit(&quoted("name").unwrap_or_else(|| "login".to_owned()), "api");
-            if let Some(pattern) = quoted("match") {
-                found.literal_front = pattern.split('{').next().unwrap_or_default().to_owned();
-                found.pattern = pattern;
-            }
-            if toml.contains("regex = ") {
-                found.literal_front.clear();
-            }
-            return Ok(found);
-        }
-        Err(ServiceError::Invalid { detail: "missing field `policy`".to_owned(), line: Some(1) })
+        texts::checked(toml)
     }
 
     fn change_counts(&self) -> Vec<(Via, u64)> {
@@ -255,14 +238,16 @@ impl Observer for FakeHost {
         _scope: Scope,
     ) -> Answer<'_, HotKeys> {
         Box::pin(async move {
-            let mut keys = vec![hot("login:alice"), hot(MARKUP)];
+            let mut keys = vec![hot("login:alice")];
+            keys.extend(self.shown_keys.iter().map(|key| hot(key)));
+            keys.push(hot(MARKUP));
             keys.truncate(count);
             Ok(HotKeys { keys, span_ms: 90_000, dropped: 0, missing: vec!["n3".to_owned()] })
         })
     }
 
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport> {
-        LimitsService::limit(self, limit)?;
+        LimitsService::limit(self, limit).filter(|limit| !limit.disabled)?;
         let point = |at: u64| SeriesPoint {
             at_ms: 1_790_000_000_000 + at * 60_000,
             allowed: 10 + at,
@@ -308,7 +293,7 @@ impl Observer for FakeHost {
             weight: 1,
         };
         // The channel has a place.
-        let _ = sender.try_send((0, vec![event]));
+        let _ = sender.try_send((0, texts::more_events(event, &self.shown_keys)));
         TailStream { events }
     }
 
@@ -352,24 +337,27 @@ impl Operator for FakeHost {
             requests_per_s_minute: 90.0,
             denied_per_s_minute: 5.0,
             faults: self.fault.iter().cloned().collect(),
-            keys_hashed: false,
+            keys_hashed: self.keys_hashed,
         }
     }
 
     fn explain(&self, key: Vec<u8>, cost: u64) -> Answer<'_, ExplainView> {
         Box::pin(async move {
             let matched = self.match_key(&key)?;
+            let shadow = key == SHADOW_KEY.as_bytes();
             let verdict = KeyVerdict {
-                allowed: false,
+                allowed: shadow,
+                would_refuse: true,
                 remaining: 0,
                 limit: 5,
-                retry_ms: Some(500),
+                retry_ms: (!shadow).then_some(500),
                 reset_ms: 60_000,
             };
             let standing = KeyStanding {
                 limit: "login".to_owned(),
                 key: matched.key.clone(),
                 policy: "fixed:5/m".to_owned(),
+                shadow,
                 cost,
                 hold_ms: None,
                 verdict: Some(verdict),
@@ -377,13 +365,18 @@ impl Operator for FakeHost {
                 owner: Some("n1".to_owned()),
                 copies: vec!["n2".to_owned()],
             };
+            let (mut refused_by, mut shadow_refused_by) = (vec!["login".to_owned()], Vec::new());
+            if shadow {
+                std::mem::swap(&mut refused_by, &mut shadow_refused_by);
+            }
             Ok(ExplainView {
                 cost,
                 matched,
                 standings: vec![standing],
-                allowed: Some(false),
-                refused_by: vec!["login".to_owned()],
-                retry_ms: Some(500),
+                allowed: Some(shadow),
+                refused_by,
+                shadow_refused_by,
+                retry_ms: (!shadow).then_some(500),
                 ban: None,
                 value: None,
             })
@@ -391,12 +384,12 @@ impl Operator for FakeHost {
     }
 
     fn reset_key(&self, key: Vec<u8>, actor: Actor) -> Answer<'_, bool> {
-        self.note(format!("reset {} by {}", String::from_utf8_lossy(&key), actor.name));
+        self.note(format!("reset {} by {}", key.escape_ascii(), actor.name));
         Box::pin(async { Ok(true) })
     }
 
     fn refund_key(&self, key: Vec<u8>, units: u64, actor: Actor) -> Answer<'_, ()> {
-        self.note(format!("refund {units} {} by {}", String::from_utf8_lossy(&key), actor.name));
+        self.note(format!("refund {units} {} by {}", key.escape_ascii(), actor.name));
         Box::pin(async { Ok(()) })
     }
 

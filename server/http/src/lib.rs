@@ -18,6 +18,7 @@ mod listener;
 mod metrics;
 mod problem;
 mod routes;
+mod scope;
 mod sessions;
 mod streams;
 mod tls;

@@ -12,6 +12,7 @@ mod confirm;
 mod format;
 mod hot;
 mod key;
+mod key_text;
 mod limit;
 mod limit_change;
 mod limit_form;
@@ -20,6 +21,7 @@ mod login;
 mod overrides;
 mod overview;
 mod policy_form;
+mod removed;
 mod rights;
 mod tail;
 #[cfg(test)]

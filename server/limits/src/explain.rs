@@ -3,10 +3,22 @@
 //! Here: the whole result of a lookup, for an operator. Not here: the lookup that requests use
 //! (`search`), verdicts (`server`).
 
+use protocol::KEY_BYTES_MAX;
+
 use super::capture::CaptureClass;
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::{ChargeCost, Limit, LimitMatch, LimitedKeyError, Limits, OverrideSource, PARENTS_MAX};
+
+/// Returns why `key` cannot stand on a line of the text protocol. `None`: it can.
+#[must_use]
+pub fn key_mistake(key: &[u8]) -> Option<String> {
+    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len())
+        && !key.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control());
+    let mistake =
+        || format!("a key has 1 to {KEY_BYTES_MAX} bytes, and no blanks or control characters");
+    (!is_key).then(mistake)
+}
 
 /// Most limits that are listed because they match a key too.
 const LATER_MAX: usize = 20;
@@ -22,6 +34,8 @@ pub struct ExplainedKey {
     pub limit: String,
     /// The policy in force; several and a ban are separated by `;`.
     pub policy: String,
+    /// The limit is in shadow: its policy only watches. `block` does not say so in its text.
+    pub shadow: bool,
     /// The key of the override in force, as written, and its origin.
     pub overridden: Option<(String, OverrideSource)>,
     /// The cost, made of that of a request on the asked key.
@@ -57,6 +71,7 @@ impl ExplainedKey {
             counted: found.key.to_vec(),
             limit: found.limit.name.to_string(),
             policy: found.policy.to_string(),
+            shadow: found.policy.shadow,
             cost,
             hold,
             overridden: found.overridden.map(|id| {
@@ -215,6 +230,16 @@ mod tests {
     }
 
     #[test]
+    fn a_key_for_a_line_has_no_blanks() {
+        for key in [&b""[..], b"a b", b"a\r\nflush_all", &[b'k'; 251], b"a\0"] {
+            assert!(key_mistake(key).is_some());
+        }
+        for key in [&b"k"[..], &[b'k'; 250], b"\xff\xfe", "schlüssel".as_bytes()] {
+            assert_eq!(key_mistake(key), None);
+        }
+    }
+
+    #[test]
     fn a_key_is_explained_with_captures_and_parents() {
         let explained = limits().explain(b"user:acme:7").expect("short keys").expect("a limit");
         assert_eq!(explained.key.limit, "user");
@@ -231,6 +256,29 @@ mod tests {
         assert_eq!(explained.parents[0].key, b"tenant:acme");
         assert_eq!(explained.later, ["rest"]);
         assert_eq!(limits().explain(b"other"), Ok(None));
+    }
+
+    #[test]
+    fn a_block_in_a_shadow_limit_is_a_shadow() {
+        let file = br#"
+            [[limit]]
+            name = "watched"
+            match = "w:{x}"
+            policy = "fixed:1/h"
+            shadow = true
+            overrides = [{ key = "w:b", policy = "block" }]
+            [[limit]]
+            name = "enforced"
+            match = "e:{x}"
+            policy = "fixed:1/h"
+        "#;
+        let limits = Limits::parse("limits.toml", file).expect("a good file");
+        for (key, policy, shadow) in
+            [("w:a", "fixed:1/h,shadow", true), ("w:b", "block", true), ("e:a", "fixed:1/h", false)]
+        {
+            let explained = limits.explain(key.as_bytes()).expect("short").expect("a limit");
+            assert_eq!((explained.key.policy.as_str(), explained.key.shadow), (policy, shadow));
+        }
     }
 
     proptest! {

@@ -35,7 +35,7 @@ pub use self::companion::{Companion, Companions};
 use self::error::BadOverrides;
 pub use self::error::{CAS_OF_REFUND, LimitedKeyError, LimitsError};
 use self::exempt::Exemptions;
-pub use self::explain::{ExplainedKey, Explanation, override_reason};
+pub use self::explain::{ExplainedKey, Explanation, key_mistake, override_reason};
 pub use self::file::ABOUT_BYTES_MAX;
 use self::index::PatternIndex;
 pub use self::key_hash::share_seeds;

@@ -96,6 +96,22 @@ impl Template {
         Ok(Self { parts })
     }
 
+    /// The bytes with which every key of the template `text` begins; empty if it has a mistake.
+    pub(super) fn literal_front(text: &str) -> Vec<u8> {
+        let mut front = Vec::new();
+        let mut rest = text.as_bytes();
+        while let Some((&byte, after)) = rest.split_first()
+            && byte != b'{'
+        {
+            rest = after;
+            match literal(byte, &mut rest) {
+                Ok(byte) => front.push(byte),
+                Err(_) => return Vec::new(),
+            }
+        }
+        front
+    }
+
     /// The template of the keys that a pattern counts by networks; `None`: it counts the keys
     /// themselves.
     pub(super) fn of_networks(pattern: &Pattern) -> Option<Self> {

@@ -4,11 +4,10 @@
 //! connection of the requests (`own_client`).
 
 use futures_util::future::join_all;
-use protocol::KEY_BYTES_MAX;
 use tollgate_http::{
     ExplainView, KeyBan, KeyStanding, KeyVerdict, MatchView, ParentView, ServiceError,
 };
-use tollgate_limits::{ExplainedKey, Explanation};
+use tollgate_limits::{ExplainedKey, Explanation, key_mistake};
 
 use super::host::ServerHost;
 use crate::config::KeyDisplay;
@@ -23,14 +22,10 @@ const VALUE_BYTES_MAX: u64 = 1024;
 
 /// Checks that `key` can stand on a line of the text protocol.
 pub(super) fn check_key(key: &[u8]) -> Result<(), ServiceError> {
-    let is_key = (1..=KEY_BYTES_MAX).contains(&key.len())
-        && !key.iter().any(|byte| byte.is_ascii_whitespace() || byte.is_ascii_control());
-    if is_key {
-        return Ok(());
+    match key_mistake(key) {
+        None => Ok(()),
+        Some(detail) => Err(ServiceError::Invalid { detail, line: None }),
     }
-    let detail =
-        format!("a key has 1 to {KEY_BYTES_MAX} bytes, and no blanks or control characters");
-    Err(ServiceError::Invalid { detail, line: None })
 }
 
 /// Formats bytes of clients as text.
@@ -65,6 +60,7 @@ impl Peek {
         }
         let verdict = KeyVerdict {
             allowed: word != "DENY",
+            would_refuse: word == "DENY" || pairs.contains(&"shadow=1"),
             remaining: remaining.try_into().unwrap_or(0),
             limit: limit.try_into().unwrap_or(0),
             retry_ms: (word == "DENY").then(|| retry_ms.try_into().ok()).flatten(),
@@ -76,6 +72,27 @@ impl Peek {
         });
         Self::Verdict(verdict, ban)
     }
+}
+
+/// Adds a limit to those that refuse the attempt, or in shadow to those that would.
+fn add_refusal(view: &mut ExplainView, limit: &str, is_shadow: bool) {
+    let names = if is_shadow { &mut view.shadow_refused_by } else { &mut view.refused_by };
+    if !names.iter().any(|name| name == limit) {
+        names.push(limit.to_owned());
+    }
+}
+
+/// Returns the verdict of a limit, made of that of a peek with its policy. `is_beyond`: the cost is
+/// more than any limit can have.
+fn own_verdict(mut verdict: KeyVerdict, is_shadow: bool, is_beyond: bool) -> KeyVerdict {
+    if is_beyond {
+        (verdict.allowed, verdict.would_refuse, verdict.retry_ms) = (false, true, None);
+    }
+    // The text of `block` does not say that it is a shadow, so the peek refused.
+    if is_shadow {
+        (verdict.allowed, verdict.retry_ms) = (true, None);
+    }
+    verdict
 }
 
 impl ServerHost {
@@ -158,9 +175,8 @@ impl ServerHost {
         let standings = join_all(standings);
         let (standings, whole) = tokio::join!(standings, self.peek(&line));
         for ((explained, _), standing) in policies.iter().zip(standings) {
-            let is_new = !view.refused_by.contains(&explained.limit);
-            if is_new && standing.verdict.as_ref().is_some_and(|verdict| !verdict.allowed) {
-                view.refused_by.push(explained.limit.clone());
+            if standing.verdict.as_ref().is_some_and(|verdict| verdict.would_refuse) {
+                add_refusal(&mut view, &explained.limit, explained.shadow);
             }
             view.standings.push(standing);
         }
@@ -173,10 +189,9 @@ impl ServerHost {
             });
         }
         // The policies of a key alone know nothing of its ban.
-        if let (Some(false), Some(ban)) = (view.allowed, &view.ban)
-            && !view.refused_by.contains(&ban.limit)
-        {
-            view.refused_by.push(ban.limit.clone());
+        if let (Some(allowed), Some(ban)) = (view.allowed, view.ban.clone()) {
+            // A ban that lets the attempt pass is one of a shadow.
+            add_refusal(&mut view, &ban.limit, allowed);
         }
         Ok(view)
     }
@@ -213,11 +228,10 @@ impl ServerHost {
         let written = units.to_string();
         let line = [b"take", key.key.as_slice(), written.as_bytes(), policy.as_bytes(), b"peek"];
         let (verdict, fault) = match self.peek(&line).await {
-            Peek::Verdict(verdict, _) if key.cost.of(cost).is_none() => {
-                // More than any limit can have.
-                (Some(KeyVerdict { allowed: false, retry_ms: None, ..verdict }), None)
+            Peek::Verdict(verdict, _) => {
+                let is_beyond = key.cost.of(cost).is_none();
+                (Some(own_verdict(verdict, key.shadow, is_beyond)), None)
             }
-            Peek::Verdict(verdict, _) => (Some(verdict), None),
             Peek::Fault(reason) => (None, Some(reason)),
         };
         let (owner, copies) = self.holders(&key.counted);
@@ -225,6 +239,7 @@ impl ServerHost {
             limit: key.limit.clone(),
             key: self.shown_counted(typed, key),
             policy: policy.to_owned(),
+            shadow: key.shadow,
             cost: units,
             hold_ms: key.hold.map(|nanos| nanos.div_ceil(1_000_000)),
             verdict,
@@ -301,7 +316,7 @@ mod tests {
         let Peek::Verdict(verdict, None) = Peek::of(b"ALLOW 5 0 0 60000 shadow=1") else {
             panic!("a verdict line")
         };
-        assert!(verdict.allowed);
+        assert!(verdict.allowed && verdict.would_refuse);
         for line in [
             &b"ALLOW 5 4 0 1 degraded=1"[..],
             b"SERVER_ERROR not applied: the node is starting",
@@ -314,12 +329,22 @@ mod tests {
     }
 
     #[test]
-    fn a_key_for_a_line_has_no_blanks() {
-        for key in [&b""[..], b"a b", b"a\r\nflush_all", &[b'k'; 251], b"a\0"] {
-            assert!(check_key(key).is_err());
+    fn a_shadow_never_refuses_but_says_that_it_would() {
+        let of = |line: &[u8], is_shadow, is_beyond| {
+            let Peek::Verdict(verdict, _) = Peek::of(line) else { panic!("a verdict line") };
+            let verdict = own_verdict(verdict, is_shadow, is_beyond);
+            (verdict.allowed, verdict.would_refuse, verdict.retry_ms)
+        };
+        assert_eq!(of(b"DENY 0 0 -1 0", true, false), (true, true, None));
+        assert_eq!(of(b"DENY 1 0 500 500", false, false), (false, true, Some(500)));
+        assert_eq!(of(b"ALLOW 1 0 0 500 shadow=1", true, false), (true, true, None));
+        assert_eq!(of(b"ALLOW 1 1 0 0", true, false), (true, false, None));
+        assert_eq!(of(b"ALLOW 1 1 0 0", true, true), (true, true, None));
+        assert_eq!(of(b"ALLOW 1 1 0 0", false, true), (false, true, None));
+        let mut view = ExplainView::default();
+        for (limit, is_shadow) in [("a", true), ("b", false), ("a", true), ("b", false)] {
+            add_refusal(&mut view, limit, is_shadow);
         }
-        for key in [&b"k"[..], &[b'k'; 250], b"\xff\xfe", "schlüssel".as_bytes()] {
-            assert_eq!(check_key(key), Ok(()));
-        }
+        assert_eq!((view.refused_by, view.shadow_refused_by), (vec!["b".into()], vec!["a".into()]));
     }
 }

@@ -130,7 +130,7 @@ pub(crate) struct SeriesTable {
 /// Decisions of all limits since the last look.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct DecisionDeltas {
-    /// Attempts that passed.
+    /// Attempts that passed, shadow denials included.
     pub(crate) allowed: u64,
     /// Attempts that were denied.
     pub(crate) denied: u64,
@@ -155,12 +155,12 @@ impl SeriesTable {
             let since = |now: u64, last: u64| if now >= last { now - last } else { now };
             let (last, now) = (std::mem::replace(&mut row.last, totals), totals);
             let shadow_denied = since(now.shadow_denied, last.shadow_denied);
-            let allowed = since(now.allowed, last.allowed) + shadow_denied;
+            let allowed = since(now.allowed, last.allowed);
             let denied = since(now.denied, last.denied);
-            if allowed + denied == 0 {
+            if allowed + denied + shadow_denied == 0 {
                 continue;
             }
-            deltas.allowed += allowed;
+            deltas.allowed += allowed + shadow_denied;
             deltas.denied += denied;
             let minute = unix_ms / MINUTE_MS;
             let figures = [allowed, denied, shadow_denied, since(now.units, last.units)];
@@ -268,8 +268,12 @@ mod tests {
     fn reset_and_removal_are_followed() {
         let mut table = SeriesTable::default();
         let unix_ms = 1_700_000_000_000;
-        table.look(unix_ms, [(1, totals(5, 1, 2, 9)), (2, totals(1, 0, 0, 1))].into_iter());
-        assert_eq!(table.points(1, unix_ms, 1)[0].allowed, 7, "a shadow's denial passes");
+        let sums = [(1, totals(5, 1, 2, 9)), (2, totals(1, 0, 0, 1)), (3, totals(0, 0, 4, 4))];
+        let deltas = table.look(unix_ms, sums.into_iter());
+        assert_eq!(deltas, DecisionDeltas { allowed: 12, denied: 1 }, "a shadow's denial passes");
+        let point = table.points(1, unix_ms, 1)[0];
+        assert_eq!((point.allowed, point.denied, point.shadow_denied), (5, 1, 2));
+        assert_eq!(table.points(3, unix_ms, 1)[0].shadow_denied, 4);
         let deltas = table.look(unix_ms, [(1, totals(2, 0, 0, 2))].into_iter());
         assert_eq!(deltas, DecisionDeltas { allowed: 2, denied: 0 });
         assert_eq!(table.rows.len(), 1);

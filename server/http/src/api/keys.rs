@@ -9,6 +9,7 @@ use super::reply::{done, json, view};
 use super::request::{ApiRequest, BodyInteger, INTEGER_MAX};
 use crate::host::{ExplainView, MatchView};
 use crate::problem::Problem;
+use crate::scope::ScopedKeyChange;
 
 pub(super) async fn match_key(request: ApiRequest) -> Result<Response, Problem> {
     let query = request.query(&["key"])?;
@@ -46,7 +47,7 @@ pub(super) async fn get(request: ApiRequest) -> Result<Response, Problem> {
 
 pub(super) async fn reset(request: ApiRequest) -> Result<Response, Problem> {
     request.query(&[])?;
-    let key = own_key(&request)?;
+    let key = own_key(&request, ScopedKeyChange::Reset)?;
     let existed = request.host().reset_key(key, request.actor()).await?;
     Ok(json(&json!({ "existed": existed })))
 }
@@ -60,7 +61,7 @@ struct RefundBody {
 
 pub(super) async fn refund(mut request: ApiRequest) -> Result<Response, Problem> {
     request.query(&[])?;
-    let key = own_key(&request)?;
+    let key = own_key(&request, ScopedKeyChange::Refund)?;
     let RefundBody { units: BodyInteger(units) } = request.json().await?;
     if !(1..=INTEGER_MAX).contains(&units) {
         let detail = "units is a number from 1 to 9007199254740991";
@@ -70,14 +71,9 @@ pub(super) async fn refund(mut request: ApiRequest) -> Result<Response, Problem>
     Ok(done())
 }
 
-/// The key in the path, if the caller may change it: its front and the name of its limit are the
-/// caller's.
-fn own_key(request: &ApiRequest) -> Result<Vec<u8>, Problem> {
+/// The key in the path, if the caller may change it.
+fn own_key(request: &ApiRequest, change: ScopedKeyChange) -> Result<Vec<u8>, Problem> {
     let key = request.bytes("key")?;
-    request.caller.may_key(&key)?;
-    if !request.caller.names.is_empty() {
-        let limit = request.host().match_key(&key)?.limit;
-        request.caller.may_name(limit.as_deref().unwrap_or_default())?;
-    }
+    request.caller.may_change_key(request.host(), &key, change)?;
     Ok(key)
 }

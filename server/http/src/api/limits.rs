@@ -134,16 +134,15 @@ pub(super) async fn put(mut request: ApiRequest) -> Result<Response, Problem> {
     Ok(changed(done, version.is_none()))
 }
 
-/// Refuses a change from `present` to `wanted`, of which each may be missing, unless all keys of
-/// both are the caller's.
+/// Refuses a change from `present` to `wanted`, of which each may be missing, unless both are the
+/// caller's.
 fn may_change(
     caller: &Caller,
     present: Option<&LimitView>,
     wanted: Option<&LimitView>,
 ) -> Result<(), Problem> {
     for limit in present.into_iter().chain(wanted) {
-        caller.may_name(&limit.name)?;
-        caller.may_key(limit.literal_front.as_bytes())?;
+        caller.may_limit(limit)?;
     }
     Ok(())
 }
@@ -182,6 +181,13 @@ pub(super) async fn revert(mut request: ApiRequest) -> Result<Response, Problem>
         let detail = format!("history keeps no change {seq} of {name}");
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
+    if change.what != "limit" {
+        let key = change.key.unwrap_or_default();
+        let detail = format!(
+            "change {seq} of {name} is one of the override of {key}: put or remove that override"
+        );
+        return Err(Problem::new(StatusCode::CONFLICT, detail));
+    }
     if !request.caller.is_unrestricted() {
         let wanted = change.body.map(|toml| host.check_limit(&toml)).transpose()?;
         may_change(&request.caller, host.limit(&name).as_ref(), wanted.as_ref())?;

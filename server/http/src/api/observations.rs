@@ -7,7 +7,7 @@ use serde::Deserialize;
 use super::limits::{PAGE_MAX, no_limit};
 use super::reply::{json, view};
 use super::request::{ApiRequest, BodyInteger};
-use crate::host::{HotKind, Scope};
+use crate::host::{AdminHost, HotKind, Scope};
 use crate::problem::Problem;
 
 /// The longest time that a report covers, in minutes: two days.
@@ -23,8 +23,16 @@ const SCOPES: [(&str, Scope); 2] = [("node", Scope::Node), ("cluster", Scope::Cl
 pub(super) async fn report(request: ApiRequest) -> Result<Response, Problem> {
     let minutes = request.query(&["minutes"])?.number("minutes", 1, REPORT_MINUTES_MAX, 60)?;
     let name = request.text("name")?;
-    let report = request.host().report(&name, minutes).ok_or_else(|| no_limit(&name))?;
+    let report = request.host().report(&name, minutes);
+    let report = report.ok_or_else(|| no_report(request.host(), &name))?;
     Ok(json(&view(&report)))
+}
+
+/// The reason why a limit has no figures: only those in force have.
+fn no_report(host: &dyn AdminHost, name: &str) -> Problem {
+    let Some(limit) = host.limit(name) else { return no_limit(name) };
+    let reason = if limit.disabled { "is disabled" } else { "is not in force" };
+    Problem::new(StatusCode::CONFLICT, format!("limit {name} {reason} and has no figures"))
 }
 
 pub(super) async fn hot_keys(request: ApiRequest) -> Result<Response, Problem> {

@@ -74,8 +74,7 @@ pub(super) async fn delete(request: ApiRequest) -> Result<Response, Problem> {
 /// The removal of the override that the path names, if it is the caller's.
 fn change(request: &ApiRequest) -> Result<OverrideChange, Problem> {
     let (limit, key) = (request.text("name")?, request.text("key")?);
-    request.caller.may_name(&limit)?;
-    request.caller.may_key(key.as_bytes())?;
+    request.caller.may_override(request.host(), &limit, &key)?;
     let (version, actor) = (request.version()?, request.actor());
     Ok(OverrideChange { limit, key, policy: None, expires_ms: None, note: None, version, actor })
 }

@@ -131,9 +131,7 @@ impl ApiRequest {
     pub(super) async fn json<T: DeserializeOwned>(&mut self) -> Result<T, Problem> {
         self.must_have_kind(&["application/json"])?;
         let bytes = body::read(mem::take(&mut self.body), BODY_BYTES_MAX).await?;
-        serde_json::from_slice(&bytes).map_err(|error| {
-            Problem::new(StatusCode::BAD_REQUEST, format!("the body is not as expected: {error}"))
-        })
+        parse_object(&bytes)
     }
 
     /// Reads the body as text of one of these media types.
@@ -183,6 +181,16 @@ impl<'de> Deserialize<'de> for BodyInteger {
             D::Error::custom(format!("{number} is no integer from 0 to {INTEGER_MAX}"))
         })
     }
+}
+
+/// Parses a JSON object. serde would read the fields of a struct from an array too.
+fn parse_object<T: DeserializeOwned>(body: &[u8]) -> Result<T, Problem> {
+    let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
+    if body.trim_ascii_start().first() != Some(&b'{') {
+        return Err(bad("the body must be a JSON object, {...}".to_owned()));
+    }
+    serde_json::from_slice(body)
+        .map_err(|error| bad(format!("the body is not as expected: {error}")))
 }
 
 fn version(headers: &HeaderMap) -> Result<Option<u64>, Problem> {

@@ -10,6 +10,9 @@ use axum::http::{HeaderMap, Request, header};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
+mod questions;
+mod scope;
+
 use super::*;
 use crate::access::Access;
 use crate::fake_host::{FakeHost, MARKUP, VERSION};
@@ -70,9 +73,13 @@ struct Server {
 
 impl Server {
     fn new(tokens: Option<&str>) -> Self {
+        Self::of(FakeHost::default(), tokens)
+    }
+
+    fn of(host: FakeHost, tokens: Option<&str>) -> Self {
         let tokens = tokens
             .map(|text| Tokens::parse(Path::new("tokens"), text).expect("the lines are right"));
-        let host = Arc::new(FakeHost::default());
+        let host = Arc::new(host);
         let access = Arc::new(Access::new(Vec::new(), tokens, false));
         let routes = crate::routes::router(Arc::clone(&host) as _, access);
         Self { host, routes }

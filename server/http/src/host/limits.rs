@@ -13,6 +13,15 @@ pub struct LimitView {
     pub pattern: String,
     /// The text with which every key of the limit begins; empty if there is none.
     pub literal_front: String,
+    /// The same of its counted keys.
+    #[serde(skip)]
+    pub counted_front: String,
+    /// The same of each parent's keys, as a client would write them.
+    #[serde(skip)]
+    pub parent_fronts: Vec<String>,
+    /// Whether a template names its counted keys.
+    #[serde(skip)]
+    pub has_own_keys: bool,
     /// The policy, as written.
     pub policy: String,
     /// Whether it only counts what it would deny.

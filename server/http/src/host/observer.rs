@@ -13,7 +13,7 @@ pub enum HotKind {
     Taken,
     /// Denied attempts.
     Denied,
-    /// Attempts that a shadow limit would have denied.
+    /// Attempts that passed and that a shadow limit would have denied.
     Shadow,
 }
 
@@ -58,13 +58,13 @@ pub struct HotKeys {
 pub struct SeriesPoint {
     /// Its start, in milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// Attempts that were allowed, shadow denials included.
+    /// Attempts that were allowed, without shadow denials.
     pub allowed: u64,
     /// Attempts that were denied.
     pub denied: u64,
-    /// Attempts that a shadow limit would have denied.
+    /// Attempts that passed and that a shadow limit would have denied.
     pub shadow_denied: u64,
-    /// Units that were allowed.
+    /// Units of the attempts that passed, those of shadow denials included.
     pub units: u64,
 }
 
@@ -75,15 +75,15 @@ pub struct LimitReport {
     pub limit: String,
     /// The time that the figures cover, in minutes.
     pub minutes: u64,
-    /// Attempts that were allowed, shadow denials included.
+    /// Attempts that were allowed, without shadow denials.
     pub allowed: u64,
     /// Attempts that were denied.
     pub denied: u64,
-    /// Attempts that a shadow limit would have denied.
+    /// Attempts that passed and that a shadow limit would have denied.
     pub shadow_denied: u64,
     /// Allowed attempts after which at least 80 % was used, since the start.
     pub near: u64,
-    /// Units that were allowed.
+    /// Units of the attempts that passed, those of shadow denials included.
     pub units: u64,
     /// Keys of which the limit holds a state.
     pub active_keys: u64,
@@ -102,7 +102,7 @@ pub struct LimitReport {
 pub struct ServerRates {
     /// Requests a second, every ten seconds, oldest first.
     pub requests: Vec<f64>,
-    /// Allowed decisions a second.
+    /// Decisions a second that passed, shadow denials included.
     pub allowed: Vec<f64>,
     /// Denied decisions a second.
     pub denied: Vec<f64>,
@@ -199,7 +199,7 @@ pub trait Observer {
     ) -> Answer<'_, HotKeys>;
 
     /// Returns the figures of a limit over `minutes`, at most 2,880; `None`: there is no such
-    /// limit.
+    /// limit, or it is not in force.
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport>;
 
     /// Returns the rates of the last ten minutes.

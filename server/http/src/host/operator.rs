@@ -42,8 +42,10 @@ pub struct ServerStatus {
 /// The verdict on a key, by peek: nothing is charged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct KeyVerdict {
-    /// Whether an attempt of the cost would pass.
+    /// Whether an attempt of the cost would pass. In a shadow it always does.
     pub allowed: bool,
+    /// Whether the policy refuses the attempt, or would if its limit were not in shadow.
+    pub would_refuse: bool,
     /// Units left.
     pub remaining: u64,
     /// Units of the whole limit.
@@ -64,6 +66,8 @@ pub struct KeyStanding {
     pub key: String,
     /// The policy in force.
     pub policy: String,
+    /// Whether the limit is in shadow: its policy only watches.
+    pub shadow: bool,
     /// The units that the attempt would be charged on this key.
     pub cost: u64,
     /// Milliseconds for which they would be held, if a rule says so.
@@ -99,8 +103,10 @@ pub struct ExplainView {
     pub standings: Vec<KeyStanding>,
     /// Whether an attempt would pass: no standing refuses it. `None`: some cannot be told.
     pub allowed: Option<bool>,
-    /// The names of the limits that refuse it.
+    /// The names of the limits that refuse it; never one in shadow.
     pub refused_by: Vec<String>,
+    /// The names of the limits in shadow that would refuse it.
+    pub shadow_refused_by: Vec<String>,
     /// The time after which it would pass, in milliseconds; `None`: now, or never.
     pub retry_ms: Option<u64>,
     /// The ban of the key or of a parent; of several the one that refuses for longest.

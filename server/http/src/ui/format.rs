@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+pub(super) use super::key_text::is_doubtful;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
 const MS_PER_DAY: u64 = 86_400_000;

@@ -14,7 +14,9 @@ use super::DIFF_TIME_MAX;
 use super::chart::ChartView;
 use super::format as f;
 use super::limit_form::LimitFields;
+use super::overrides::with_rights;
 use super::policy_form::{ALGORITHMS, OPTIONS, PolicyFields, PolicyOption};
+use super::removed;
 use super::visit::{PageFrame, PageRefusal, PageResult, Visit, render};
 
 /// Changes on the page.
@@ -43,10 +45,10 @@ pub(super) struct LimitDraft {
 }
 
 /// A change with its line diff.
-struct HistoryRow {
-    change: ChangeView,
-    diff: Vec<DiffLine>,
-    can_revert: bool,
+pub(super) struct HistoryRow {
+    pub(super) change: ChangeView,
+    pub(super) diff: Vec<DiffLine>,
+    pub(super) can_revert: bool,
 }
 
 /// A sample key with the limit that takes it.
@@ -74,7 +76,8 @@ struct LimitPage {
     has_cluster: bool,
     report: Option<LimitReport>,
     chart: Option<ChartView>,
-    overrides: Vec<OverrideView>,
+    /// Each with whether the caller may remove it.
+    overrides: Vec<(OverrideView, bool)>,
     history: Vec<HistoryRow>,
     older: Option<u64>,
     keys: String,
@@ -128,7 +131,7 @@ impl LimitPage {
 
 /// Returns whether the caller may change the limit as it is.
 pub(super) fn edits(caller: &Caller, limit: &LimitView) -> bool {
-    caller.edits_limit(&limit.name, &limit.literal_front)
+    caller.edits_limit(limit)
 }
 
 pub(super) async fn create(visit: Visit) -> PageResult {
@@ -146,9 +149,7 @@ pub(super) async fn create(visit: Visit) -> PageResult {
 
 pub(super) async fn show(visit: Visit) -> PageResult {
     let name = visit.query("name").to_owned();
-    let Some(limit) = visit.host().limit(&name) else {
-        return Err(PageRefusal::new(StatusCode::NOT_FOUND, "There is no limit of this name."));
-    };
+    let Some(limit) = visit.host().limit(&name) else { return removed::show(&visit, name) };
     let draft = draft_of(&limit);
     Ok(show_limit(&visit, Some(limit), draft, StatusCode::OK))
 }
@@ -177,10 +178,15 @@ pub(super) fn show_limit(
     let long = visit.query("minutes") == REPORT_MINUTES[1].to_string();
     let minutes = REPORT_MINUTES[usize::from(long)];
     let report = name.as_ref().and_then(|name| host.report(name, minutes));
-    let (history, older) = history(visit, limit.as_ref(), can_edit && !is_of_file && is_writable);
+    let can_edit = can_edit && !is_of_file && is_writable;
+    let (history, older) = limit.as_ref().map_or_else(Default::default, |limit| {
+        let is_other = |change: &ChangeView| change.body.as_ref().is_some_and(|b| *b != limit.toml);
+        history_rows(visit, &limit.name, |change| can_edit && is_other(change))
+    });
     let mut overrides =
         name.as_ref().map(|name| host.overrides(Some(name), None)).unwrap_or_default();
     overrides.truncate(OVERRIDES_OF_LIMIT_SHOWN);
+    let overrides = with_rights(visit, overrides);
     let title =
         name.as_ref().map_or_else(|| "New limit".to_owned(), |name| format!("Limit {name}"));
     let page = LimitPage {
@@ -188,9 +194,9 @@ pub(super) fn show_limit(
         policy: PolicyFields::parse(&draft.fields.policy),
         before_policy: draft.fields.policy.clone(),
         draft,
-        can_edit: can_edit && !is_of_file && is_writable,
+        can_edit,
         can_adopt: is_of_file && visit.caller.administers() && is_writable,
-        can_override: visit.caller.supports() && is_writable,
+        can_override: overrides.iter().any(|(_, can_remove)| *can_remove),
         read_only,
         hashed: host.status().keys_hashed,
         has_cluster: host.nodes().is_some(),
@@ -215,14 +221,14 @@ fn samples(visit: &Visit) -> Vec<SampleRow> {
     keys.take(SAMPLES_MAX).map(row).collect()
 }
 
-fn history(
+/// Returns the changes that the page shows, and the oldest of them if there are older ones.
+pub(super) fn history_rows(
     visit: &Visit,
-    limit: Option<&LimitView>,
-    can_edit: bool,
+    name: &str,
+    can_revert: impl Fn(&ChangeView) -> bool,
 ) -> (Vec<HistoryRow>, Option<u64>) {
-    let Some(limit) = limit else { return (Vec::new(), None) };
     let below = visit.query("older").parse().unwrap_or(u64::MAX);
-    let mut changes = visit.host().history(Some(&limit.name));
+    let mut changes = visit.host().history(Some(name));
     changes.retain(|change| change.seq < below);
     let older = (changes.len() > HISTORY_SHOWN).then(|| changes[HISTORY_SHOWN - 1].seq);
     let row = |change: ChangeView| HistoryRow {
@@ -231,9 +237,7 @@ fn history(
             change.body.as_deref().unwrap_or_default(),
             DIFF_TIME_MAX,
         ),
-        can_revert: can_edit
-            && change.what == "limit"
-            && change.body.as_ref().is_some_and(|body| *body != limit.toml),
+        can_revert: change.what == "limit" && can_revert(&change),
         change,
     };
     (changes.into_iter().take(HISTORY_SHOWN).map(row).collect(), older)

@@ -12,6 +12,7 @@ use super::format;
 use super::limit::{LimitDraft, draft_of, edits, show_limit};
 use super::limit_form::LimitFields;
 use super::policy_form::{OPTIONS, PolicyFields, reconcile};
+use super::removed;
 use super::visit::{PageRefusal, PageResult, Posted, Visit, limit_path, redirect};
 
 const LIMITS: &str = "/ui/limits";
@@ -55,20 +56,18 @@ fn draft(posted: &Posted) -> Result<LimitDraft, PageRefusal> {
     Ok(draft)
 }
 
-/// Checks that the caller may turn the limit that is there into `fields`.
+/// Checks that the caller may give the limit `name` that is there the text `toml`.
 fn check_rights(
     visit: &Visit,
     present: Option<&LimitView>,
-    fields: &LimitFields,
+    name: &str,
+    toml: &str,
 ) -> Result<(), PageRefusal> {
     let caller = &visit.caller;
     let may_edit_present = present.is_none_or(|limit| edits(caller, limit));
-    let may_edit = match visit.host().check_limit(&fields.to_toml()) {
-        Ok(limit) => caller.edits_limit(&fields.name, &limit.literal_front),
-        // A text with a mistake is shown with the mistake, and is never saved.
-        Err(_) => caller.edits_limit(&fields.name, &caller.keys),
-    };
-    if may_edit_present && may_edit {
+    // A text with a mistake is shown with the mistake, and is never saved.
+    let may_edit = visit.host().check_limit(toml).map_or(true, |limit| edits(caller, &limit));
+    if may_edit_present && may_edit && caller.edits_name(name) {
         return Ok(());
     }
     Err(PageRefusal::forbidden("change this limit"))
@@ -79,13 +78,12 @@ pub(super) async fn submit(posted: Posted) -> PageResult {
     let mut draft = draft(&posted)?;
     let visit = &posted.visit;
     let present = visit.host().limit(&draft.fields.name);
-    check_rights(visit, present.as_ref(), &draft.fields)?;
-    let shown = draft.version.and(present.clone());
-    let toml = draft.fields.to_toml();
     // The further lines of the form are text: the rights hold for what they make of the limit.
-    match LimitFields::parse(&toml) {
-        Ok(fields) => check_rights(visit, present.as_ref(), &fields)?,
-        Err(error) => draft.error = draft.error.or(Some(error)),
+    let toml = draft.fields.to_toml();
+    check_rights(visit, present.as_ref(), &draft.fields.name, &toml)?;
+    let shown = draft.version.and(present.clone());
+    if let Err(error) = LimitFields::parse(&toml) {
+        draft.error = draft.error.or(Some(error));
     }
     if draft.error.is_some() {
         return Ok(show_limit(visit, shown, draft, StatusCode::UNPROCESSABLE_ENTITY));
@@ -119,7 +117,7 @@ pub(super) async fn submit_text(posted: Posted) -> PageResult {
         return Err(PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     }
     let present = visit.host().limit(&fields.name);
-    check_rights(visit, present.as_ref(), &fields)?;
+    check_rights(visit, present.as_ref(), &fields.name, &toml)?;
     let draft = LimitDraft {
         fields,
         version: posted.version()?,
@@ -135,6 +133,12 @@ async fn save(
     toml: String,
     present: Option<LimitView>,
 ) -> PageResult {
+    // The caller's rights are those of a text without a mistake.
+    if let Err(error) = visit.host().check_limit(&toml) {
+        draft.error = Some(words(error));
+        let shown = draft.version.and(present);
+        return Ok(show_limit(visit, shown, draft, StatusCode::UNPROCESSABLE_ENTITY));
+    }
     let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let name = draft.fields.name.clone();
     let change = LimitChange {
@@ -174,7 +178,7 @@ fn words(error: ServiceError) -> String {
 }
 
 /// The page for a limit that another hand changed first. `yours` is the text that was sent.
-fn conflict(
+pub(super) fn conflict(
     visit: &Visit,
     name: &str,
     present: Option<LimitView>,
@@ -281,18 +285,21 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
         if version != limit.version {
             return Ok(conflict_of(&posted, limit, None, "/ui/limit/remove", vec![]));
         }
+        let is_kept = removed::is_kept(visit, &limit);
         let keys = visit.host().report(&name, TRY_MINUTES).map_or(0, |report| report.active_keys);
         let confirm = ConfirmPage {
             frame: visit.frame(format!("Remove {name}?"), LIMITS),
             effects: vec![
                 format!("The limit {name} ({}) stops: keys it matches are plain.", limit.pattern),
                 format!(
-                    "{} active keys and {} overrides lose it. History keeps the text.",
+                    "{} active keys and {} overrides lose it.",
                     format::count(keys),
                     format::count(limit.overrides)
                 ),
+                removed::kept(is_kept).to_owned(),
             ],
-            diff: Vec::new(),
+            // The text is shown where it would be lost.
+            diff: if is_kept { vec![] } else { diff::lines(&limit.toml, "", DIFF_TIME_MAX) },
             action: "/ui/limit/remove",
             hidden: vec![("name", name.clone()), ("version", version.to_string())],
             button: "Remove the limit",
@@ -312,23 +319,41 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
     }
 }
 
-pub(super) async fn revert(posted: Posted) -> PageResult {
-    let limit = present(&posted)?;
-    let version = needed_version(&posted)?;
-    let (name, visit) = (limit.name.clone(), &posted.visit);
+/// Returns the change that a form names and its text, if the caller may give it to the limit.
+pub(super) fn old_text(
+    posted: &Posted,
+    name: &str,
+    present: Option<&LimitView>,
+) -> Result<(u64, String), PageRefusal> {
+    let visit = &posted.visit;
     let seq = posted.field("seq").parse().ok();
-    let history = visit.host().history(Some(&name));
+    let history = visit.host().history(Some(name));
     let is_it = |change: &ChangeView| Some(change.seq) == seq && change.what == "limit";
     let change = history.into_iter().find(is_it);
     let Some((seq, body)) = change.and_then(|change| Some((change.seq, change.body?))) else {
         return Err(PageRefusal::new(StatusCode::NOT_FOUND, "History no longer has this text."));
     };
-    // The old text must be one that the caller may put.
-    if let Ok(fields) = LimitFields::parse(&body) {
-        check_rights(visit, Some(&limit), &fields)?;
-    } else if !visit.caller.administers() {
+    if !visit.caller.is_unrestricted() {
+        visit.host().check_limit(&body)?;
+        check_rights(visit, present, name, &body)?;
+    } else if LimitFields::parse(&body).is_err() && !visit.caller.administers() {
         return Err(PageRefusal::forbidden("put this text"));
     }
+    Ok((seq, body))
+}
+
+pub(super) async fn revert(posted: Posted) -> PageResult {
+    if posted.visit.host().limit(posted.field("name")).is_none() {
+        return removed::bring_back(posted).await;
+    }
+    let limit = present(&posted)?;
+    let (name, visit) = (limit.name.clone(), &posted.visit);
+    let (seq, body) = old_text(&posted, &name, Some(&limit))?;
+    let Some(version) = posted.version()? else {
+        // The form is of a removed limit, and the name exists again.
+        let hidden = vec![("seq", seq.to_string())];
+        return Ok(conflict_of(&posted, limit, Some(body), "/ui/limit/revert", hidden));
+    };
     if !posted.is_confirmed() {
         if version != limit.version {
             let hidden = vec![("seq", seq.to_string())];

@@ -8,9 +8,8 @@ use crate::host::{OverrideChange, OverrideView, ServiceError};
 
 use super::confirm::{ConfirmPage, ConflictPage};
 use super::format as f;
-use super::visit::{
-    PageFrame, PageRefusal, PageResult, Posted, Visit, key_path, limit_path, page, redirect,
-};
+use super::key_text::PageKey;
+use super::visit::{PageFrame, PageRefusal, PageResult, Posted, Visit, limit_path, page, redirect};
 
 /// Overrides on the page.
 const OVERRIDES_SHOWN: usize = 200;
@@ -19,7 +18,8 @@ const OVERRIDES_SHOWN: usize = 200;
 #[template(path = "overrides.html")]
 struct OverridesPage {
     frame: PageFrame,
-    rows: Vec<OverrideView>,
+    /// Each with whether the caller may remove it.
+    rows: Vec<(OverrideView, bool)>,
     found: usize,
     query: String,
     limit: String,
@@ -34,7 +34,7 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     rows.truncate(OVERRIDES_SHOWN);
     Ok(page(&OverridesPage {
         frame: visit.frame("Overrides", "/ui/overrides"),
-        rows,
+        rows: with_rights(&visit, rows),
         found,
         query: visit.query("q").to_owned(),
         limit: visit.query("limit").to_owned(),
@@ -43,13 +43,33 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     }))
 }
 
+/// Adds to each override whether the caller may remove it.
+pub(super) fn with_rights(visit: &Visit, rows: Vec<OverrideView>) -> Vec<(OverrideView, bool)> {
+    let (caller, host) = (&visit.caller, visit.host());
+    let can_change = caller.supports() && host.read_only().is_none();
+    let can_remove = |row: &OverrideView| {
+        can_change && row.source == "api" && caller.may_override(host, &row.limit, &row.key).is_ok()
+    };
+    let with_right = |row| {
+        let right = can_remove(&row);
+        (row, right)
+    };
+    rows.into_iter().map(with_right).collect()
+}
+
 /// Returns the page that the form came from.
 fn back(posted: &Posted) -> String {
     match posted.field("back") {
-        "key" => key_path(posted.field("key")),
+        // The page's key may be another one than the counted key of the override.
+        "key" => PageKey::of_fields(posted.field("page_key"), posted.key().bytes()).path(),
         "limit" => limit_path(posted.field("limit")),
         _ => "/ui/overrides".to_owned(),
     }
+}
+
+/// Returns the counted key, which is text. Blanks of Unicode belong to it.
+fn key_field(posted: &Posted) -> String {
+    posted.key().text().into_owned()
 }
 
 /// Reads a time that people type, in milliseconds.
@@ -62,10 +82,12 @@ fn duration(text: &str) -> Result<u64, PageRefusal> {
 
 /// Reads the change that a form asks for, if the caller may do it.
 fn change(posted: &Posted, policy: Option<String>) -> Result<OverrideChange, PageRefusal> {
-    let (limit, key) = (posted.field("limit").to_owned(), posted.field("key").to_owned());
-    if !posted.visit.caller.supports_key(Some(&limit), &key) {
-        return Err(PageRefusal::forbidden("change overrides of this key"));
+    let (limit, key) = (posted.field("limit").to_owned(), key_field(posted));
+    let visit = &posted.visit;
+    if !visit.caller.supports() {
+        return Err(PageRefusal::forbidden("change overrides"));
     }
+    visit.caller.may_override(visit.host(), &limit, &key)?;
     let expires_ms = match posted.given("for") {
         None => None,
         Some(text) => Some(f::now_ms() + duration(&text)?),
@@ -113,9 +135,11 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
 
 /// Returns the fields that send the form again, for another version.
 fn hidden(posted: &Posted, version: String) -> Vec<(&'static str, String)> {
-    let mut fields: Vec<(&'static str, String)> = ["limit", "key", "policy", "for", "note", "back"]
-        .map(|name| (name, posted.field(name).to_owned()))
-        .into();
+    let mut fields: Vec<(&'static str, String)> =
+        ["limit", "policy", "for", "note", "back", "page_key"]
+            .map(|name| (name, posted.field(name).to_owned()))
+            .into();
+    fields.push(("key", key_field(posted)));
     fields.retain(|(_, value)| !value.is_empty());
     fields.push(("version", version));
     fields

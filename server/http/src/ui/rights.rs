@@ -1,6 +1,8 @@
 //! The rights of a role, narrowed by the prefixes of its token.
 
 use crate::caller::Caller;
+use crate::host::{AdminHost, LimitView};
+use crate::scope::ScopedKeyChange;
 use crate::tokens::TokenRole;
 
 /// The place of a role in the order of rights.
@@ -35,15 +37,19 @@ impl Caller {
         level(self.role) >= 4
     }
 
-    /// Returns whether the caller may change the limit of this name, whose keys begin with `front`.
-    pub(super) fn edits_limit(&self, name: &str, front: &str) -> bool {
-        self.edits() && name.starts_with(&self.names) && front.starts_with(&self.keys)
+    /// Returns whether the caller may change the limit.
+    pub(super) fn edits_limit(&self, limit: &LimitView) -> bool {
+        self.edits() && self.may_limit(limit).is_ok()
     }
 
-    /// Returns whether the caller may change the key, or an override of it, of the limit.
-    pub(super) fn supports_key(&self, limit: Option<&str>, key: &str) -> bool {
-        let is_named = self.names.is_empty() || limit.is_some_and(|l| l.starts_with(&self.names));
-        self.supports() && is_named && key.starts_with(&self.keys)
+    /// Returns whether the caller may change limits of this name.
+    pub(super) fn edits_name(&self, name: &str) -> bool {
+        self.edits() && self.may_name(name).is_ok()
+    }
+
+    /// Returns whether the caller may reset the key.
+    pub(super) fn supports_key(&self, host: &dyn AdminHost, key: impl AsRef<[u8]>) -> bool {
+        self.supports() && self.may_change_key(host, key.as_ref(), ScopedKeyChange::Reset).is_ok()
     }
 }
 
@@ -51,6 +57,7 @@ impl Caller {
 mod tests {
     use super::*;
     use crate::caller::ClientAddress;
+    use crate::fake_host::FakeHost;
 
     fn caller(role: TokenRole) -> Caller {
         Caller {
@@ -64,16 +71,25 @@ mod tests {
 
     #[test]
     fn prefixes_of_a_token_narrow_its_role() {
+        let limit = |name: &str, front: &str| LimitView {
+            name: name.to_owned(),
+            literal_front: front.to_owned(),
+            counted_front: front.to_owned(),
+            ..LimitView::default()
+        };
         let bob = caller(TokenRole::Editor);
-        assert!(bob.edits_limit("team-a/login", "team-a:login:"));
-        assert!(!bob.edits_limit("team-b/login", "team-a:login:"));
-        assert!(!bob.edits_limit("team-a/login", "team-"));
-        assert!(bob.supports_key(Some("team-a/login"), "team-a:x"));
-        assert!(!bob.supports_key(None, "team-a:x"));
-        assert!(!bob.supports_key(Some("team-a/login"), "team-b:x"));
+        assert!(bob.edits_limit(&limit("team-a/login", "team-a:login:")));
+        assert!(!bob.edits_limit(&limit("team-b/login", "team-a:login:")));
+        assert!(!bob.edits_limit(&limit("team-a/login", "team-")));
+        assert!(bob.edits_name("team-a/x") && !bob.edits_name("team-b/x"));
         assert!(!bob.administers());
-        assert!(!caller(TokenRole::Support).edits_limit("team-a/login", "team-a:"));
-        assert!(!caller(TokenRole::Viewer).supports_key(Some("team-a/login"), "team-a:x"));
+        assert!(!caller(TokenRole::Support).edits_limit(&limit("team-a/login", "team-a:")));
+        let host = FakeHost::default();
+        let log = |role| Caller { names: "log".into(), keys: "login:a".into(), ..caller(role) };
+        assert!(log(TokenRole::Support).supports_key(&host, "login:a"));
+        assert!(!log(TokenRole::Support).supports_key(&host, "login:b"));
+        assert!(!log(TokenRole::Viewer).supports_key(&host, "login:a"));
+        assert!(!caller(TokenRole::Support).supports_key(&host, "team-a:x"), "it has no limit");
         assert!(!caller(TokenRole::Metrics).reads());
     }
 }

@@ -22,6 +22,7 @@ struct TailPage {
     what: String,
     limit: String,
     prefix: String,
+    hashed: bool,
     /// Newest first.
     events: Vec<TailEvent>,
 }
@@ -41,5 +42,6 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     events.truncate(TAIL_SHOWN);
     let mut frame = visit.frame("Tail", "/ui/tail");
     frame.live = "tail";
-    Ok(page(&TailPage { frame, what, limit, prefix, events }))
+    let hashed = visit.host().status().keys_hashed;
+    Ok(page(&TailPage { frame, what, limit, prefix, hashed, events }))
 }

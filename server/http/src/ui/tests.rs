@@ -2,6 +2,9 @@
 //!
 //! Not here: flows in a browser (`tests/ui`).
 
+mod keys;
+mod removed;
+
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,8 +21,8 @@ use crate::tokens::{Tokens, new_token};
 use super::assets::{ASSETS, hash};
 use super::format::encode;
 
-/// Most bytes of templates and assets together.
-const UI_BYTES_MAX: usize = 60_000;
+/// Most bytes of templates and assets together: 60 KB.
+const UI_BYTES_MAX: usize = 60 << 10;
 
 /// Every page, with the name of its snapshot.
 const PAGES: [(&str, &str); 15] = [
@@ -366,11 +369,37 @@ fn prefixes_narrow_pages_and_forms() {
     let rest = "regex = 'x'";
     let both = [&own[..], &[("rest", rest)]].concat();
     assert_eq!(site.post_with("/ui/limit", &both, token).status, 403);
+    // Neither the counted key nor a parent may be of others.
+    for rest in ["key = \"login:b{x}\"", "parents = [\"login:b{x}\"]"] {
+        let both = [&own[..], &[("rest", rest)]].concat();
+        assert_eq!(site.post_with("/ui/limit", &both, token).status, 403, "{rest}");
+        let toml = "[[limit]]\nname = \"login-a\"\nmatch = \"login:a{x}\"\npolicy = \"block\"";
+        let toml = format!("{toml}\n{rest}\n");
+        let text = [("name", "login-a"), ("toml", &toml)];
+        assert_eq!(site.post_with("/ui/limit/text", &text, token).status, 403, "{rest}");
+    }
+    let refund = |key| [("key", key), ("units", "1")];
+    for (key, reset, refunded) in
+        [("login:a+all", 303, 403), ("login:a>login:b", 403, 403), ("login:ab", 303, 303)]
+    {
+        let fields = [("key", key), ("confirm", "yes")];
+        assert_eq!(site.post_with("/ui/key/reset", &fields, token).status, reset, "{key}");
+        assert_eq!(site.post_with("/ui/key/refund", &refund(key), token).status, refunded);
+    }
     for (key, status) in [("login:a", 303), ("login:b", 403)] {
         let fields = [("key", key), ("confirm", "yes")];
         assert_eq!(site.post_with("/ui/key/reset", &fields, token).status, status, "{key}");
         let block = [("limit", "login"), ("key", key), ("policy", "block")];
         assert_eq!(site.post_with("/ui/overrides", &block, token).status, status, "{key}");
+    }
+}
+
+#[test]
+fn networks_outside_of_the_prefix_are_refused() {
+    let (site, tokens) = Site::with_tokens(&["s support keys=login:10."]);
+    for (key, status) in [("login:10.0.0.0/8", 303), ("login:10.0.0.0/7", 403)] {
+        let block = [("limit", "login"), ("key", key), ("policy", "block")];
+        assert_eq!(site.post_with("/ui/overrides", &block, &tokens[0]).status, status, "{key}");
     }
 }
 

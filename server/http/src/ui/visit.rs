@@ -14,6 +14,7 @@ use crate::caller::{Caller, ClientAddress};
 use crate::host::{Actor, AdminHost, ServiceError, Via};
 use crate::problem::Problem;
 
+use super::key_text::PageKey;
 use super::{assets, format};
 
 /// The state of the pages.
@@ -25,11 +26,12 @@ pub(super) struct UiState {
 
 /// Messages after a form, by the code in the query. A code that is not here shows nothing, so no
 /// link can put words of its own on a page.
-const FLASHES: [(&str, &str); 16] = [
+const FLASHES: [(&str, &str); 17] = [
     ("saved", "The limit is saved and in force."),
     ("same", "Nothing changed."),
-    ("removed", "The limit is removed. Its history keeps the text."),
+    ("removed", "The limit is removed. Its page brings it back while history keeps its text."),
     ("reverted", "The old text is in force again."),
+    ("brought-back", "The limit is in force again."),
     ("adopted", "The limit belongs to the API now; the file no longer changes it."),
     ("shadowed", "The limit only counts now: it refuses nothing."),
     ("enforced", "The limit refuses now."),
@@ -89,6 +91,8 @@ impl PageFrame {
 pub(super) struct Visit {
     pub(super) state: UiState,
     pub(super) caller: Caller,
+    /// The key that the query names, byte by byte.
+    pub(super) key: PageKey,
     query: BTreeMap<String, String>,
 }
 
@@ -148,7 +152,8 @@ impl FromRequestParts<UiState> for Visit {
                 PageRefusal::new(StatusCode::BAD_REQUEST, "The address is not well formed.");
             return Err(refusal.into_response());
         };
-        Ok(Self { state: state.clone(), caller, query })
+        let key = PageKey::of_query(parts.uri.query().unwrap_or_default());
+        Ok(Self { state: state.clone(), caller, key, query })
     }
 }
 
@@ -167,6 +172,12 @@ impl Posted {
     /// Returns a field that is not empty.
     pub(super) fn given(&self, name: &str) -> Option<String> {
         Some(self.field(name)).filter(|value| !value.is_empty()).map(str::to_owned)
+    }
+
+    /// Returns the key that the form is about, byte by byte.
+    pub(super) fn key(&self) -> PageKey {
+        let key = self.fields.get("key").map_or("", String::as_str);
+        PageKey::of_fields(self.field("exact"), key.as_bytes())
     }
 
     /// Returns the version that the form was made for; `None` for something new.
@@ -278,11 +289,6 @@ pub(super) fn redirect(path: &str, code: &str) -> Response {
 /// Returns the path of a limit's page.
 pub(super) fn limit_path(name: &str) -> String {
     format!("/ui/limit?name={}", format::encode(name))
-}
-
-/// Returns the path of a key's page.
-pub(super) fn key_path(key: &str) -> String {
-    format!("/ui/key?key={}", format::encode(key))
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::super::file::{Draft, Drafts, File, PatternText};
 use super::super::pattern::{Glob, Pattern};
 use super::super::regex::Regex;
 use super::super::rules;
+use super::super::template::Template;
 use super::{EXEMPT, one_draft};
 
 /// The fields of a limit that lists and forms show.
@@ -21,6 +22,12 @@ pub struct LimitSummary {
     /// The bytes that every matching key begins with, as far as they are UTF-8; empty if the
     /// pattern has a mistake.
     pub literal_front: String,
+    /// The same of its counted keys.
+    pub counted_front: String,
+    /// The same of each parent's keys, as a client would write them.
+    pub parent_fronts: Vec<String>,
+    /// Whether a template names its counted keys.
+    pub has_own_keys: bool,
     /// The policy in canonical form.
     pub policy: String,
     /// Whether it only counts what it would deny.
@@ -79,11 +86,20 @@ impl LimitSummary {
             }
         };
         let front = compiled.map(|pattern| pattern.prefix()).unwrap_or_default();
-        let front = front.utf8_chunks().next().map_or("", |chunk| chunk.valid());
-        let literal_front = front.to_owned();
+        let literal_front = valid_front(&front);
+        let counted_front = match &draft.key {
+            Some(key) => valid_front(&Template::literal_front(&key.value)),
+            None => literal_front.clone(),
+        };
+        let parents: Vec<String> =
+            draft.parents.into_iter().map(|parent| parent.key.value).collect();
+        let parent_fronts = parents.iter().map(|parent| Template::literal_front(parent));
         let (PatternText::Match(pattern) | PatternText::Regex(pattern)) = draft.pattern.value;
         Self {
             literal_front,
+            counted_front,
+            has_own_keys: draft.key.is_some(),
+            parent_fronts: parent_fronts.map(|front| valid_front(&front)).collect(),
             name: draft.name.value,
             pattern,
             policy: draft.policy.value.to_string(),
@@ -92,10 +108,15 @@ impl LimitSummary {
             note: draft.about.note,
             disabled: draft.about.disabled,
             expires_ms: draft.about.expires.map(|(_, ms)| ms),
-            parents: draft.parents.into_iter().map(|parent| parent.key.value).collect(),
+            parents,
             overrides_file: draft.overrides_file.map(|path| path.value),
         }
     }
+}
+
+/// The beginning of `bytes` that is UTF-8.
+fn valid_front(bytes: &[u8]) -> String {
+    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid()).to_owned()
 }
 
 #[cfg(test)]
@@ -115,6 +136,24 @@ mod tests {
             let toml = format!("[[limit]]\nname = \"a\"\n{pattern}\npolicy = \"fixed:5/m\"\n");
             let summary = LimitSummary::of("a", &toml).expect("a good limit");
             assert_eq!(summary.literal_front, front, "{pattern}");
+        }
+    }
+    #[test]
+    fn fronts_of_templates_end_at_their_captures() {
+        for (fields, counted, parents) in [
+            ("", "team-a:", &[][..]),
+            ("key = 'team-b:{x}'\n", "team-b:", &[]),
+            ("key = '{x}:team-a:'\n", "", &[]),
+            (r"key = 'team\-a:\{x\}:{x}'", "team-a:{x}:", &[]),
+            ("key = 'all'\n", "all", &[]),
+            ("parents = ['team-b:{x}', { key = '{x}', cost = 1 }]\n", "team-a:", &["team-b:", ""]),
+        ] {
+            let toml = format!(
+                "[[limit]]\nname = \"a\"\nmatch = \"team-a:{{x}}\"\npolicy = \"fixed:5/m\"\n{fields}"
+            );
+            let summary = LimitSummary::of("a", &toml).expect("a good limit");
+            assert_eq!(summary.counted_front, counted, "{fields}");
+            assert_eq!(summary.parent_fronts, parents, "{fields}");
         }
     }
 }
