@@ -168,6 +168,18 @@ impl ActiveLimits {
     }
 }
 
+/// The subject of a refusal. A fault lasts until its own subject is good again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FaultOf {
+    /// The limits file: it is unreadable, has a mistake, or does not agree with other limits.
+    File,
+    /// The change of a node's limits file, which the cluster refuses.
+    FileChange,
+    /// The limits of the store or the map, or a file of overrides. Limits that are put in force
+    /// clear it.
+    InForce,
+}
+
 /// The current [`ActiveLimits`]. A worker loads them once per round and uses them until the round
 /// ends.
 #[derive(Debug)]
@@ -178,8 +190,8 @@ pub struct LimitsHandle {
     generation: AtomicU64,
     /// Reloads that were refused.
     refused: AtomicU64,
-    /// The reason why the last reload was refused. `None` after one that succeeded.
-    fault: Mutex<Option<String>>,
+    /// The faults that last, in the order of [`FaultOf`].
+    faults: Mutex<[Option<String>; 3]>,
     /// Locked while replacing, so that of two concurrent reloads the one that reads the file later
     /// wins.
     replacing: Mutex<()>,
@@ -194,7 +206,7 @@ impl LimitsHandle {
             workers,
             generation: AtomicU64::new(0),
             refused: AtomicU64::new(0),
-            fault: Mutex::default(),
+            faults: Mutex::default(),
             replacing: Mutex::new(()),
         }
     }
@@ -222,7 +234,7 @@ impl LimitsHandle {
     /// The reason why the latest limits are not in force. `None`: they are.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
-        self.fault.lock().clone()
+        self.faults.lock().iter().flatten().next().cloned()
     }
 
     /// Reads the file again and returns the new generation.
@@ -241,7 +253,10 @@ impl LimitsHandle {
             Ok(limits)
         });
         match loaded {
-            Ok(limits) => Ok(self.store(limits, &only)),
+            Ok(limits) => {
+                self.clear_fault();
+                Ok(self.store(limits, &only))
+            }
             Err(error) => {
                 self.refuse(&error);
                 Err(error)
@@ -260,27 +275,32 @@ impl LimitsHandle {
         self.current.store(Arc::new(ActiveLimits::new(limits, Some(&before), self.workers)));
     }
 
-    /// Records that new limits are refused.
+    /// Records that the limits file is refused.
     pub fn refuse(&self, error: &impl std::fmt::Display) {
+        self.refuse_of(FaultOf::File, error);
+    }
+
+    /// Records a refusal.
+    pub(crate) fn refuse_of(&self, subject: FaultOf, error: &impl std::fmt::Display) {
         self.refused.fetch_add(1, Ordering::Relaxed);
-        *self.fault.lock() = Some(error.to_string());
+        self.set_fault(subject, Some(error.to_string()));
     }
 
-    /// Records a fault that lasts while other limits are put in force.
-    pub(crate) fn set_fault(&self, fault: String) {
-        *self.fault.lock() = Some(fault);
+    /// Sets or clears a fault without counting a refusal.
+    pub(crate) fn set_fault(&self, subject: FaultOf, fault: Option<String>) {
+        self.faults.lock()[subject as usize] = fault;
     }
 
-    /// Records that new limits were read and will be put in force.
+    /// Records that the limits file was read and has no mistake.
     pub fn clear_fault(&self) {
-        *self.fault.lock() = None;
+        self.set_fault(FaultOf::File, None);
     }
 
     /// The guard proves that no other thread replaces limits.
     fn store(&self, limits: Limits, _only: &MutexGuard<'_, ()>) -> u64 {
         let next = ActiveLimits::new(limits, Some(&self.current.load()), self.workers);
         self.current.store(Arc::new(next));
-        *self.fault.lock() = None;
+        self.set_fault(FaultOf::InForce, None);
         self.generation.fetch_add(1, Ordering::Release) + 1
     }
 
@@ -332,6 +352,22 @@ mod tests {
         assert_eq!(handle.reload(&path).expect("no limits are limits too"), 2);
         assert_eq!((handle.load().limits().len(), kept.limits().len()), (0, 1));
         assert_eq!(handle.fault(), None);
+    }
+
+    #[test]
+    fn fault_lasts_until_its_subject_is_good() {
+        let handle = LimitsHandle::new(Limits::default(), 1);
+        handle.refuse(&"file");
+        handle.refuse_of(FaultOf::FileChange, &"change");
+        handle.refuse_of(FaultOf::InForce, &"stored");
+        let fault = || handle.fault().unwrap_or_default();
+        assert_eq!((fault().as_str(), handle.refused()), ("file", 3));
+        handle.replace(Limits::default());
+        assert_eq!(fault(), "file", "other limits say nothing about the file");
+        handle.clear_fault();
+        assert_eq!(fault(), "change");
+        handle.set_fault(FaultOf::FileChange, None);
+        assert_eq!(fault(), "", "limits were put in force since");
     }
 
     #[test]

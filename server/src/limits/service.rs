@@ -441,4 +441,6 @@ pub(crate) fn refused_file(error: LimitsError) -> ServiceError {
 }
 
 #[cfg(test)]
+pub(crate) mod lone_control;
+#[cfg(test)]
 mod tests;

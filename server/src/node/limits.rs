@@ -29,6 +29,7 @@ use tollgate_limits::{Limits, LimitsError};
 pub(crate) use self::file_texts::FileTexts;
 pub(super) use self::from_file::{follow_file, found};
 use super::Node;
+use crate::limits::FaultOf;
 use crate::runtime::service::Service;
 
 /// Limits that do not agree for this long are an error; until then a change may be half applied.
@@ -207,7 +208,7 @@ async fn follow_map(
             put_in_force(&service, None).await;
         }
         if let Some((_, error)) = fault.take_if(|(due_ns, _)| *due_ns <= now_ns()) {
-            service.limits().refuse(&error);
+            service.limits().refuse_of(FaultOf::InForce, &error);
             tracing::error!(
                 %error,
                 "the cluster's limits do not agree: the limits in force stay, correct the others"

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use cluster::map::{MapLimit, Put};
 use hashbrown::HashMap;
 use serde::{Deserialize, Serialize};
-use tollgate_limits::map_text::{self, LimitSummary, OrderedLimit};
+use tollgate_limits::map_text::{self, LimitSummary, OrderedLimit, Origin};
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::records::Records;
@@ -87,6 +87,9 @@ pub(super) struct StoredChange {
     /// The text after the change; none for a removal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) body: Option<String>,
+    /// The number of the place that a removal has freed; earlier versions did not store it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) place: Option<i64>,
 }
 
 impl StoredChange {
@@ -160,6 +163,9 @@ pub(super) struct Book {
     of_limits: BTreeMap<String, BTreeMap<String, String>>,
     /// By number.
     pub(super) changes: BTreeMap<u64, StoredChange>,
+    /// Whether the server runs without a limits file. What an earlier file said is in force then,
+    /// and the API may remove or adopt it.
+    pub(super) is_without_file: bool,
 }
 
 impl Book {
@@ -231,6 +237,17 @@ impl Book {
             }
             touched.overrides.insert(row.limit);
         }
+    }
+
+    /// Whether a limit is of a limits file that the server runs without.
+    pub(super) fn lacks_file(&self, limit: &StoredLimit) -> bool {
+        self.is_without_file && limit.entry.origin.source() == Origin::FILE
+    }
+
+    /// Returns the number of the place that the last removal of a limit has freed, if it is known.
+    pub(super) fn place_of_removed(&self, name: &str) -> Option<i64> {
+        let of_limit = |change: &&StoredChange| change.is_of(StoredChange::LIMIT, name, None);
+        self.changes.values().rev().find(of_limit)?.place
     }
 
     /// Returns the number of limits.

@@ -8,6 +8,7 @@ use tollgate_limits::map_text::{self, OrderedLimit};
 use tollgate_limits::{Limits, OverrideSource, parse_weighted_policy};
 
 use super::LimitsStore;
+use crate::limits::FaultOf;
 
 impl LimitsStore {
     /// Puts limits of a cluster's map in force, with the overrides of the map; without limits what
@@ -77,7 +78,7 @@ impl LimitsStore {
             Ok(limits) => return Some(limits),
             Err(error) => error,
         };
-        self.handle.refuse(&error);
+        self.handle.refuse_of(FaultOf::InForce, &error);
         tracing::error!(%error, "the limits do not agree: correct this limit");
         if is_start {
             return Some(map_text::limits_that_agree(entries).0);

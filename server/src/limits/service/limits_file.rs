@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tollgate_http::ServiceError;
-use tollgate_limits::map_text::{FileText, LimitText, Origin};
+use tollgate_limits::map_text::{self, FileText, LimitText, Origin};
 use tollgate_limits::{Limits, LimitsError};
 
 use super::plan::is_of_file;
@@ -36,6 +36,7 @@ impl LimitsStore {
         now_ms: u64,
     ) -> Result<(), LimitsError> {
         let is_kept = records.read_only().is_none();
+        self.state.write().book.is_without_file = path.is_none();
         self.set_records(records);
         let load = |path| LimitText::compile_at(path, &Limits::default());
         let (file, compiled) = path.map(load).transpose()?.unwrap_or_default();
@@ -69,15 +70,17 @@ impl LimitsStore {
     fn keeps_limits_of_a_file(&self) -> bool {
         let state = self.state.read();
         let of_a_file = state.book.limits.values().filter(|limit| !limit.entry.origin.is_api());
-        let count = of_a_file.count();
-        if count > 0 {
+        let texts: Vec<&LimitText> = of_a_file.map(|limit| &limit.entry.text).collect();
+        let count = map_text::limit_count(texts.iter().copied());
+        if !texts.is_empty() {
             tracing::warn!(
                 count,
-                "limits of a limits file stay in force as the store has them: start with --limits, \
-                 or adopt or remove them"
+                exemptions = count < texts.len(),
+                "limits or exemptions of a limits file stay in force as the store has them: start \
+                 with --limits, or adopt or remove them"
             );
         }
-        count > 0
+        !texts.is_empty()
     }
 
     /// Gives the limits of the file to the store. Returns the compiled limits; `None`: those of the
@@ -121,8 +124,9 @@ impl LimitsStore {
     ) -> Result<usize, LimitsError> {
         let _one = self.reloading.lock().await;
         let reloaded = self.reload_file(path, now_ms).await;
-        if let Err(error) = &reloaded {
-            self.handle.refuse(error);
+        match &reloaded {
+            Ok(()) => self.handle.clear_fault(),
+            Err(error) => self.handle.refuse(error),
         }
         reloaded.map(|()| self.handle.load().limits().len())
     }
@@ -147,6 +151,7 @@ impl LimitsStore {
         let request = LimitsRequest::File { file, compiled, path: shown };
         self.change(request, now_ms, None).await.map(drop).map_err(failed)
     }
+
     /// Logs the limits of the file whose names the API has, each once.
     fn warn_of_ignored(&self, file: &FileText, path: &str, now_ms: u64) {
         let state = self.state.read();

@@ -11,6 +11,7 @@ use tollgate_limits::{Limits, OverrideSource, OverridesRead};
 
 use super::{LimitsStore, off_thread};
 use crate::LIFE;
+use crate::limits::FaultOf;
 
 /// A file of overrides of a limit in force.
 #[derive(Debug)]
@@ -122,7 +123,7 @@ impl LimitsStore {
                 tracing::info!(target: LIFE, limit = name, count, path, "overrides in force");
             }
             Err(error) => {
-                self.handle.refuse(&error);
+                self.handle.refuse_of(FaultOf::InForce, &error);
                 tracing::error!(
                     limit = name,
                     %error,
@@ -142,7 +143,7 @@ impl LimitsStore {
     /// Shows the mistake of a file of overrides again, after limits were put in force beside it.
     pub(crate) fn renew_fault(&self) {
         if let Some(fault) = self.override_files.lock().fault() {
-            self.handle.set_fault(fault);
+            self.handle.set_fault(FaultOf::InForce, Some(fault));
         }
     }
 
@@ -151,7 +152,7 @@ impl LimitsStore {
         for read in &reads {
             let name = &read.limit;
             if let Some(error) = &read.fault {
-                self.handle.refuse(error);
+                self.handle.refuse_of(FaultOf::InForce, error);
                 tracing::error!(
                     limit = name,
                     %error,

@@ -1,11 +1,12 @@
 //! A wanted change and the records → the puts that make it, or the reason against it.
 //!
 //! Here: versions, provenance and bounds of changes of one thing. A plan changes nothing. Not here:
-//! changes of many limits (`bulk`), puts and history (`changes`), whether all limits agree, and
-//! carrying a plan out (`super`).
+//! changes of many limits (`bulk`), puts and history (`changes`), the place of a limit that comes
+//! back (`place`), whether all limits agree, and carrying a plan out (`super`).
 
 mod bulk;
 mod changes;
+mod place;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,10 +22,14 @@ pub(super) use self::bulk::is_of_file;
 use self::bulk::{expire, follow_change, follow_file, import};
 pub(super) use self::changes::ChangePlan;
 use self::changes::{ChangeInfo, changes};
+use self::place::{give_former_number, place_again};
 use super::book::{Book, OVERRIDES_MAX, StoredChange, StoredLimit, StoredOverride};
 
 /// Most removals of one look for expired things.
 pub(super) const EXPIRED_MAX: usize = 256;
+
+/// The reason against a text that would be removed at once.
+const PAST: &str = "`expires` is in the past";
 
 /// A wanted change.
 #[derive(Debug, Clone)]
@@ -150,6 +155,10 @@ fn check_source(limit: Option<&StoredLimit>) -> Result<(), ServiceError> {
     }
 }
 
+fn adopted_by_others() -> ServiceError {
+    ServiceError::Conflict("only an admin may adopt a limit of a file".to_owned())
+}
+
 fn no_limit(name: &str) -> String {
     format!("there is no limit {name}")
 }
@@ -178,7 +187,8 @@ pub(super) fn plan(
         }
         LimitsRequest::Override(change) => put_override(book, change, limits, now_ms),
         LimitsRequest::Import { file, mode, actor } => {
-            import(book, file, *mode, &ChangeInfo::of(actor, now_ms, None))
+            let info = ChangeInfo::of(actor, now_ms, None);
+            import(book, file, *mode, actor.is_admin, &info)
         }
         LimitsRequest::File { file, compiled, path } => {
             Ok(follow_file(book, &file.limits, compiled, path, now_ms))
@@ -196,14 +206,14 @@ fn put(book: &Book, change: &LimitChange, now_ms: u64) -> Result<ChangePlan, Ser
     check_note(change.note.as_ref())?;
     let summary = LimitSummary::of(name, &text.toml).map_err(|error| refused(error, name))?;
     if summary.expires_ms.is_some_and(|ms| ms <= now_ms) {
-        return Err(invalid("`expires` is in the past"));
+        return Err(invalid(PAST));
     }
     let present = book.limits.get(name);
     check_version(present.map(|limit| limit.version), change.version, || no_limit(name))?;
     if !change.adopt {
         check_source(present)?;
     } else if !actor.is_admin {
-        return Err(ServiceError::Conflict("only an admin may adopt a limit of a file".to_owned()));
+        return Err(adopted_by_others());
     }
     let info = ChangeInfo::of(actor, now_ms, change.note.clone());
     put_text(book, text, toml, change.before.as_deref(), &info)
@@ -246,6 +256,9 @@ fn put_text(
     for entry in after.iter_mut().filter(|entry| entry.text.name == name) {
         entry.origin = origin.clone();
     }
+    if present.is_none() && info.reverts.is_some() {
+        give_former_number(book, &mut after, &name);
+    }
     let mut plan = changes(book, &before, after, info);
     let own = plan.entries.iter_mut().flatten().find(|entry| entry.text.name == name);
     if let Some(entry) = own {
@@ -265,7 +278,9 @@ fn remove(
     if let Some(version) = version {
         check_version(Some(present.version), Some(version), || no_limit(name))?;
     }
-    check_source(Some(present))?;
+    if !book.lacks_file(present) {
+        check_source(Some(present))?;
+    }
     let before = book.entries();
     let after = before.iter().filter(|entry| entry.text.name != name).cloned().collect();
     Ok(changes(book, &before, after, info))
@@ -297,7 +312,8 @@ fn revert(
     if summary.expires_ms.is_some_and(|ms| ms <= info.at) {
         return Err(invalid("its `expires` is in the past"));
     }
-    put_text(book, text, body, None, &info)
+    let next = present.is_none().then(|| place_again(book, &text)).flatten();
+    put_text(book, text, body, next.as_deref(), &info)
 }
 
 fn put_override(

@@ -2,20 +2,15 @@
 
 use std::path::PathBuf;
 
-use bytes::Bytes;
-use cluster::id::NodeId;
 use cluster::map::command::Setting;
-use cluster::map::{LIMITS_VERSION, MapCommand, NodeDescription, RECORDS_VERSION};
-use cluster::placement::{Placement, Scheme};
-use control::{
-    CallFuture, Control, ControlOptions, ControlStore, ControlTransport, NodeIdentity, StartMode,
-    Unreachable, WakeGrid,
-};
+use cluster::map::{LIMITS_VERSION, MapCommand, RECORDS_VERSION};
+use control::Control;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange};
 use tollgate_limits::map_text::LimitText;
 
+use super::lone_control::control;
 use super::*;
 use crate::records::{FileRecords, MapRecords};
 
@@ -26,6 +21,8 @@ mod exempt;
 mod files;
 #[path = "../../../limits/src/tests/mistake_rows.rs"]
 mod mistake_rows;
+mod orphans;
+mod reverts;
 
 const NOW: u64 = 1_800_000_000_000;
 
@@ -36,39 +33,6 @@ struct World {
     /// `None`: the store is a file.
     control: Option<Control>,
     store: Arc<LimitsStore>,
-}
-
-/// A node without others calls nobody.
-struct NoPeers;
-
-impl ControlTransport for NoPeers {
-    fn call(&self, _: Option<NodeId>, _: &str, _: Bytes, _: Duration) -> CallFuture {
-        Box::pin(std::future::ready(Err(Unreachable::Lost)))
-    }
-
-    fn identify(&self, _: NodeIdentity) {}
-}
-
-/// Founds a cluster of one node.
-async fn control() -> Control {
-    let options = ControlOptions {
-        seed: 1,
-        description: NodeDescription {
-            client_address: "127.0.0.1:1".to_owned(),
-            peer_address: "127.0.0.1:2".to_owned(),
-            ring_name: "n".to_owned(),
-            weight: 1,
-            zone: String::new(),
-        },
-        placement: Placement::new(Scheme::Ketama, 2).expect("few bits"),
-        begin: StartMode::Found,
-        seeds: Vec::new(),
-        grid: WakeGrid::from_now(),
-    };
-    let store = ControlStore::in_memory().expect("memory is there");
-    let control = Control::start(store, options, Arc::new(NoPeers)).await.expect("it works");
-    control.registered().await;
-    control
 }
 
 fn limit(name: &str, policy: &str, more: &str) -> String {

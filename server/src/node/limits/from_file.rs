@@ -13,10 +13,12 @@ use cluster::map::command::{FOUNDED, LIMITS_SET};
 use control::Control;
 use hashbrown::HashMap;
 use tokio::time::sleep;
+use tollgate_limits::LimitsError;
 use tollgate_limits::map_text::{self, LimitText, OrderedLimit};
 
 use super::super::{Node, updates};
 use super::{LimitsChangeError, POLL, change, entries_of, note_limits_set};
+use crate::limits::FaultOf;
 use crate::limits::service::LimitsRequest;
 use crate::runtime::service::Service;
 
@@ -25,8 +27,13 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// Most names in a log line.
 const NAMES_MAX: usize = 20;
 
-/// Gives the limits of this file to a cluster whose limits were never set.
-pub(in super::super) async fn found(node: &Node, control: &Control, texts: &[LimitText]) {
+/// Gives the limits of this file to a cluster whose limits were never set. Returns the reason if
+/// the cluster refuses them.
+pub(in super::super) async fn found(
+    node: &Node,
+    control: &Control,
+    texts: &[LimitText],
+) -> Option<LimitsChangeError> {
     while !texts.is_empty() && !control.map().settings().others.contains_key(LIMITS_SET) {
         // Existing limits came from this file on another node, or from another file: they stay.
         let add = |entries: &mut Vec<OrderedLimit>| {
@@ -50,7 +57,7 @@ pub(in super::super) async fn found(node: &Node, control: &Control, texts: &[Lim
                     node.limits_file.fail(&error);
                 }
                 node.limits_file.give_up();
-                return;
+                return Some(error);
             }
             Err(LimitsChangeError::BeingUpdated(..)) => {
                 if control.map().settings().others.contains_key(FOUNDED) {
@@ -64,6 +71,7 @@ pub(in super::super) async fn found(node: &Node, control: &Control, texts: &[Lim
             Ok(()) => {}
         }
     }
+    None
 }
 
 /// Names of limits that differ between file and map, or exist in one of them only.
@@ -77,14 +85,47 @@ fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> 
     differ.map(|name| (*name).to_owned()).collect()
 }
 
+/// Records that the cluster refuses the limits file of this node. Returns the fault.
+fn note_refusal(service: &Service, error: &LimitsChangeError) -> String {
+    let path = path_of(service).to_owned();
+    let fault = LimitsError::Conflict { path, reason: error.to_string() }.to_string();
+    service.limits().refuse_of(FaultOf::FileChange, &fault);
+    fault
+}
+
+fn path_of(service: &Service) -> &Path {
+    service.config().limits_file.as_deref().unwrap_or(Path::new("-"))
+}
+
+/// Applies the difference of two versions of the limits file. Returns the number of changes.
+async fn follow_change(
+    service: &Arc<Service>,
+    control: &Control,
+    last: &Arc<Vec<LimitText>>,
+    now: &Arc<Vec<LimitText>>,
+) -> Result<usize, LimitsChangeError> {
+    let edit = |entries: &mut Vec<OrderedLimit>| {
+        map_text::follow_file(entries, last, now);
+        Ok(())
+    };
+    let is_updated = control.map().settings().version >= RECORDS_VERSION;
+    let count = if is_updated {
+        follow_by_store(service, last, now).await?
+    } else {
+        change(control, edit).await?
+    };
+    note_limits_set(control).await?;
+    Ok(count)
+}
+
 /// Applies the difference of two versions of the limits file as a change in the history.
 async fn follow_by_store(
     service: &Arc<Service>,
     last: &Arc<Vec<LimitText>>,
     now: &Arc<Vec<LimitText>>,
 ) -> Result<usize, LimitsChangeError> {
-    let path = service.config().limits_file.as_deref().unwrap_or(Path::new("-"));
-    let (last, now, path) = (Arc::clone(last), Arc::clone(now), path.display().to_string());
+    let path = path_of(service).display().to_string();
+    let (last, now) = (Arc::clone(last), Arc::clone(now));
     let request = LimitsRequest::FileChange { last, now, path };
     let now_ms = service.clock().now().unix_ms;
     Ok(service.limits_store().change(request, now_ms, None).await?.count)
@@ -103,7 +144,8 @@ pub(in super::super) async fn follow_file(
     while !control.map().settings().others.contains_key(FOUNDED) {
         sleep(POLL).await;
     }
-    found(&node, &control, &last).await;
+    let refused = found(&node, &control, &last).await;
+    let mut fault_of_last = refused.map(|error| note_refusal(service, &error));
     let differ = differing(&last, &entries_of(&control.map()));
     if !differ.is_empty() {
         let names: Vec<&str> = differ.iter().take(NAMES_MAX).map(String::as_str).collect();
@@ -120,34 +162,20 @@ pub(in super::super) async fn follow_file(
         loop {
             let now = node.limits_file.get();
             if now == last {
+                service.limits().set_fault(FaultOf::FileChange, fault_of_last.clone());
                 break;
             }
-            let edit = |entries: &mut Vec<OrderedLimit>| {
-                map_text::follow_file(entries, &last, &now);
-                Ok(())
-            };
-            let is_updated = control.map().settings().version >= RECORDS_VERSION;
-            let changed = if is_updated {
-                follow_by_store(service, &last, &now).await
-            } else {
-                change(&control, edit).await
-            };
-            let result = match changed {
-                Ok(count) => {
-                    note_limits_set(&control).await.map(|()| count).map_err(LimitsChangeError::from)
-                }
-                Err(error) => Err(error),
-            };
-            match result {
+            match follow_change(service, &control, &last, &now).await {
                 Ok(count) => {
                     tracing::info!(
                         count,
                         "limits changed: the change of the limits file is in force"
                     );
-                    last = now;
+                    (last, fault_of_last) = (now, None);
                 }
                 Err(error) if error.is_final() => {
                     // The next change of the file starts another attempt.
+                    note_refusal(service, &error);
                     tracing::error!(%error, "limits kept as they were: correct the limits file");
                     break;
                 }
@@ -159,3 +187,6 @@ pub(in super::super) async fn follow_file(
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,28 +10,36 @@ use tollgate_limits::map_text::{self, FileText, LimitSummary, LimitText, Ordered
 
 use super::super::book::{Book, StoredLimit, StoredOverride};
 use super::changes::{ChangeInfo, ChangePlan, changes};
-use super::{EXPIRED_MAX, check_source};
+use super::{EXPIRED_MAX, PAST, adopted_by_others, check_source, invalid};
 
 pub(super) fn import(
     book: &Book,
     file: &FileText,
     mode: ImportMode,
+    is_admin: bool,
     info: &ChangeInfo<'_>,
 ) -> Result<ChangePlan, ServiceError> {
     if mode == ImportMode::Replace && file.limits.is_empty() && !file.allow_empty {
         let detail = "it has no limits: `allow_empty = true` at its top says that it may";
         return Err(ServiceError::Invalid { detail: detail.to_owned(), line: Some(1) });
     }
-    let is_file =
-        |name: &str| book.limits.get(name).is_some_and(|limit| !limit.entry.origin.is_api());
+    let is_of_other = |limit: &StoredLimit| !limit.entry.origin.is_api() && !book.lacks_file(limit);
+    let is_kept = |name: &str| book.limits.get(name).is_some_and(is_of_other);
     let mut now = Vec::new();
     for text in &file.limits {
         let present = book.limits.get(&text.name);
-        if !is_file(&text.name) {
-            now.push(text.clone());
-        } else if present.is_some_and(|limit| limit.entry.text != *text) {
-            check_source(present)?;
+        let replaced = present.filter(|limit| limit.entry.text != *text);
+        if is_kept(&text.name) {
+            check_source(replaced)?;
+            continue;
         }
+        if !is_admin && replaced.is_some_and(|limit| book.lacks_file(limit)) {
+            return Err(adopted_by_others());
+        }
+        if has_expired(text, info.at) {
+            return Err(invalid(format!("limit {}: {PAST}", text.name)));
+        }
+        now.push(text.clone());
     }
     let names: HashSet<&str> = now.iter().map(|text| text.name.as_str()).collect();
     let before = book.entries();
@@ -39,7 +47,7 @@ pub(super) fn import(
         .iter()
         .filter(|entry| match mode {
             ImportMode::Merge => names.contains(entry.text.name.as_str()),
-            ImportMode::Replace => entry.origin.is_api(),
+            ImportMode::Replace => !is_kept(&entry.text.name),
         })
         .map(|entry| entry.text.clone())
         .collect();
@@ -52,7 +60,7 @@ pub(super) fn import(
         source: Some(Origin::API.to_owned()),
         by: Some(info.by.to_owned()),
         at_ms: info.at,
-        adopted: was.is_some_and(|was| was.adopted),
+        adopted: was.is_some_and(|was| was.adopted || !was.is_api()),
     });
     let mut plan = changes(book, &before, after, info);
     let puts = plan.batches.iter().flatten();
@@ -94,9 +102,13 @@ fn set_origins(
 pub(in super::super) fn is_of_file(book: &Book, text: &LimitText, now_ms: u64) -> bool {
     let is_free =
         book.limits.get(&text.name).is_none_or(|limit| limit.entry.origin.source() == Origin::FILE);
+    is_free && !has_expired(text, now_ms)
+}
+
+fn has_expired(text: &LimitText, now_ms: u64) -> bool {
     let summary = || LimitSummary::of(&text.name, &text.toml).ok();
     let expires_ms = || summary().and_then(|summary| summary.expires_ms);
-    is_free && !(text.toml.contains("\nexpires = ") && expires_ms().is_some_and(|ms| ms <= now_ms))
+    text.toml.contains("\nexpires = ") && expires_ms().is_some_and(|ms| ms <= now_ms)
 }
 
 pub(super) fn follow_file(

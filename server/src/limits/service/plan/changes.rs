@@ -80,6 +80,7 @@ pub(super) fn changes(
             note: info.note.clone(),
             reverts: info.reverts,
             body: entry.map(|entry| entry.text.toml.clone()),
+            place: stored.filter(|_| entry.is_none()).and_then(|stored| stored.entry.order),
         });
         plan.push(book, Put { name, version, body }, change);
     }
@@ -171,6 +172,7 @@ impl ChangePlan {
             note: info.note.clone(),
             reverts: None,
             body: row.map(|row| row.policy.clone()),
+            place: None,
         };
         let body = row.and_then(|row| serde_json::to_vec(row).ok());
         let put = Put { name: override_name(limit, key), version, body };
