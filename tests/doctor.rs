@@ -160,9 +160,28 @@ fn peers_without_a_key_are_found() {
     let (listen, peer) = (nowhere(), nowhere());
     let port = peer.rsplit(':').next().expect("it has a port");
     let open = format!("0.0.0.0:{port}");
-    let words = ["--data-dir", "/nonexistent/data", "--insecure", "--peer-listen", &open];
+    let folder = tempfile::tempdir().expect("a place for it");
+    let data = folder.path().join("data").to_string_lossy().into_owned();
+    let words = ["--data-dir", &data, "--insecure", "--peer-listen", &open];
     let words = flags(&listen, &[&words[..], &["--advertise", "127.0.0.1"]].concat());
     finds(&words, "can join the cluster: peers have no key", "give all nodes --peer-key-file");
+}
+
+#[test]
+fn file_that_stops_the_start_exits_with_64() {
+    let listen = nowhere();
+    for (words, problem) in [
+        (&["-Y", "gone"][..], "cannot read auth file gone"),
+        (&["--tokens", "gone"], "--tokens: gone"),
+        (&["-e", "/nonexistent/x"], "-e /nonexistent/x: no snapshot can be written there"),
+        (&["-P", "/nonexistent/p"], "cannot write pidfile /nonexistent/p"),
+        (&["--admin-socket", "/nonexistent/s"], "cannot listen on /nonexistent/s"),
+    ] {
+        let output = command(&flags(&listen, words)).output().expect("the program is built");
+        let said = text(&output);
+        assert_eq!(output.status.code(), Some(64), "{words:?}: {said}");
+        assert!(said.contains(problem), "{words:?}: {said}");
+    }
 }
 
 /// The flags of a live server, so that the doctor finds it.

@@ -23,6 +23,8 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+use tollgate::config::ConfigError;
+use tollgate::config::sub_commands::TOKEN_VARIABLE;
 use tollgate::net::Stream;
 
 use super::CliError;
@@ -31,8 +33,6 @@ use super::CliError;
 const PATIENCE: Duration = Duration::from_secs(40);
 /// Maximum size of a reply, in bytes.
 const REPLY_BYTES_MAX: usize = 64 << 20;
-/// Environment variable with the token.
-const TOKEN_VARIABLE: &str = "TOLLGATE_TOKEN";
 /// The name by which the server knows requests of the command line.
 const AGENT: &str = concat!("tollgate-cli/", env!("CARGO_PKG_VERSION"));
 
@@ -55,6 +55,22 @@ pub(super) struct AdminFlags {
     /// Print the server's JSON
     #[arg(long, global = true)]
     pub(super) json: bool,
+}
+
+impl AdminFlags {
+    /// Checks the flags against each other.
+    ///
+    /// # Errors
+    ///
+    /// https without `--ca`, or `--ca` without https.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let wrong = match (&self.ca, self.admin.scheme_str() == Some("https")) {
+            (None, true) => "https needs --ca FILE",
+            (Some(_), false) => "--ca needs an address with https",
+            _ => return Ok(()),
+        };
+        Err(ConfigError::Usage(wrong.to_owned()))
+    }
 }
 
 fn admin_url(text: &str) -> Result<Uri, String> {
@@ -122,20 +138,11 @@ pub(super) struct AdminClient {
 }
 
 impl AdminClient {
-    /// Prepares requests. Connects to nothing yet.
+    /// Prepares requests with checked flags. Connects to nothing yet.
     pub(super) fn new(flags: &AdminFlags) -> Result<Self, CliError> {
         let base = flags.admin.clone();
         let is_tls = base.scheme_str() == Some("https");
-        let tls = match (&flags.ca, is_tls) {
-            (Some(ca), true) => Some(connector(ca)?),
-            (None, true) => {
-                return Err(CliError::Input("https needs --ca FILE".to_owned()));
-            }
-            (Some(_), false) => {
-                return Err(CliError::Input("--ca needs an address with https".to_owned()));
-            }
-            (None, false) => None,
-        };
+        let tls = flags.ca.as_deref().filter(|_| is_tls).map(connector).transpose()?;
         let token = env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         Ok(Self { base, token, tls, runtime })
@@ -187,7 +194,7 @@ impl AdminClient {
                 Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in 40 s"))
             })
         };
-        self.runtime.block_on(exchange).map_err(failed)
+        self.runtime.block_on(exchange).map_err(|error| failed(with_hint(error)))
     }
 
     fn build(
@@ -238,6 +245,28 @@ impl AdminClient {
             }
         }
     }
+}
+
+/// Adds a hint to an error that means TLS on one side only, or the wrong `--ca`.
+fn with_hint(error: io::Error) -> io::Error {
+    use tokio_rustls::rustls::{CertificateError, Error, InvalidMessage};
+    let Some(source) = error.get_ref() else { return error };
+    let is_parse = source.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_parse);
+    let hint = match source.downcast_ref::<Error>() {
+        _ if is_parse => "does the server speak TLS there? Then write https and --ca FILE",
+        Some(Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "does the server speak TLS there? If not, write http and no --ca"
+        }
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "--ca must be the authority that signed the server's certificate"
+        }
+        Some(Error::InvalidCertificate(CertificateError::Other(_))) => {
+            "the server's certificate must not be an authority itself: give the server one that \
+             an authority signed, and name that authority in --ca"
+        }
+        _ => return error,
+    };
+    io::Error::new(error.kind(), format!("{error}: {hint}"))
 }
 
 fn connector(ca: &std::path::Path) -> Result<TlsConnector, CliError> {
@@ -322,6 +351,48 @@ mod tests {
         assert_eq!((refusal.status, refusal.detail.as_str()), (422, "line 3: no policy?[2J"));
         let other = super::refusal(502, &HeaderMap::new(), "<html>");
         assert_eq!(other.detail, "HTTP status 502");
+    }
+
+    #[test]
+    fn a_protocol_or_certificate_mistake_has_a_hint() {
+        use tokio_rustls::rustls::{CertificateError, Error, InvalidMessage};
+        let hinted =
+            |error: Error| with_hint(io::Error::new(io::ErrorKind::InvalidData, error)).to_string();
+        let plain = hinted(Error::InvalidMessage(InvalidMessage::InvalidContentType));
+        assert!(plain.ends_with("does the server speak TLS there? If not, write http and no --ca"));
+        let signer = hinted(Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        assert!(signer.contains("the authority that signed"), "{signer}");
+        let expired = Error::InvalidCertificate(CertificateError::Expired);
+        assert_eq!(hinted(expired.clone()), expired.to_string());
+        // A TLS listener answers a plain request with an alert.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        let server = std::thread::spawn(move || {
+            use std::io::{Read as _, Write as _};
+            let (mut stream, _) = listener.accept().expect("the client comes");
+            let _ = stream.read(&mut [0; 4096]).expect("the client asks");
+            stream.write_all(b"\x15\x03\x03\x00\x02\x02\x46").expect("the client listens");
+        });
+        let flags = AdminFlags { admin: url.parse().expect("a URL"), ca: None, json: false };
+        let client = AdminClient::new(&flags).expect("the flags fit");
+        let error = client.get("/api/v1/limits").expect_err("no HTTP").to_string();
+        assert!(error.ends_with("Then write https and --ca FILE"), "{error}");
+        server.join().expect("the script was kept to");
+    }
+
+    #[test]
+    fn ca_and_https_belong_together() {
+        for (url, ca, expected) in [
+            ("https://a", None, Some("https needs --ca FILE")),
+            ("http://a", Some("ca"), Some("--ca needs an address with https")),
+            ("https://a", Some("ca"), None),
+            ("http://a", None, None),
+        ] {
+            let admin = url.parse().expect("a URL");
+            let flags = AdminFlags { admin, ca: ca.map(PathBuf::from), json: false };
+            let wrong = flags.check().err().map(|error| error.to_string());
+            assert_eq!(wrong.as_deref(), expected, "{url}");
+        }
     }
 
     #[test]

@@ -200,8 +200,11 @@ const USAGE: &str = "write tollgate limits list, get NAME, put FILE, remove NAME
 
 /// Parses the words after `limits`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    match parse_words(words) {
-        Ok(request) => Ok(Parsed::Limits(request)),
+    match parse_words::<ApiLimitsRequest>(words) {
+        Ok(request) => {
+            request.admin.check()?;
+            Ok(Parsed::Limits(request))
+        }
         Err(error) => help_or(error, USAGE),
     }
 }

@@ -107,7 +107,17 @@ pub(super) fn changes(changes: &[Value]) -> String {
     for change in changes {
         let [seq, at, by, via, note] =
             ["seq", "at", "by", "via", "note"].map(|name| plain(&change[name]));
-        lines.push(format!("change {seq} at {at} by {by} ({via}): {note}\n"));
+        let key = match &change["key"] {
+            Value::Null => String::new(),
+            key => format!(", key {}", plain(key)),
+        };
+        // A change by expiry has neither a sender nor a note.
+        let text = if via == "expiry" {
+            format!("change {seq} at {at} by expiry{key}: the override expired\n")
+        } else {
+            format!("change {seq} at {at} by {by} ({via}){key}: {note}\n")
+        };
+        lines.push(text);
         let diff = entries(change, "diff").iter().filter_map(Value::as_str);
         lines.extend(diff.map(|line| format!("    {}\n", clean(line))));
     }
@@ -139,6 +149,26 @@ mod tests {
             login  3              -\n\
             a?[1m  12             x y\n";
         assert_eq!(text, expected);
+    }
+
+    #[test]
+    fn changes_name_the_key_of_an_override() {
+        let change = |via: &str, by: &str, key: Value, note: Value| {
+            let mut change = json!({ "seq": 7, "at": "T", "by": by, "via": via, "key": key });
+            change["note"] = note;
+            change
+        };
+        let text = changes(&[
+            change("api", "ann", json!("login:a\u{1b}[1m"), json!("abuse")),
+            change("expiry", "", json!("login:a"), Value::Null),
+            change("api", "ann", Value::Null, Value::Null),
+        ]);
+        assert_eq!(
+            text,
+            "change 7 at T by ann (api), key login:a?[1m: abuse\n\
+             change 7 at T by expiry, key login:a: the override expired\n\
+             change 7 at T by ann (api): -\n"
+        );
     }
 
     #[test]

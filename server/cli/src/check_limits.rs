@@ -11,7 +11,8 @@ use protocol::{COUNT_MAX, duration_text};
 use serde_json::{Value, json};
 use tollgate::config::ConfigError;
 use tollgate_limits::{
-    ExplainedKey, Explanation, Limit, Limits, check_file, first_verdict, listing, override_reason,
+    ExplainedKey, Explanation, Limit, Limits, check_file, first_verdict, key_mistake, listing,
+    override_reason,
 };
 
 use super::{CliError, Parsed, api_show, help_or, parse_words};
@@ -40,8 +41,11 @@ pub struct CheckLimitsRequest {
 
 /// Parses the words after `check-limits`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    match parse_words(words) {
-        Ok(request) => Ok(Parsed::CheckLimits(request)),
+    match parse_words::<CheckLimitsRequest>(words) {
+        Ok(request) => match request.key.as_deref().and_then(|key| key_mistake(key.as_bytes())) {
+            Some(mistake) => Err(ConfigError::Usage(mistake)),
+            None => Ok(Parsed::CheckLimits(request)),
+        },
         Err(error) => help_or(error, "write tollgate check-limits FILE [--json] [KEY [COST]]"),
     }
 }
@@ -203,4 +207,21 @@ fn text(value: &Value) -> String {
         line("passes by", plain(other));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_that_cannot_be_sent_is_refused() {
+        let long = "k".repeat(251);
+        for key in ["", "login:a b", "a\nb", long.as_str()] {
+            let words = ["limits.toml".into(), key.into()];
+            let Err(ConfigError::Usage(mistake)) = parse(&words) else { panic!("a key: {key}") };
+            assert_eq!(mistake, "a key has 1 to 250 bytes, and no blanks or control characters");
+        }
+        let words = ["limits.toml".into(), "login:a".into()];
+        assert!(matches!(parse(&words), Ok(Parsed::CheckLimits(_))));
+    }
 }

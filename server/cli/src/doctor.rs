@@ -12,9 +12,10 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use tollgate::config::sub_commands::DOCTOR;
-use tollgate::config::{Config, ConfigError, ListenAddr, Startup, host_and_port};
+use tollgate::config::{Config, ConfigError, ListenAddr, Startup, host_and_port, shown_flags};
 
 use super::client::ServerClient;
+use super::start_check::{StartRefusal, check_start};
 use super::{CliError, Parsed};
 
 /// The help, before that of the server's own flags.
@@ -23,10 +24,15 @@ Find mistakes in a server's settings, its machine and its cluster, before it sta
 
 Usage: tollgate doctor [the server's own flags]
 
-Prints each finding with its remedy, and exits with 1 if there is one. A file of limits, tokens or
-users is read; nothing is changed. The server's flags:
+Prints each finding with its remedy, and exits with 1 if there is one, or with 64 if the server
+would not start with these flags. The files that they name are read; nothing is changed. The
+server's flags:
 
 ";
+
+/// The first sentence of the help.
+const ABOUT: &str = "Find mistakes in a server's settings, its machine and its cluster, before it \
+                     starts or beside it";
 
 /// A mistake, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +51,11 @@ impl Finding {
 #[derive(Debug)]
 pub struct DoctorRequest {
     config: Box<Config>,
+}
+
+/// The command as completions and the manual page show it.
+pub(super) fn command() -> clap::Command {
+    shown_flags().name(DOCTOR).about(ABOUT)
 }
 
 /// Parses the words after `doctor`: flags of the server, together with its environment and files.
@@ -90,6 +101,7 @@ impl DoctorRequest {
     ///
     /// # Errors
     ///
+    /// [`CliError::WouldNotStart`] if the server would refuse a file that its flags name,
     /// [`CliError::Faults`] if there are findings, or the output cannot be written.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let config = &self.config;
@@ -106,6 +118,11 @@ impl DoctorRequest {
             },
             None => (Vec::new(), beside::RunningState::default()),
         };
+        match check_start(config, state.is_running) {
+            // These two are findings, with a remedy.
+            Ok(()) | Err(StartRefusal::Limits(_) | StartRefusal::Security(_)) => {}
+            Err(refusal) => return Err(refusal.into()),
+        }
         findings.extend(before::look(config, &state));
         let is_running = if state.is_running { "runs" } else { "does not run, or cannot be asked" };
         writeln!(out, "The server {is_running}.")?;

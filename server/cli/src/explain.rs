@@ -25,8 +25,11 @@ pub struct ExplainRequest {
 
 /// Parses the words after `explain`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    match parse_words(words) {
-        Ok(request) => Ok(Parsed::Explain(request)),
+    match parse_words::<ExplainRequest>(words) {
+        Ok(request) => {
+            request.admin.check()?;
+            Ok(Parsed::Explain(request))
+        }
         Err(error) => help_or(error, "write tollgate explain KEY [COST]"),
     }
 }
@@ -47,6 +50,10 @@ impl ExplainRequest {
         let value = reply.json();
         let verdict = api_show::fields(&value, &["allowed", "refused_by", "retry_ms", "value"]);
         out.write_all(verdict.as_bytes())?;
+        if value["shadow_refused_by"].as_array().is_some_and(|names| !names.is_empty()) {
+            let names = api_show::plain(&value["shadow_refused_by"]);
+            writeln!(out, "in shadow   {names} would refuse it")?;
+        }
         if let Some(limit) = value["ban"]["limit"].as_str() {
             let ends_ms = api_show::plain(&value["ban"]["ends_ms"]);
             writeln!(out, "banned      by {} for {ends_ms} ms", api_show::clean(limit))?;
@@ -59,6 +66,7 @@ impl ExplainRequest {
                 "limit",
                 "key",
                 "policy",
+                "shadow",
                 "cost",
                 "hold_ms",
                 "verdict.remaining",

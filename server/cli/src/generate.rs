@@ -3,10 +3,17 @@
 use std::ffi::OsString;
 use std::io::Write;
 
+use clap::CommandFactory as _;
 use clap_complete::Shell;
-use tollgate::config::ConfigError;
+use tollgate::config::sub_commands::{
+    CHECK_LIMITS, CLUSTER, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
+};
+use tollgate::config::{self, ConfigError};
 
-use super::{CliError, Parsed, help_or, parse_words, program};
+use super::{
+    ApiLimitsRequest, CheckLimitsRequest, CliError, CliRequest, ExplainRequest, HealthcheckRequest,
+    Parsed, SnapshotRequest, TokenRequest, TopRequest, doctor, help_or, parse_words,
+};
 
 /// Print the manual page, or the completions of a shell
 #[derive(Debug, Clone, PartialEq, Eq, clap::Parser)]
@@ -31,6 +38,29 @@ pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
         Ok(request) => Ok(Parsed::Generate(request)),
         Err(error) => help_or(error, "write tollgate generate man|bash|zsh|fish"),
     }
+}
+
+/// The whole program: the server's flags and all sub-commands.
+pub(crate) fn program() -> clap::Command {
+    let sub_commands = [
+        CheckLimitsRequest::command().name(CHECK_LIMITS),
+        CliRequest::command().name(CLUSTER),
+        doctor::command(),
+        ExplainRequest::command().name(EXPLAIN),
+        GenerateRequest::command().name(GENERATE),
+        HealthcheckRequest::command().name(HEALTHCHECK),
+        ApiLimitsRequest::command().name(LIMITS),
+        SnapshotRequest::command().name(SNAPSHOT),
+        TokenRequest::command().name(TOKEN),
+        TopRequest::command().name(TOP),
+    ];
+    config::shown_flags()
+        .name("tollgate")
+        .about("A memcached-compatible counter and rate limit server")
+        .version(env!("CARGO_PKG_VERSION"))
+        .disable_version_flag(true)
+        .disable_help_subcommand(true)
+        .subcommands(sub_commands)
 }
 
 impl GenerateRequest {

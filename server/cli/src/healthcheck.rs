@@ -31,8 +31,11 @@ pub struct HealthcheckRequest {
 
 /// Parses the words after `healthcheck`.
 pub(crate) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    match parse_words(words) {
-        Ok(request) => Ok(Parsed::Healthcheck(request)),
+    match parse_words::<HealthcheckRequest>(words) {
+        Ok(request) => {
+            request.login.check()?;
+            Ok(Parsed::Healthcheck(request))
+        }
         Err(error) => help_of(error),
     }
 }

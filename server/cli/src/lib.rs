@@ -24,6 +24,7 @@ mod limits_api;
 mod login;
 mod show;
 mod snapshot;
+mod start_check;
 mod token;
 mod top;
 
@@ -33,13 +34,12 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::CommandFactory as _;
 use clap::error::ErrorKind;
 use tollgate::cluster_stats::{self, SETTINGS};
 use tollgate::config::sub_commands::{
     CHECK_LIMITS, CLUSTER, DOCTOR, EXPLAIN, GENERATE, HEALTHCHECK, LIMITS, SNAPSHOT, TOKEN, TOP,
 };
-use tollgate::config::{self, ConfigError, host_and_port};
+use tollgate::config::{ConfigError, host_and_port};
 
 pub use api_limits::ApiLimitsRequest;
 pub use check_limits::CheckLimitsRequest;
@@ -49,6 +49,7 @@ pub use explain::ExplainRequest;
 pub use generate::GenerateRequest;
 pub use healthcheck::HealthcheckRequest;
 pub use snapshot::SnapshotRequest;
+pub use start_check::{StartRefusal, check_start};
 pub use token::TokenRequest;
 use tollgate_limits::LimitsError;
 pub use top::TopRequest;
@@ -217,6 +218,9 @@ pub enum CliError {
     /// Standard input or output is no terminal, or the terminal is gone.
     #[error("{0}: without a terminal use --once or --json")]
     Terminal(io::Error),
+    /// A server with these settings would not start.
+    #[error(transparent)]
+    WouldNotStart(#[from] StartRefusal),
     /// The doctor found faults. The output says which.
     #[error("faults found")]
     Faults,
@@ -247,6 +251,23 @@ pub enum CliError {
     Output(#[from] io::Error),
 }
 
+/// Parses the words after the name of a sub-command.
+type SubCommandParser = fn(&[OsString]) -> Result<Parsed, ConfigError>;
+
+/// The sub-commands by name.
+const SUB_COMMANDS: [(&str, SubCommandParser); 10] = [
+    (CHECK_LIMITS, check_limits::parse),
+    (CLUSTER, parse),
+    (DOCTOR, doctor::parse),
+    (EXPLAIN, explain::parse),
+    (GENERATE, generate::parse),
+    (HEALTHCHECK, healthcheck::parse),
+    (LIMITS, api_limits::parse),
+    (SNAPSHOT, snapshot::parse),
+    (TOKEN, token::parse),
+    (TOP, top::parse),
+];
+
 /// Parses `args` (the program's name first). `None` if they do not begin with a sub-command that is
 /// parsed here.
 #[must_use]
@@ -257,19 +278,8 @@ pub fn sub_command(args: &[OsString]) -> Option<Result<Parsed, ConfigError>> {
         [_, first, rest @ ..] => (first, rest),
         _ => return None,
     };
-    match first.to_str()? {
-        CLUSTER => Some(parse(rest)),
-        SNAPSHOT => Some(snapshot::parse(rest)),
-        TOKEN => Some(token::parse(rest)),
-        HEALTHCHECK => Some(healthcheck::parse(rest)),
-        TOP => Some(top::parse(rest)),
-        DOCTOR => Some(doctor::parse(rest)),
-        LIMITS => Some(api_limits::parse(rest)),
-        CHECK_LIMITS => Some(check_limits::parse(rest)),
-        EXPLAIN => Some(explain::parse(rest)),
-        GENERATE => Some(generate::parse(rest)),
-        _ => None,
-    }
+    let (_, parse) = SUB_COMMANDS.iter().find(|(name, _)| first == name)?;
+    Some(parse(rest))
 }
 
 /// Parses the words after `cluster`.
@@ -280,12 +290,14 @@ fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
                 cluster_stats::setting(name.as_bytes(), value.as_bytes())
                     .map_err(|error| ConfigError::Usage(error.to_string()))?;
             }
+            request.login.check()?;
             Ok(Parsed::Request(request))
         }
         Err(error) => match error.kind() {
-            ErrorKind::MissingRequiredArgument if is_set(words) => Err(ConfigError::Usage(
-                format!("write tollgate cluster set NAME VALUE; {SETTINGS}"),
-            )),
+            ErrorKind::MissingRequiredArgument if has_verb(words, "set") => Err(
+                ConfigError::Usage(format!("write tollgate cluster set NAME VALUE; {SETTINGS}")),
+            ),
+            _ if has_verb(words, "limits") => help_or(error, limits::USAGE),
             ErrorKind::MissingRequiredArgument => {
                 Err(ConfigError::Usage(format!("an argument is missing: {USAGE}")))
             }
@@ -321,28 +333,10 @@ fn help_or(error: clap::Error, usage: &str) -> Result<Parsed, ConfigError> {
     }
 }
 
-/// The whole program: the server's flags and all sub-commands.
-fn program() -> clap::Command {
-    let sub_commands = [
-        CliRequest::command().name(CLUSTER),
-        ExplainRequest::command().name(EXPLAIN),
-        GenerateRequest::command().name(GENERATE),
-        HealthcheckRequest::command().name(HEALTHCHECK),
-        ApiLimitsRequest::command().name(LIMITS),
-        SnapshotRequest::command().name(SNAPSHOT),
-        TokenRequest::command().name(TOKEN),
-    ];
-    config::shown_flags()
-        .name("tollgate")
-        .about("A memcached-compatible counter and rate limit server")
-        .version(env!("CARGO_PKG_VERSION"))
-        .disable_version_flag(true)
-        .disable_help_subcommand(true)
-        .subcommands(sub_commands)
-}
-
-fn is_set(words: &[OsString]) -> bool {
-    words.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-")) == Some(&"set".into())
+/// Whether the first word that is no flag is `verb`.
+fn has_verb(words: &[OsString], verb: &str) -> bool {
+    let first = words.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    first.is_some_and(|word| word == verb)
 }
 
 /// Accepts one word for a command line that is sent to a node.

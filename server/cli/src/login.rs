@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::PathBuf;
 
-use tollgate::config::{LINE_BYTES_MAX, PASSWORD_VARIABLE};
+use tollgate::config::{ConfigError, LINE_BYTES_MAX, PASSWORD_VARIABLE};
 
 use super::CliError;
 
@@ -54,20 +54,28 @@ fn user(text: &str) -> Result<String, String> {
 }
 
 impl LoginFlags {
+    /// Checks the flags against each other.
+    ///
+    /// # Errors
+    ///
+    /// `--password-file` without `--login`.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        match (&self.login, &self.password_file) {
+            (None, Some(_)) => {
+                Err(ConfigError::Usage("--password-file needs --login USER".to_owned()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Reads the password. `None` without `--login`.
     ///
     /// # Errors
     ///
-    /// `--password-file` without `--login`, a password that cannot be read, or one that an auth
-    /// file cannot contain.
+    /// A password that cannot be read, or one that an auth file cannot contain.
     pub(super) fn credentials(&self) -> Result<Option<Credentials>, CliError> {
         let refused = |why: &str| CliError::Login(why.to_owned());
-        let Some(user) = &self.login else {
-            return match self.password_file {
-                Some(_) => Err(refused("--password-file needs --login USER")),
-                None => Ok(None),
-            };
-        };
+        let Some(user) = &self.login else { return Ok(None) };
         let password = match (&self.password_file, std::env::var_os(PASSWORD_VARIABLE)) {
             (Some(path), _) => read(path)
                 .map_err(|error| CliError::Login(format!("{}: {error}", path.display())))?,

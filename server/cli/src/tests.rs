@@ -38,6 +38,47 @@ fn only_the_first_word_asks_for_this_program() {
 }
 
 #[test]
+fn every_command_is_in_help_completions_and_docs() {
+    let program = generate::program();
+    let help = match tollgate::config::Config::from_sources(["tollgate", "-h"].map(Into::into), [])
+    {
+        Ok(tollgate::config::Startup::Print(help)) => help,
+        other => panic!("{other:?}"),
+    };
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/configuration.md");
+    let docs = std::fs::read_to_string(docs).expect("the book is beside the source");
+    let list = docs.split("Other first words are commands:").nth(1).expect("it lists them");
+    let list = list.split("\n\n").next().unwrap_or_default();
+    for (name, _) in SUB_COMMANDS {
+        assert!(program.find_subcommand(name).is_some(), "{name} is not generated");
+        assert!(help.contains(&format!("\n       tollgate {name}")), "{name} is not in --help");
+        assert!(list.contains(&format!("[`{name}`](")), "{name} is not in configuration.md");
+    }
+    assert_eq!(program.get_subcommands().count(), SUB_COMMANDS.len());
+    // The order of the commands in completions is that of the alphabet.
+    assert!(SUB_COMMANDS.is_sorted_by_key(|(name, _)| *name));
+}
+
+#[test]
+fn contradictory_flags_are_refused_before_anything_is_sent() {
+    let refused = |line: &str, reason: &str| {
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let error = sub_command(&words).expect("it is a command").expect_err(line);
+        assert_eq!(error.to_string(), reason, "{line}");
+    };
+    for command in ["healthcheck", "top", "cluster status"] {
+        let line = format!("tollgate {command} --password-file pw");
+        refused(&line, "--password-file needs --login USER");
+    }
+    for command in ["limits list", "explain key"] {
+        let line = format!("tollgate {command} --admin https://a");
+        refused(&line, "https needs --ca FILE");
+        let line = format!("tollgate {command} --ca pem");
+        refused(&line, "--ca needs an address with https");
+    }
+}
+
+#[test]
 fn a_command_line_is_read() {
     let request = |verb, server: Option<&str>, json| CliRequest {
         verb,
@@ -69,6 +110,9 @@ fn a_command_line_is_read() {
 fn a_bad_command_line_gets_the_usage() {
     for line in ["", "--json", "state", "stats"] {
         assert_eq!(read(line), Err(USAGE.to_owned()), "{line}");
+    }
+    for line in ["limits", "limits bogus", "limits put", "--json limits remove"] {
+        assert_eq!(read(line), Err(limits::USAGE.to_owned()), "{line}");
     }
     for line in ["drain", "forget"] {
         assert_eq!(read(line), Err(format!("an argument is missing: {USAGE}")), "{line}");

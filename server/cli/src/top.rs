@@ -105,8 +105,11 @@ struct View {
 
 /// Parses the words after `top`.
 pub(super) fn parse(words: &[OsString]) -> Result<Parsed, ConfigError> {
-    match parse_words(words) {
-        Ok(request) => Ok(Parsed::Top(request)),
+    match parse_words::<TopRequest>(words) {
+        Ok(request) => {
+            request.login.check()?;
+            Ok(Parsed::Top(request))
+        }
         Err(error) => help_of(error),
     }
 }

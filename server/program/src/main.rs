@@ -8,13 +8,10 @@ use std::fmt::Display;
 use std::io::{ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
-use tollgate::config::{ClusterConfig, Config, ConfigError, LogFormat, LogLevel, Startup};
-use tollgate::runtime::auth::AuthFile;
+use tollgate::config::{Config, ConfigError, LogFormat, LogLevel, Startup};
 use tollgate::runtime::process::{self, Pidfile};
 use tollgate::{AUDIT, LIFE, Server, ServerError};
-use tollgate_cli::{self as cli, CliError, Parsed};
-use tollgate_limits::Limits;
-use tollgate_limits::map_text::LimitText;
+use tollgate_cli::{self as cli, CliError, Parsed, StartRefusal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer as _, SubscriberExt as _};
 use tracing_subscriber::{fmt, reload};
@@ -73,12 +70,13 @@ fn start(args: Vec<OsString>) -> ExitCode {
 
 /// Returns the exit code of a sub-command.
 fn ended(result: Result<(), CliError>) -> ExitCode {
-    match result {
+    match result.and_then(|()| Ok(stdout().flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // A closed pipe is no error, as in `print`.
+        // A closed pipe, as in `tollgate -h | head -1`, is no error.
         Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         // The output has said why.
         Err(CliError::NotSafe | CliError::Faults) => ExitCode::from(1),
+        Err(error @ CliError::WouldNotStart(_)) => fail(&error, ConfigError::EXIT_CODE),
         Err(error) => fail(&error, 1),
     }
 }
@@ -86,23 +84,13 @@ fn ended(result: Result<(), CliError>) -> ExitCode {
 /// `--check-config`: prints the resulting configuration; reads the files that it names to check
 /// them.
 fn check(config: &Config) -> ExitCode {
-    if let Err(error) = config.auth_file.as_deref().map(AuthFile::load).transpose() {
-        return fail(&error, ConfigError::EXIT_CODE);
-    }
-    if let Err(error) = config.cluster.as_ref().map(ClusterConfig::security).transpose() {
-        return fail(&error, ConfigError::EXIT_CODE);
-    }
-    // In a cluster the limits file has additional bounds.
-    let limits = config.limits_file.as_deref().map(|path| match config.cluster {
-        Some(_) => LimitText::load(path).map(drop),
-        None => Limits::load(path).map(drop),
-    });
-    match limits.transpose() {
-        Ok(_) => print(&config.to_toml()),
-        Err(error) => {
+    match cli::check_start(config, false) {
+        Ok(()) => print(&config.to_toml()),
+        Err(StartRefusal::Limits(error)) => {
             let path = config.limits_file.as_deref();
             fail(&error.with_excerpt(path).trim_end(), ConfigError::EXIT_CODE)
         }
+        Err(error) => fail(&error, ConfigError::EXIT_CODE),
     }
 }
 
@@ -215,10 +203,9 @@ fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'st
     })
 }
 
-/// Prints and ignores errors: a closed pipe, as in `tollgate -h | head -1`, is no error.
+/// Prints a text as the sub-commands print theirs.
 fn print(text: &str) -> ExitCode {
-    let _ = stdout().write_all(text.as_bytes());
-    ExitCode::SUCCESS
+    ended(stdout().write_all(text.as_bytes()).map_err(CliError::Output))
 }
 
 fn fail(error: &impl Display, code: u8) -> ExitCode {

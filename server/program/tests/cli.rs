@@ -64,6 +64,36 @@ fn help_into_a_closed_pipe_is_no_crash() {
 }
 
 #[test]
+fn output_that_cannot_be_written_is_an_error() {
+    for flag in ["--help", "--version", "--check-config"] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("it is there");
+        let output = Command::new(PROGRAM).arg(flag).env_clear().stdout(full).output();
+        let output = output.expect("the program is built");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{flag}: {error}");
+        assert!(error.starts_with("tollgate: cannot write: "), "{flag}: {error}");
+    }
+}
+
+#[test]
+fn files_that_stop_the_start_are_refused() {
+    for flags in [
+        &["--tokens", "/nonexistent/t"][..],
+        &["-e", "/nonexistent/x"],
+        &["--limits-store", "/nonexistent/x"],
+        &["-P", "/nonexistent/p"],
+        &["-s", "/nonexistent/s"],
+        &["--admin-socket", "/nonexistent/s"],
+        &["--insecure", "--data-dir", "/proc/nope"],
+    ] {
+        let output = run(&[&["--check-config"], flags].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(64), "{flags:?}: {error}");
+        assert!(output.stdout.is_empty() && error.contains("No such file"), "{flags:?}: {error}");
+    }
+}
+
+#[test]
 fn the_default_configuration_is_printed() {
     insta::assert_snapshot!(transcript(&run(&["--check-config"])));
 }
@@ -72,7 +102,7 @@ fn the_default_configuration_is_printed() {
 fn a_full_configuration_is_printed_with_its_warnings() {
     let args = "--check-config -l tag[in]:127.0.0.1:11212,[::1] -p 11300 -m 8192 -I 5m -c 16384 \
                 -vv -u 11211 \
-                -P /run/tollgate.pid -e /cache/file -o modern,track_sizes,idle_timeout=30 \
+                -P /tmp/tollgate.pid -e /tmp/file -o modern,track_sizes,idle_timeout=30 \
                 -f 1.05 -B auto -D / -A -F -X -W -M -C -k -L -r --log-format json --snapshot-interval 60";
     insta::assert_snapshot!(transcript(&run(&args.split_whitespace().collect::<Vec<_>>())));
 }
@@ -112,7 +142,7 @@ fn a_word_that_is_no_command_is_refused() {
 
 #[test]
 fn a_unix_socket_takes_the_place_of_tcp() {
-    let output = run(&["--check-config", "-s", "/run/t.sock", "-a", "770", "-l", "127.0.0.1"]);
+    let output = run(&["--check-config", "-s", "/tmp/t.sock", "-a", "770", "-l", "127.0.0.1"]);
     let text = String::from_utf8_lossy(&output.stdout);
     insta::assert_snapshot!(text.lines().take(4).collect::<Vec<_>>().join("\n"));
 }

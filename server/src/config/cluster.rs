@@ -108,6 +108,8 @@ pub enum PeerFiles {
 impl ClusterConfig {
     /// Default distance from the client port to the peer port.
     pub const PEER_PORT_ABOVE: u16 = 10_000;
+    /// Default number of copies.
+    pub const REPLICAS: u8 = 2;
     /// Default port of a peer address.
     pub const PEER_PORT: u16 = 11211 + Self::PEER_PORT_ABOVE;
 

@@ -27,6 +27,20 @@ const COMPATIBLE: &str = "Accepted for memcached's sake";
 /// with yes or no in the other sources.
 pub(super) const SWITCH: &str = "YES|NO";
 
+/// The forms of the command line.
+const USAGE: &str = "\
+tollgate [OPTIONS]
+       tollgate check-limits FILE [KEY [COST]]
+       tollgate doctor [OPTIONS]
+       tollgate top
+       tollgate healthcheck
+       tollgate snapshot --pid NUM
+       tollgate token NAME ROLE
+       tollgate limits COMMAND
+       tollgate explain KEY [COST]
+       tollgate cluster COMMAND
+       tollgate generate KIND";
+
 /// Maximum memory limit, in megabytes: 16 TiB.
 const MEMORY_MB_MAX: u64 = 1 << 24;
 /// Maximum time between two snapshots, in seconds: a year.
@@ -203,11 +217,12 @@ pub struct RawConfig {
     /// Raise the limit on core files
     #[arg(short = 'r', long, value_name = SWITCH, help_heading = PROCESS)]
     pub(super) enable_coredumps: Option<bool>,
-    /// Log more: -v info, -vv debug, -vvv trace [default: warnings]
+    /// Log more: -v info, -vv debug, -vvv trace; LEVEL is 0 to 3, or v, vv, vvv
+    /// [default: warnings]
     #[arg(short, long, help_heading = PROCESS)]
     #[arg(value_name = "LEVEL", value_parser = value::verbosity)]
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "1")]
-    pub(super) verbose: Vec<u8>,
+    pub(super) verbose: Vec<value::Verbosity>,
     /// Format of log lines: text or json [default: text]
     #[arg(long, help_heading = PROCESS, value_name = "FORMAT", value_parser = log_format)]
     pub(super) log_format: Option<LogFormat>,
@@ -387,7 +402,7 @@ pub fn shown_flags() -> clap::Command {
 pub(super) fn help(first_line: &str) -> String {
     let mut shown = shown_flags()
         .help_template("{before-help}{usage-heading} {usage}\n\n{all-args}{after-help}")
-        .override_usage("tollgate [OPTIONS]\n       tollgate check-limits FILE\n       tollgate healthcheck\n       tollgate snapshot --pid NUM\n       tollgate token NAME ROLE\n       tollgate limits COMMAND\n       tollgate explain KEY [COST]\n       tollgate cluster COMMAND\n       tollgate generate KIND")
+        .override_usage(USAGE)
         .before_help(first_line.to_owned())
         .after_help(
             "A flag outweighs the environment (TOLLGATE_MEMORY_LIMIT=64), which outweighs\n\

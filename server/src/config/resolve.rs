@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::extended::Extended;
 use super::raw::{Protocol, RawConfig};
+use super::value::Verbosity;
 use super::{
     Config, ConfigError, KeyDisplay, ListenAddr, LogFormat, LogLevel, ProgramName, UnixSocket,
 };
@@ -182,6 +183,7 @@ impl RawConfig {
         let deaf = self.port == Some(0) && self.unix_socket.is_none();
         let ignored = options.ignored.join(",");
         let words = self.words.join(" ");
+        let level = self.verbose.iter().find_map(|level| level.unknown.as_deref());
         let lines = [
             (self.slab_growth_factor.is_some(), "-f has no effect: there are no slabs"),
             (self.slab_min_size.is_some(), "-n has no effect: there are no slabs"),
@@ -193,6 +195,13 @@ impl RawConfig {
                 "-l has no effect with -s, which turns TCP off as in memcached",
             ),
             (deaf, "-p 0 without -s: nothing listens"),
+            (
+                level.is_some(),
+                &format!(
+                    "--verbose={}: no level, so taken as -v; write 0 to 3, or v, vv, vvv",
+                    level.unwrap_or_default()
+                ),
+            ),
             (!ignored.is_empty(), &format!("-o {ignored}: accepted without effect")),
             (!words.is_empty(), &format!("not a flag, ignored: {words}")),
         ];
@@ -200,8 +209,8 @@ impl RawConfig {
     }
 }
 
-fn log_level(steps: &[u8]) -> LogLevel {
-    match steps.iter().fold(0_u8, |sum, step| sum.saturating_add(*step)) {
+fn log_level(levels: &[Verbosity]) -> LogLevel {
+    match levels.iter().fold(0_u8, |sum, level| sum.saturating_add(level.steps)) {
         0 => LogLevel::Warn,
         1 => LogLevel::Info,
         2 => LogLevel::Debug,

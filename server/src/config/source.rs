@@ -13,6 +13,7 @@ use tollgate_limits::files;
 use toml::de::{DeTable, DeValue};
 
 use super::raw::{self, RawConfig};
+use super::sub_commands::TOKEN_VARIABLE;
 use super::{ConfigError, PASSWORD_VARIABLE, ProgramName};
 
 /// Maximum size of a file of settings.
@@ -92,8 +93,9 @@ pub(super) fn environment(
         // In a pod beside a service called tollgate, Kubernetes sets these to describe the service.
         let linked = ["TOLLGATE_SERVICE_", "TOLLGATE_PORT_"];
         let is_linked = linked.iter().any(|prefix| variable.starts_with(prefix));
-        // The password of `tollgate cluster`, which may share an environment with the server.
-        if is_linked || variable == PASSWORD_VARIABLE {
+        // Secrets of sub-commands, which may share an environment with the server.
+        let is_secret = variable == PASSWORD_VARIABLE || variable == TOKEN_VARIABLE;
+        if is_linked || is_secret {
             continue;
         }
         if variable == "TOLLGATE_PORT" && text.contains("://") {

@@ -24,6 +24,9 @@ pub const GENERATE: &str = "generate";
 /// The first word of a command line that only checks a limits file.
 pub const CHECK_LIMITS: &str = "check-limits";
 
+/// The environment variable with the token of `tollgate limits` and `tollgate explain`.
+pub const TOKEN_VARIABLE: &str = "TOLLGATE_TOKEN";
+
 /// Known words, and the command or flag that each probably means.
 const MEANT: [(&str, &str); 16] = [
     (CHECK_LIMITS, "check-limits FILE"),

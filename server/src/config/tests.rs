@@ -312,3 +312,28 @@ fn printed_settings_read_back_to_the_same() {
         assert_eq!(second, first, "{line}");
     }
 }
+
+#[test]
+fn a_level_that_is_none_is_a_warning() {
+    let warnings = |flag: &str| {
+        let args = ["tollgate", flag].map(OsString::from);
+        let Ok(Startup::Serve(config)) = Config::from_sources(args, []) else { panic!("{flag}") };
+        (config.log_level, config.warnings)
+    };
+    for word in ["debug", "trace", "bogus"] {
+        let text =
+            format!("--verbose={word}: no level, so taken as -v; write 0 to 3, or v, vv, vvv");
+        assert_eq!(warnings(&format!("--verbose={word}")), (LogLevel::Info, vec![text]));
+    }
+    assert_eq!(warnings("--verbose=vv"), (LogLevel::Debug, Vec::new()));
+    assert_eq!(warnings("-v"), (LogLevel::Info, Vec::new()));
+}
+
+#[test]
+fn secrets_of_sub_commands_are_known_variables() {
+    let variables = ["TOLLGATE_TOKEN", "TOLLGATE_PASSWORD"].map(|name| (name.into(), "x".into()));
+    match Config::from_sources(["tollgate".into()], variables) {
+        Ok(Startup::Serve(config)) => assert_eq!(config.warnings, Vec::<String>::new()),
+        other => panic!("{other:?}"),
+    }
+}

@@ -129,16 +129,26 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// The levels that one `-v` or `--verbose[=x]` adds: two for `2` and `vv`. Any other word adds one,
-/// as in memcached.
-pub(super) fn verbosity(text: &str) -> Result<u8, String> {
+/// The value of one `-v` or `--verbose[=LEVEL]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Verbosity {
+    /// The levels that it adds.
+    pub(super) steps: u8,
+    /// A word that is no level, for a warning.
+    pub(super) unknown: Option<String>,
+}
+
+/// Parses a level: two for `2` and `vv`. Any other word adds one, as in memcached.
+pub(super) fn verbosity(text: &str) -> Result<Verbosity, String> {
     let text = word(text)?;
-    let steps = match text.parse::<u8>() {
-        Ok(steps) => steps,
-        Err(_) if text.bytes().all(|byte| byte == b'v') => u8::try_from(text.len()).unwrap_or(3),
-        Err(_) => 1,
+    let (steps, is_known) = match text.parse::<u8>() {
+        Ok(steps) => (steps, true),
+        Err(_) if text.bytes().all(|byte| byte == b'v') => {
+            (u8::try_from(text.len()).unwrap_or(3), true)
+        }
+        Err(_) => (1, switch(&text) == Ok(true)),
     };
-    Ok(steps.min(3))
+    Ok(Verbosity { steps: steps.min(3), unknown: (!is_known).then_some(text) })
 }
 
 #[cfg(test)]
@@ -208,12 +218,19 @@ mod tests {
 
     #[test]
     fn verbosity_counts_steps_however_they_are_written() {
-        let steps = |text| verbosity(text).expect("every word is taken");
+        let steps = |text| verbosity(text).expect("every word is taken").steps;
         assert_eq!(
             [steps("1"), steps("v"), steps("vv"), steps("2"), steps("9"), steps("very")],
             [1, 1, 2, 2, 3, 1]
         );
         assert_eq!([steps("0"), steps("vvvvv")], [0, 3]);
         assert!(verbosity(" ").is_err());
+        let unknown = |text| verbosity(text).expect("every word is taken").unknown;
+        for text in ["0", "2", "9", "v", "vvvvv", "yes", "true", "on"] {
+            assert_eq!(unknown(text), None, "{text}");
+        }
+        for text in ["debug", "trace", "bogus", "no"] {
+            assert_eq!(unknown(text).as_deref(), Some(text));
+        }
     }
 }

@@ -206,13 +206,22 @@ fn expected(begin: StartMode, nodes: usize) -> Option<Finding> {
     })
 }
 
-/// `--replicas` beside the number of nodes of a new cluster.
+/// `--replicas` beside the number of nodes of a new cluster that hold keys.
 fn copies(cluster: &ClusterConfig, nodes: usize) -> Option<Finding> {
-    let StartMode::Expect(expect) = cluster.begin else { return None };
-    let (replicas, nodes) = (usize::from(cluster.replicas), nodes.max(expect));
-    (replicas > nodes).then(|| {
+    let all = match cluster.begin {
+        StartMode::Expect(expect) => nodes.max(expect),
+        // Others join a founder later. Its default is not what an operator asked for.
+        StartMode::Found if cluster.replicas == ClusterConfig::REPLICAS => return None,
+        StartMode::Found => 1,
+        StartMode::Join => return None,
+    };
+    let holders = all - usize::from(cluster.is_witness()).min(all);
+    let replicas = usize::from(cluster.replicas);
+    (replicas > holders).then(|| {
+        let are = if holders == 1 { "is" } else { "are" };
+        let which = if cluster.is_witness() { " besides this witness" } else { "" };
         Finding::new(
-            format!("--replicas {replicas} needs as many nodes, and there are {nodes}"),
+            format!("--replicas {replicas} needs as many nodes, and there {are} {holders}{which}"),
             "add nodes, or lower --replicas",
         )
     })
@@ -220,6 +229,10 @@ fn copies(cluster: &ClusterConfig, nodes: usize) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
+    use std::ffi::OsString;
+
+    use tollgate::config::Startup;
+
     use super::*;
 
     #[test]
@@ -257,6 +270,29 @@ mod tests {
         }
         assert_eq!(expected(StartMode::Join, 9), None);
         assert_eq!(expected(StartMode::Found, 0), None);
+    }
+
+    #[test]
+    fn copies_above_nodes_of_a_new_cluster_are_a_finding() {
+        let finding = |flags: &[&str], nodes| {
+            let args = ["tollgate", "--insecure", "--data-dir", "/d"];
+            let args = args.iter().chain(flags).map(OsString::from);
+            let Ok(Startup::Serve(config)) = Config::from_sources(args, []) else {
+                panic!("{flags:?}");
+            };
+            copies(config.cluster.as_ref().expect("it has one"), nodes).map(|it| it.problem)
+        };
+        let alone = Some("--replicas 3 needs as many nodes, and there is 1".to_owned());
+        assert_eq!(finding(&["--replicas", "3"], 1), alone);
+        assert_eq!(finding(&["--expect", "1", "--replicas", "3"], 1), alone);
+        assert_eq!(finding(&["--expect", "1"], 1), None);
+        assert_eq!(finding(&["--replicas", "1"], 1), None);
+        let three = ["--seeds", "10.0.0.1,10.0.0.2", "--expect", "3", "--replicas", "3"];
+        assert_eq!(finding(&three, 3), None);
+        let witness = [&three[..], &["--role", "witness"]].concat();
+        let problem = "--replicas 3 needs as many nodes, and there are 2 besides this witness";
+        assert_eq!(finding(&witness, 3).as_deref(), Some(problem));
+        assert_eq!(finding(&["--join", "10.0.0.1"], 1), None);
     }
 
     #[test]

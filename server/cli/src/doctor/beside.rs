@@ -52,7 +52,7 @@ pub(super) fn look(server: &mut ServerClient) -> Result<Diagnosis, CliError> {
     state.is_in_cluster = matches!(printed(&cluster, "place"), "joining" | "active" | "draining");
     let nodes = server.stats("cluster nodes")?;
     let nodes = rows(&nodes);
-    findings.extend(copies(&cluster));
+    findings.extend(copies(&cluster, &nodes));
     findings.extend(nodes.iter().filter_map(clock));
     findings.extend(versions(server, &cluster, &nodes));
     Ok(Diagnosis { findings, state })
@@ -90,15 +90,18 @@ fn limits_fault(limits: &StatPairs) -> Option<Finding> {
     })
 }
 
-/// The setting `replicas` beside the nodes of the cluster.
-fn copies(cluster: &StatPairs) -> Option<Finding> {
-    let nodes = count(cluster, "nodes_active") + count(cluster, "nodes_joining");
-    let replicas = count(cluster, "replicas");
-    (nodes > 0 && replicas > nodes).then(|| {
+/// The setting `replicas` beside the nodes of the cluster that hold keys.
+fn copies(cluster: &StatPairs, nodes: &[StatRow<'_>]) -> Option<Finding> {
+    let living = count(cluster, "nodes_active") + count(cluster, "nodes_joining");
+    let is_witness = |row: &&StatRow<'_>| {
+        row.get("weight") == Some("0") && matches!(row.get("state"), Some("active" | "joining"))
+    };
+    let witnesses = nodes.iter().filter(is_witness).count() as u64;
+    let (holders, replicas) = (living.saturating_sub(witnesses), count(cluster, "replicas"));
+    (living > 0 && replicas > holders).then(|| {
+        let which = if witnesses > 0 { "living nodes that hold keys" } else { "living nodes" };
         Finding::new(
-            format!(
-                "the setting replicas is {replicas}, above the number of living nodes, {nodes}"
-            ),
+            format!("the setting replicas is {replicas}, above the number of {which}, {holders}"),
             "add nodes, start the dead ones, or lower it by tollgate cluster set replicas",
         )
     })
@@ -165,10 +168,27 @@ mod tests {
 
     #[test]
     fn copies_above_nodes_are_a_finding() {
-        let with = |text: &str| copies(&stats(text)).is_some();
+        let with = |text: &str| copies(&stats(text), &[]).is_some();
         assert!(with("nodes_active 1\nnodes_joining 0\nreplicas 2"));
         assert!(!with("nodes_active 1\nnodes_joining 1\nreplicas 2"));
         assert!(!with("nodes_active 0\nreplicas 2"), "it has no map yet");
+    }
+
+    #[test]
+    fn witnesses_hold_no_copies() {
+        let cluster = stats("nodes_active 3\nnodes_joining 0\nreplicas 3");
+        let with = |text: &str| copies(&cluster, &rows(&stats(text))).map(|it| it.problem);
+        let nodes = |weight: &str, state: &str| {
+            format!(
+                "n1:weight 1\nn1:state active\nn2:weight 2\nn2:state active\nn3:weight {weight}\n\
+                 n3:state {state}"
+            )
+        };
+        let problem =
+            "the setting replicas is 3, above the number of living nodes that hold keys, 2";
+        assert_eq!(with(&nodes("0", "active")).as_deref(), Some(problem));
+        assert_eq!(with(&nodes("1", "active")), None);
+        assert_eq!(with(&nodes("0", "dead")), None, "it is not among the three");
     }
 
     #[test]

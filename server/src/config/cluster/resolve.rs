@@ -17,7 +17,6 @@ use super::{ClusterConfig, PeerFiles};
 /// memcached's port, the default for clients.
 const CLIENT_PORT: u16 = 11211;
 const PARTITION_BITS: u8 = 14;
-const REPLICAS: u8 = 2;
 const LOST_AFTER: Duration = Duration::from_mins(5);
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(90);
 
@@ -256,7 +255,7 @@ impl ClusterFlags {
         let bits = self.partition_bits.unwrap_or(PARTITION_BITS);
         let said = Founding {
             placement: Placement::new(scheme, bits).expect("the flag has its bound"),
-            replicas: self.replicas.unwrap_or(REPLICAS),
+            replicas: self.replicas.unwrap_or(ClusterConfig::REPLICAS),
             lost_after: match self.lost_after {
                 None => Some(LOST_AFTER),
                 Some(LostAfter::Never) => None,

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use super::super::value::Verbosity;
 use super::*;
 
 fn file(name: &str, text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
@@ -109,7 +110,7 @@ fn a_toml_file_takes_every_kind_of_value() {
     let source = read_toml("port = -1\nverbose = 2\nlock_memory = true\ndisable_cas = false\n")
         .expect("good fields");
     assert_eq!(source.raw.port, Some(-1));
-    assert_eq!(source.raw.verbose, [2]);
+    assert_eq!(source.raw.verbose, [Verbosity { steps: 2, unknown: None }]);
     assert_eq!(source.raw.lock_memory, Some(true));
     assert_eq!(source.raw.disable_cas, Some(false));
 }
@@ -162,7 +163,7 @@ fn the_environment_is_named_after_the_long_options() {
     assert_eq!(source.raw.memory_limit, Some(128));
     assert_eq!(source.raw.disable_evictions, Some(true));
     assert_eq!(source.raw.lock_memory, Some(false));
-    assert_eq!(source.raw.verbose, [2]);
+    assert_eq!(source.raw.verbose, [Verbosity { steps: 2, unknown: None }]);
     assert_eq!(source.raw.port, None);
     assert_eq!(source.warnings, Vec::<String>::new());
 }
