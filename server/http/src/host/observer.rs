@@ -34,9 +34,9 @@ pub struct HotKey {
     pub key: String,
     /// The name of the limit of the last sample; none for a plain key.
     pub limit: Option<String>,
-    /// Requests a second over the last one to two minutes; an upper bound.
+    /// Requests a second over the last one to two minutes: an upper bound of what the samples say.
     pub rate: f64,
-    /// A lower bound of the same.
+    /// A lower bound of the same. Of requests one of 64 is a sample, so both are estimates.
     pub rate_at_least: f64,
 }
 
