@@ -148,10 +148,10 @@ impl Engine {
         self.mark_before_general
     }
 
-    /// Whether the [`Engine::take_units`] of the last [`Engine::with_unique`] changed the item in a
-    /// way that neither [`Engine::copy_of_changed`] nor [`Engine::mark_before_general`] tells: the
-    /// first refusal of a key marks its item, and a state of another length is written anew. Call
-    /// it before the next command.
+    /// Whether the [`Engine::take_units`] of the last [`Engine::with_unique`] changed the item, and
+    /// neither [`Engine::copy_of_changed`] nor [`Engine::mark_before_general`] tells so. Such a take
+    /// has refused the key for the first time, or has written a state of another length. Call it
+    /// before the next command.
     #[inline]
     #[must_use]
     pub fn is_change_unplaced(&self) -> bool {

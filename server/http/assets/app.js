@@ -66,15 +66,12 @@ export function keyCell(row, text) {
   cell(row, text, "code");
 }
 
-// A polite region speaks at most once in five seconds, and at once when the state changes.
-let state = "live";
-let spokenAt = -QUIET_MS;
-export function speak(text, next = "live") {
+// A polite region speaks at most once in five seconds.
+let spokenAt = 0;
+export function speak(text) {
   const place = document.getElementById("live");
-  if (!place || next === state && performance.now() - spokenAt < QUIET_MS) return;
-  state = next;
+  if (!place || performance.now() - spokenAt < QUIET_MS && spokenAt) return;
   spokenAt = performance.now();
-  document.body.toggleAttribute("data-old", state !== "live");
   place.textContent = text;
 }
 
@@ -123,40 +120,22 @@ function showDenied(hot) {
   if (!hot.keys.length) cell(body.insertRow(), "None in the last minute.", "quiet").colSpan = 4;
 }
 
-// One stream a page, closed while it is hidden. A steady one sends each second.
-export function follow(path, handlers, isSteady) {
+// One stream a page, closed while it is hidden.
+export function follow(path, handlers) {
   let source;
-  let heardAt;
   const open = () => {
-    source?.close();
-    heardAt = performance.now();
-    if (document.hidden) return;
     source = new EventSource(path);
     for (const [name, show] of Object.entries(handlers)) {
-      source.addEventListener(name, (event) => {
-        heardAt = performance.now();
-        if (state !== "live") speak("live again");
-        show(event.data && JSON.parse(event.data));
-      });
+      source.addEventListener(name, (event) => show(event.data && JSON.parse(event.data)));
     }
-    source.addEventListener("error", explain);
+    source.addEventListener("error", () => speak("not live: the server does not answer"));
   };
-  // A stream does not tell why it fails: another request does.
-  const explain = async () => {
-    const signal = AbortSignal.timeout(QUIET_MS);
-    const status = await fetch("/api/v1/status", { signal }).then((got) => got.status, () => 0);
-    if (status === 401) speak("not live: your session has ended, load the page again", "ended");
-    else if (!status) speak("not live: the server does not answer", "silent");
-    else if (source.readyState === EventSource.CLOSED) open();
+  const change = () => {
+    source?.close();
+    if (!document.hidden) open();
   };
-  const watch = () => {
-    if (document.hidden || performance.now() - heardAt < QUIET_MS) return;
-    if (isSteady && state === "live") speak("not live: nothing came for 5 s", "silent");
-    if (isSteady || source.readyState === EventSource.CLOSED) open();
-  };
-  document.addEventListener("visibilitychange", open);
-  setInterval(watch, 1000);
-  open();
+  document.addEventListener("visibilitychange", change);
+  change();
 }
 
 bindTheme();
@@ -170,5 +149,5 @@ if (topics === "tail") {
     rates: showRates,
     latency: showLatency,
     denied: showDenied,
-  }, true);
+  });
 }

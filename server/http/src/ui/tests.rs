@@ -21,8 +21,8 @@ use crate::tokens::{Tokens, new_token};
 use super::assets::{ASSETS, hash};
 use super::format::encode;
 
-/// Most bytes of templates and assets together: 60 KB.
-const UI_BYTES_MAX: usize = 60 << 10;
+/// Most bytes of templates and assets together.
+const UI_BYTES_MAX: usize = 60_000;
 
 /// Every page, with the name of its snapshot.
 const PAGES: [(&str, &str); 15] = [
