@@ -149,7 +149,7 @@ impl Engine {
     }
 
     /// Whether the [`Engine::take_units`] of the last [`Engine::with_unique`] changed the item, and
-    /// neither [`Engine::copy_of_changed`] nor [`Engine::mark_before_general`] tells so. Such a take
+    /// neither [`Engine::copy_of_changed`] nor [`Engine::mark_before_general`] tells so. The take
     /// has refused the key for the first time, or has written a state of another length. Call it
     /// before the next command.
     #[inline]
