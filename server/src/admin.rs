@@ -66,6 +66,19 @@ fn load_certificate(tls: &HttpTls) -> Result<TlsSettings, TlsError> {
     tollgate_http::tls_settings(&tls.certificates, &tls.key)
 }
 
+/// Reads the certificate and the tokens of an admin listener, if it has them.
+///
+/// # Errors
+///
+/// A file is unreadable or cannot be used.
+pub fn load_files(
+    config: &HttpConfig,
+) -> Result<(Option<TlsSettings>, Option<Tokens>), AdminError> {
+    let tls = config.tls.as_ref().map(load_certificate).transpose()?;
+    let tokens = config.tokens.as_deref().map(load_tokens).transpose()?;
+    Ok((tls, tokens))
+}
+
 /// A bound admin listener that does not serve yet.
 pub(crate) struct BoundAdmin {
     listener: AdminListener,
@@ -77,8 +90,7 @@ impl BoundAdmin {
     /// Binds the listener of `config` and reads its files. `None`, with a warning, if the default
     /// address is taken.
     pub(crate) fn bind(config: &HttpConfig) -> Result<Option<Self>, AdminError> {
-        let tls = config.tls.as_ref().map(load_certificate).transpose()?;
-        let tokens = config.tokens.as_deref().map(load_tokens).transpose()?;
+        let (tls, tokens) = load_files(config)?;
         let access = Access::new(config.hosts.clone(), tokens, tls.is_some());
         let access = Arc::new(match &tls {
             Some(tls) => access.with_tls(Arc::clone(&tls.figures)),

@@ -3,11 +3,8 @@
 //! Here: its command line and the requests sent for it. Not here: checking a limit against the
 //! others, which the asked node does (`server`).
 
-use std::collections::HashMap;
 use std::io::Write;
-use std::path::{Path, PathBuf};
-
-use toml::de::{DeTable, DeValue};
+use std::path::PathBuf;
 
 use tollgate_limits::map_text::LimitText;
 use tollgate_limits::{LimitsError, read};
@@ -56,7 +53,6 @@ pub(super) fn run(
         LimitsAction::Put { file, before } => {
             let bytes = read(file)?;
             let texts = LimitText::each(&file.display().to_string(), &bytes)?;
-            names_differ(file, &String::from_utf8_lossy(&bytes))?;
             if texts.is_empty() {
                 return Err(LimitsError::Empty { path: file.clone() }.into());
             }
@@ -65,26 +61,6 @@ pub(super) fn run(
         LimitsAction::Remove { name } => server.command(&format!("cluster unlimit {name}"))?,
     }
     out.write_all(show::done(json).as_bytes())?;
-    Ok(())
-}
-
-/// Refuses two limits of one name, as the checks of a whole file do: the second would replace the
-/// first.
-fn names_differ(file: &Path, text: &str) -> Result<(), CliError> {
-    let Ok(table) = DeTable::parse(text) else { return Ok(()) };
-    let limits = table.get_ref().get("limit").and_then(|limits| limits.get_ref().as_array());
-    let mut lines = HashMap::new();
-    for limit in limits.into_iter().flatten() {
-        let DeValue::Table(limit) = limit.get_ref() else { continue };
-        let Some(value) = limit.get("name") else { continue };
-        let Some(name) = value.get_ref().as_str() else { continue };
-        let line = text[..value.span().start].matches('\n').count() + 1;
-        if let Some(first) = lines.insert(name, line) {
-            let file = file.display();
-            let reason = format!("{file}:{line}: the name `{name}` is taken by line {first}");
-            return Err(CliError::Input(reason));
-        }
-    }
     Ok(())
 }
 
@@ -116,23 +92,4 @@ fn put(
         texts = left;
     }
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn second_limit_of_one_name_is_refused() {
-        let limit = |name: &str| {
-            format!("[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{x}}\"\npolicy = \"block\"\n")
-        };
-        let checked = |text: String| {
-            names_differ(Path::new("dd.toml"), &text).map_err(|error| error.to_string())
-        };
-        assert_eq!(checked(limit("dd") + &limit("ee")), Ok(()));
-        let refused = Err("dd.toml:6: the name `dd` is taken by line 2".to_owned());
-        assert_eq!(checked(limit("dd") + &limit("dd")), refused);
-        assert_eq!(checked("exempt = []\n".to_owned()), Ok(()));
-    }
 }

@@ -15,19 +15,14 @@ use control::StoreError;
 use nix::errno::Errno;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{AccessFlags, User, eaccess, geteuid};
-use tokio_rustls::rustls::pki_types::pem;
-use tollgate::admin::AdminError;
-use tollgate::config::{ClusterConfig, Config, HttpConfig};
+use tollgate::admin::{self, AdminError};
+use tollgate::config::{ClusterConfig, Config};
 use tollgate::runtime::auth::{AuthError, AuthFile};
 use tollgate::runtime::process::ProcessError;
 use tollgate::runtime::snapshot::SnapshotError;
 use tollgate::transport::SecurityError;
-use tollgate_http::{TlsError, Tokens, TokensError, tls_settings};
 use tollgate_limits::map_text::LimitText;
 use tollgate_limits::{Limits, LimitsError, files};
-
-/// Maximum size of the tokens file, in bytes: as of the server.
-const TOKENS_BYTES_MAX: u64 = 1 << 20;
 
 /// The reason why a server with these settings would not start.
 #[derive(Debug, thiserror::Error)]
@@ -86,7 +81,7 @@ pub fn check_start(config: &Config, is_running: bool) -> Result<(), StartRefusal
         let place = format!("cannot listen on {}", path.display());
         places.socket(path).map_err(|source| StartRefusal::Place { place, source })?;
     }
-    config.http.as_ref().map(check_admin).transpose()?;
+    config.http.as_ref().map(admin::load_files).transpose()?;
     if let Some(path) = &config.port_file {
         let place = path.display().to_string();
         places.creatable(path).map_err(|source| StartRefusal::Place { place, source })?;
@@ -108,26 +103,6 @@ pub fn check_start(config: &Config, is_running: bool) -> Result<(), StartRefusal
         (None, _) => {}
     }
     config.cluster.as_ref().map(ClusterConfig::security).transpose()?;
-    Ok(())
-}
-
-/// Reads the tokens and the certificate of the admin listener.
-fn check_admin(http: &HttpConfig) -> Result<(), AdminError> {
-    if let Some(tls) = &http.tls {
-        for path in [&tls.certificates, &tls.key] {
-            files::must_be_regular(path).map_err(|source| TlsError::Pem {
-                path: path.clone(),
-                source: pem::Error::Io(source),
-            })?;
-        }
-        tls_settings(&tls.certificates, &tls.key)?;
-    }
-    if let Some(path) = &http.tokens {
-        let text = files::read(path, TOKENS_BYTES_MAX)
-            .and_then(|bytes| String::from_utf8(bytes).map_err(io::Error::other))
-            .map_err(|source| TokensError::File { path: path.clone(), source })?;
-        Tokens::parse(path, &text)?;
-    }
     Ok(())
 }
 

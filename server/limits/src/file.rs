@@ -8,6 +8,7 @@ mod charges;
 
 use std::path::Path;
 
+use hashbrown::HashMap;
 use protocol::Policy;
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
@@ -152,6 +153,18 @@ impl<'f> File<'f> {
     /// Makes an error about the whole text.
     pub(super) fn refuse_at_start(&self, reason: &str) -> LimitsError {
         self.refuse(self.line(0), reason)
+    }
+
+    /// Notes the line of a limit's name. Refuses a second limit of one name.
+    pub(super) fn take_name<'d>(
+        &self,
+        lines: &mut HashMap<&'d str, usize>,
+        draft: &'d Draft,
+    ) -> Result<(), LimitsError> {
+        let WithLine { value: name, line } = &draft.name;
+        lines.insert(name, *line).map_or(Ok(()), |first| {
+            Err(self.refuse(*line, format!("the name `{name}` is taken by line {first}")))
+        })
     }
 
     /// Parses the whole file.

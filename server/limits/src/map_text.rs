@@ -127,8 +127,8 @@ impl LimitText {
         Ok(file)
     }
 
-    /// Returns the limits of a text, each checked by itself. Exemptions are not checked here: that
-    /// needs all limits.
+    /// Returns the limits of a text, each checked by itself; no two may have one name. Exemptions
+    /// are not checked here: that needs all limits.
     ///
     /// # Errors
     ///
@@ -136,7 +136,11 @@ impl LimitText {
     pub fn each(name: &str, text: &[u8]) -> Result<Vec<Self>, LimitsError> {
         let file = File::new(name, text);
         let drafts = file.drafts(text)?;
-        drafts.limits.iter().try_for_each(|draft| rules::check_one(&file, draft))?;
+        let mut lines = HashMap::new();
+        for draft in &drafts.limits {
+            rules::check_one(&file, draft)?;
+            file.take_name(&mut lines, draft)?;
+        }
         Ok(Self::of_drafts(&drafts))
     }
 

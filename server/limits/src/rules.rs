@@ -70,10 +70,7 @@ pub(super) fn compile(
     for draft in in_order {
         let index = limits.len() as u32;
         let limit = compile_one(file, index, draft)?;
-        if let Some(line) = lines.insert(&draft.name.value, draft.name.line) {
-            let reason = format!("the name `{}` is taken by line {line}", limit.name);
-            return Err(file.refuse(draft.name.line, reason));
-        }
+        file.take_name(&mut lines, draft)?;
         if draft.about.disabled {
             continue;
         }

@@ -238,3 +238,18 @@ proptest! {
         let _ = limits(&entries([("a", body.as_slice())]));
     }
 }
+
+#[test]
+fn second_limit_of_one_name_is_refused() {
+    let limit = |name: &str| {
+        format!("[[limit]]\nname = \"{name}\"\nmatch = \"{name}:{{x}}\"\npolicy = \"block\"\n")
+    };
+    let checked = |text: String| {
+        let texts = LimitText::each("dd.toml", text.as_bytes());
+        texts.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(checked(limit("dd") + &limit("ee")), Ok(()));
+    let refused = Err("dd.toml:6: the name `dd` is taken by line 2".to_owned());
+    assert_eq!(checked(limit("dd") + &limit("dd")), refused);
+    assert_eq!(checked("exempt = []\n".to_owned()), Ok(()));
+}
