@@ -51,9 +51,9 @@ cargo check --manifest-path tests/fuzz/Cargo.toml --target-dir target --locked
 step 'build of server and tests'
 cargo build --workspace --lib --bins --tests --examples --locked
 step 'tests'
-# Without backtraces, which hide the messages of failed tests.
+# Without backtraces, which hide the messages of failed tests. All suites run, also after one that fails.
 export RUST_BACKTRACE=0
-cargo test --workspace --locked 2>&1 | tee "$log"
+cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log"
 # The command of the README. It builds the server of the next steps too.
 step 'installing, as the README does'
 cargo install --locked --path server/program --root target/installed --no-track --force

@@ -451,6 +451,7 @@ mod tests {
     #[test]
     fn link_that_does_not_open_is_broken() {
         let mut reach = Reachability::default();
+        reach.path_to(PEER);
         reach.opening(PEER, 5000 * MS);
         assert_eq!(path(&reach.tick(5299 * MS, false)), None);
         assert_eq!(path(&reach.tick(5300 * MS, false)), Some(Path::Broken));
