@@ -15,7 +15,9 @@ const TEN_YEARS: i64 = 3653 * DAY;
 fn start() -> (Server, WallClock) {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let clock = WallClock::new(folder.path().join("clock"));
-    let server = Server::start_with(Program::Tollgate, &["-t", "1"], folder, Some(&clock));
+    let server = Server::start_with(Program::Tollgate, &["-t", "1"], folder, |command| {
+        clock.give_to(command);
+    });
     (server, clock)
 }
 

@@ -30,9 +30,16 @@ pub(crate) struct Admin {
 
 impl Admin {
     pub(crate) fn start(flags: &[&str]) -> Self {
+        Self::start_with(flags, |_| {})
+    }
+
+    /// The same, after `prepare`, which may set variables of the environment.
+    pub(crate) fn start_with(flags: &[&str], prepare: impl FnOnce(&mut Command)) -> Self {
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let http = address.to_string();
-        let mut server = Server::start(&[&["--http", &http], flags].concat());
+        let folder = tempfile::tempdir().expect("a temporary folder can be made");
+        let flags = [&["--http", &http], flags].concat();
+        let mut server = Server::start_with(Program::under_test(), &flags, folder, prepare);
         if !flags.contains(&"--http-tls") {
             server.until("the server is ready", |_| get(address, "/readyz", &[]).status == 200);
         }

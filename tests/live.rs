@@ -24,8 +24,6 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::faketime::WallClock;
-
 /// The time limit on a busy machine for actions that should complete at once. A node whose request
 /// to join stays unanswered at first has its copies after 13 s.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -109,15 +107,15 @@ impl Server {
 
     /// Starts in the folder of an earlier server, to find the files that it left.
     pub(crate) fn start_in(program: Program, flags: &[&str], folder: tempfile::TempDir) -> Self {
-        Self::start_with(program, flags, folder, None)
+        Self::start_with(program, flags, folder, |_| {})
     }
 
-    /// The same, with a wall clock of its own.
+    /// The same, after `prepare`, which may set variables of the environment.
     pub(crate) fn start_with(
         program: Program,
         flags: &[&str],
         folder: tempfile::TempDir,
-        clock: Option<&WallClock>,
+        prepare: impl FnOnce(&mut Command),
     ) -> Self {
         let ports = folder.path().join("ports");
         let auth = folder.path().join("auth");
@@ -141,9 +139,7 @@ impl Server {
             let flag = flag.replace("{auth}", &auth.to_string_lossy());
             command.arg(flag.replace("{folder}", &folder.path().to_string_lossy()));
         }
-        if let Some(clock) = clock {
-            clock.give_to(&mut command);
-        }
+        prepare(&mut command);
         let child = command.spawn().expect("the server starts");
         let mut server = Self { child, addresses: Vec::new(), folder, exited: None };
         if !flags.contains(&"-s") {
