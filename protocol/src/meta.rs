@@ -138,6 +138,8 @@ struct Flags<'a> {
     /// `T` stands behind `N`.
     ttl_is_last: bool,
     recache: Option<i32>,
+    /// `T` stands before `R`.
+    ttl_is_first: bool,
     compare_cas: Option<u64>,
     new_cas: Option<u64>,
     delta: Option<u64>,
@@ -187,7 +189,10 @@ impl<'a> Flags<'a> {
                 self.ttl = Some(Exptime(seconds()?));
                 self.ttl_is_last = self.vivify.is_some();
             }
-            b'R' => self.recache = Some(seconds()?),
+            b'R' => {
+                self.recache = Some(seconds()?);
+                self.ttl_is_first = self.ttl.is_some();
+            }
             b'M' => self.mode = Some(if let [mode] = token { *mode } else { 0 }),
             b'F' => {
                 self.client_flags = strict_u64(token)
@@ -207,6 +212,7 @@ impl<'a> Flags<'a> {
             touch: self.ttl,
             vivify: self.vivify(),
             recache: self.recache,
+            touch_is_first: self.ttl_is_first,
             unless_cas: self.compare_cas,
             new_cas: self.new_cas,
             no_bump: self.no_bump,

@@ -100,6 +100,9 @@ pub struct Get {
     pub vivify: Option<Exptime>,
     /// `R`: win the right to recache if fewer seconds than this remain.
     pub recache: Option<i32>,
+    /// Whether `T` stands before `R`, which then compares with the new exptime: memcached processes
+    /// both in their order.
+    pub touch_is_first: bool,
     /// `C`: omit the value if the item still has this cas unique.
     pub unless_cas: Option<u64>,
     /// `E`: the cas unique of a vivified item.

@@ -5,7 +5,8 @@
 //! (`store`), when they are removed, the encoding of a verdict (`protocol`).
 //!
 //! A new key has an empty state, and an idle state (bucket full, window empty) means the same as an
-//! empty one. Idle states can therefore be removed, which bounds memory.
+//! empty one. Idle states can therefore be removed, which bounds memory. The exception is a bucket
+//! that does not begin full ([`begins_unfilled`]).
 
 mod bucket;
 mod warmup;
@@ -214,6 +215,17 @@ pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
     match Limiter::of(policy)? {
         Limiter::Concurrency(concurrency) => Some(concurrency),
         _ => None,
+    }
+}
+
+/// Whether the policy, or one of several, is a bucket that does not begin full: once full, its state
+/// differs from that of a new key, and must be kept.
+#[must_use]
+pub fn begins_unfilled(policy: &Policy) -> bool {
+    match policy.algorithm {
+        Algorithm::Bucket { capacity, init, .. } => init < capacity,
+        Algorithm::Several(list) => list.policies().iter().any(begins_unfilled),
+        _ => false,
     }
 }
 

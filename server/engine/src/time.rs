@@ -49,6 +49,8 @@ impl Deadline {
     /// Length of [`Deadline::to_bytes`].
     pub(crate) const BYTES: usize = 5;
     pub(crate) const NEVER: Self = Self(0);
+    /// The last instant that forty bits hold.
+    pub(crate) const LAST: Self = Self(Self::MAX);
     const MAX: u64 = (1 << 40) - 1;
 
     /// Returns the deadline of an item stored at `now` with `exptime`.

@@ -236,6 +236,12 @@ impl Twin {
             return seen;
         };
         let left_s = before.ends_ms.map(|at| (at - now_ms).div_ceil(1000).cast_signed());
+        let left_s = match get.touch {
+            Some(exptime) if get.touch_is_first => {
+                ends(now, exptime).map(|at| at.saturating_sub(now_ms).div_ceil(1000).cast_signed())
+            }
+            _ => left_s,
+        };
         let soon = match (get.recache, left_s) {
             (Some(seconds), Some(left)) => left < i64::from(seconds),
             _ => false,
@@ -453,11 +459,20 @@ fn any_step() -> impl Strategy<Value = Step> {
         1 => Just(SetMode::Prepend),
     ];
     let get = (maybe_exptime(), maybe_exptime(), prop::option::of(0..5_i32), any_cas(), any_cas());
-    let get = (get, any::<bool>(), any::<bool>()).prop_map(
-        |((touch, vivify, recache, unless_cas, new_cas), no_bump, may_win)| {
+    let get = (get, any::<[bool; 3]>()).prop_map(
+        |((touch, vivify, recache, unless_cas, new_cas), [no_bump, may_win, touch_is_first])| {
             let base64 = no_bump;
-            let get = Get { touch, vivify, recache, unless_cas, new_cas, no_bump, base64, may_win };
-            Step::Get(get)
+            Step::Get(Get {
+                touch,
+                vivify,
+                recache,
+                touch_is_first,
+                unless_cas,
+                new_cas,
+                no_bump,
+                base64,
+                may_win,
+            })
         },
     );
     let set = (

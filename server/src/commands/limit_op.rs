@@ -7,7 +7,7 @@
 
 use engine::{TakeParams, TakeResult, added, adding, counted, taking, undecided};
 use protocol::{COUNT_MAX, Form, IncrX, Native, Operation, Outcome, PolicyArg, SetMode, TakeMany};
-use tollgate_limits::LimitMatch;
+use tollgate_limits::{ChargeCost, LimitMatch};
 
 use crate::commands::limited_keys::{inline_policy, milliseconds};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet};
@@ -18,6 +18,8 @@ use crate::commands::verdict::{applied, cas_of, outcome_of_many, settled, units_
 pub(crate) struct LimitOp {
     pub(crate) action: LimitAction,
     reply: LimitReply,
+    /// The cas unique that the key's own state must have for a change; a take has its own.
+    pub(crate) change_cas: Option<u64>,
 }
 
 /// The action on one limit state.
@@ -56,9 +58,11 @@ impl LimitOp {
     /// Returns the operation of a verb; `None` if it takes nothing from a limit, or cannot be
     /// applied.
     pub(crate) fn of(operation: &Operation<'_>) -> Option<Self> {
+        let mut change_cas = None;
         let (action, reply) = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
                 let units = arithmetic.delta.min(COUNT_MAX);
+                change_cas = arithmetic.compare_cas;
                 (LimitAction::Change(Adjustment::Refund(units)), LimitReply::Count(0))
             }
             Operation::Arithmetic(arithmetic) if arithmetic.delta > 0 => {
@@ -71,7 +75,7 @@ impl LimitOp {
             Operation::Native(native) => return Self::of_native(native),
             _ => return None,
         };
-        Some(Self { action, reply })
+        Some(Self { action, reply, change_cas })
     }
 
     fn of_native(native: &Native<'_>) -> Option<Self> {
@@ -94,7 +98,7 @@ impl LimitOp {
             Native::IncrX(incrx) => counting(incrx),
             Native::Slide(_) | Native::Lease(_) => return None,
         };
-        Some(Self { action, reply })
+        Some(Self { action, reply, change_cas: None })
     }
 
     /// Returns the operation of a `takem`. Its cost is that of all keys, or the sum of theirs.
@@ -102,12 +106,14 @@ impl LimitOp {
         let TakeMany { costs, keys, peek, wait, .. } = *many;
         let cost = costs.only().unwrap_or_else(|| costs.total(keys.iter().count()));
         let take = TakeParams { cost, peek, wait, ..TakeParams::default() };
-        Self { action: LimitAction::Take(take), reply: LimitReply::ManyVerdict }
+        let reply = LimitReply::ManyVerdict;
+        Self { action: LimitAction::Take(take), reply, change_cas: None }
     }
 
     /// Returns a look at keys, of which no verdict line is made.
     pub(crate) fn look(look: TakeParams) -> Self {
-        Self { action: LimitAction::Take(look), reply: LimitReply::Verdict { show_cas: false } }
+        let reply = LimitReply::Verdict { show_cas: false };
+        Self { action: LimitAction::Take(look), reply, change_cas: None }
     }
 
     /// Returns the operation with the weight of the key: a count that is refused exceeds the usage
@@ -128,6 +134,14 @@ impl LimitOp {
             Operation::Native(Native::Take(_)) => true,
             Operation::Native(Native::IncrX(incrx)) => incrx.delta > 0,
             _ => false,
+        }
+    }
+
+    /// Returns the result on a key whose cost is `cost` as one of the request.
+    pub(crate) fn in_request(&self, cost: ChargeCost, result: TakeResult) -> TakeResult {
+        match self.action {
+            LimitAction::Change(change) => change.in_request(cost, result),
+            LimitAction::Take(_) => result,
         }
     }
 

@@ -200,7 +200,8 @@ impl ExecContext<'_> {
                     Ok((outcome, judged.get()))
                 }
                 LimitAction::Change(change) => {
-                    Ok((op.reply_one(self.adjust_all(found, change)?), Judged::NOTHING))
+                    let changed = self.adjust_all(found, change, op.change_cas)?;
+                    Ok((op.reply_one(changed), Judged::NOTHING))
                 }
             };
         }
@@ -240,16 +241,21 @@ impl ExecContext<'_> {
         done.unwrap_or((Outcome::OutOfMemory, Judged::NOTHING))
     }
 
-    /// Changes a limited key and its parents.
+    /// Changes a limited key and its parents; with `compare_cas` only if the key's own state has
+    /// this cas unique.
     pub(crate) fn adjust_all(
         &mut self,
         found: &LimitMatch<'_>,
         change: Adjustment,
+        compare_cas: Option<u64>,
     ) -> Result<TakeResult, LimitedKeyError> {
         self.list_charges(found)?;
         let (charge_ctx, charges) = (self.charge_context(), &self.scratch.charges);
-        let changed =
-            charges.locked(charge_ctx, |engines| charges.change(charge_ctx, engines, change));
+        let changed = charges.locked(charge_ctx, |engines| {
+            let refused =
+                compare_cas.and_then(|cas| charges.refused_by_cas(charge_ctx, engines, cas));
+            refused.map_or_else(|| charges.change(charge_ctx, engines, change), Ok)
+        });
         Ok(changed.unwrap_or(TakeResult::Full))
     }
 

@@ -379,13 +379,15 @@ impl ChargeSet {
         let mut result = None;
         for row in &self.rows {
             let (engine, hash, key) = (engines.engine(row.hash), row.hash, self.key(row));
-            let change = change.of_key(row.cost);
-            let done = change.apply(engine, now, hash, key, Some(charge_ctx.policy_ref(row)));
+            let of_key = change.of_key(row.cost);
+            let done = of_key.apply(engine, now, hash, key, Some(charge_ctx.policy_ref(row)));
             match done {
                 // Nothing is changed yet. A later key without room stays unchanged, which admits
                 // less.
                 TakeResult::Full if result.is_none() => return Err(NoRoom),
-                TakeResult::Decided(_) if result.is_none() => result = Some(done),
+                TakeResult::Decided(_) if result.is_none() => {
+                    result = Some(change.in_request(row.cost, done));
+                }
                 _ => {}
             }
         }

@@ -251,7 +251,7 @@ impl<'a> ExecContext<'a> {
         let Some(op) = &LimitOp::of(operation) else { return Ok(Outcome::NotAllowed) };
         let LimitAction::Change(change) = op.action else { return Ok(Outcome::NotAllowed) };
         if let Some(found) = found.filter(|found| self.charges_more(found)) {
-            return Ok(op.reply_one(self.adjust_all(found, change)?));
+            return Ok(op.reply_one(self.adjust_all(found, change, None)?));
         }
         let now = self.now;
         let policy_ref = found.map(|found| self.policy_of(found));

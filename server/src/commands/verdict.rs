@@ -152,6 +152,11 @@ pub(crate) fn applied(limited: TakeResult, delta: i64, show_cas: bool) -> Outcom
         })
     };
     match limited {
+        // A refund floors at 0; it is applied even to a key that then still refuses.
+        TakeResult::Decided(facts) if delta < 0 => {
+            let given_back = facts.decision.granted.cast_signed();
+            line(&facts, false, given_back.saturating_neg().max(delta))
+        }
         TakeResult::Decided(facts) if facts.refuses() => line(&facts, false, 0),
         TakeResult::Decided(facts) => line(&facts, false, delta),
         TakeResult::Exists(facts) => line(&facts, true, 0),

@@ -49,7 +49,16 @@ fn limits(parents: &str) -> Limits {
 /// Requests of a conversation; each conversation has a server of its own.
 const CONVERSATIONS: [&[&str]; 12] = [
     &["incr user:1 3", "incr user:1 0", "incr user:1 2", "decr user:1 1", "decr user:2 1"],
-    &["ma user:1 N60 J1 v", "ma user:1 D4 v t", "ma user:1 MD D1 v", "ma user:1 D9 Pbucket:3/s v"],
+    &[
+        "ma user:1 N60 J1 v",
+        "ma user:1 D4 v t",
+        "ma user:1 MD D1 v",
+        "ma user:1 D9 Pbucket:3/s v",
+        "ma user:1 MD C9007199254740991 v",
+        "ma user:9 MD C9007199254740991 v",
+        "incrx user:1 -9 60",
+        "incrx user:1 -9 60",
+    ],
     &["ma user:1 Pbucket:3/s D2 v", "ma user:1 Pbucket:3/s D2 v", "mg user:1 Pbucket:3/s v"],
     &[
         "add user:1 7 0 1\r\n3",
@@ -384,4 +393,40 @@ fn each_way_gives_the_reply_that_is_pinned() {
         page.push('\n');
     }
     insta::assert_snapshot!(page);
+}
+
+/// A server whose limit `one` has the parent `all`, under these policies.
+fn family(one: &str, all: &str) -> impl FnMut(&[u8]) -> String {
+    let text = format!(
+        "[[limit]]\nname = 'one'\nmatch = 'one'\npolicy = '{one}'\nparents = ['all']\n\
+         [[limit]]\nname = 'all'\nmatch = 'all'\npolicy = '{all}'\n"
+    );
+    lone_server(Limits::parse("l.toml", text.as_bytes()).expect("they are right"))
+}
+
+#[test]
+fn refused_part_counts_whole_at_an_over_parent() {
+    for request in ["take one 10 -\r\n", "take one 10 - part\r\n"] {
+        let mut reply = family("fixed:3/1h", "fixed:5/1h,over");
+        reply(b"incr all 1\r\n");
+        reply(b"take one 3 -\r\n");
+        reply(request.as_bytes());
+        let usage = reply(b"incrx all 0 60\r\n");
+        assert!(usage.starts_with("14 0 "), "{request}: {usage}");
+    }
+}
+
+#[test]
+fn refused_request_lets_unfilled_buckets_begin() {
+    for (one, all) in [("bucket:9/1s,init=0", "fixed:9/1s"), ("fixed:9/1s", "bucket:9/1s,init=0")] {
+        let has_state = |reply: &mut dyn FnMut(&[u8]) -> String, key: &str| {
+            !reply(format!("mg {key}\r\n").as_bytes()).starts_with("EN")
+        };
+        let mut reply = family(one, all);
+        reply(b"take one 1 - peek\r\n");
+        assert!(!has_state(&mut reply, "one") && !has_state(&mut reply, "all"), "{one}");
+        assert!(reply(b"take one 1 -\r\n").starts_with("DENY 9 0 "), "{one}");
+        let begun = [has_state(&mut reply, "one"), has_state(&mut reply, "all")];
+        assert_eq!(begun, [one.contains("init"), all.contains("init")]);
+    }
 }

@@ -42,6 +42,8 @@ pub(super) enum NotMultiOwner {
 const SOON_NS: u64 = 2_500_000_000;
 
 const NO_IDS: &str = "SERVER_ERROR id= is not kept for keys of several owners";
+const NO_CAS_OF_REFUND: &str =
+    "CLIENT_ERROR ma: C<n> does not go with MD on a key of several owners";
 const LIMITS_CHANGE: &str = "SERVER_ERROR not applied: limits are changing\r\n";
 
 /// The operation that a command on a key whose limit has parents applies to all of them.
@@ -67,6 +69,9 @@ pub(super) fn limit_op_of(
         }
         operation => {
             let op = LimitOp::of(operation).ok_or(NotMultiOwner::OneKey)?;
+            if op.change_cas.is_some() {
+                return Err(NotMultiOwner::Unsupported(NO_CAS_OF_REFUND));
+            }
             Ok(op.with_weight(found))
         }
     }
@@ -362,11 +367,11 @@ impl MultiOwnerRequest {
     /// change.
     fn changed(&self) -> Result<ChargeResult, &'static str> {
         let mut result = TakeResult::NotFound;
-        for part in self.parts.iter().rev() {
+        for (part, row) in self.parts.iter().zip(&self.rows).rev() {
             match part {
                 SubRequestState::Reported(SubResponse::Result(
                     decided @ TakeResult::Decided(_),
-                )) => result = *decided,
+                )) => result = self.op.in_request(row.cost, *decided),
                 SubRequestState::Failed(why) => return Err(why),
                 _ => {}
             }

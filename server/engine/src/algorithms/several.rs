@@ -120,6 +120,11 @@ impl Places {
     }
 }
 
+/// Whether a part is a bucket that an attempt, even a refused one, lets begin to fill.
+fn is_to_begin(policy: &Policy, part: &[u8]) -> bool {
+    part.is_empty() && super::begins_unfilled(policy)
+}
+
 /// Appends a part to a state.
 fn push(part: &[u8], whole: &mut Vec<u8>) {
     let mut length = part.len();
@@ -205,7 +210,9 @@ impl Several {
         let peek = Attempt { peek: true, ..*attempt };
         let mut all = [Decision::without_state(0, attempt); LIST_POLICIES_MAX];
         let seen = &mut all[..self.policies.len()];
+        let mut begins = false;
         self.each(state, scratch, |at, policy, part| {
+            begins |= !attempt.peek && is_to_begin(policy, part);
             seen[at] = super::take(policy, part, now, &peek);
         });
         let (ban_left, ban_reset) = self.ban_times(state, now, scratch);
@@ -214,11 +221,13 @@ impl Several {
             let counted = attempt.over && !attempt.peek;
             let notes = refuses && ban_left == 0 && !attempt.peek && attempt.cost > 0;
             let notes = notes && self.ban.is_some();
-            if counted || notes {
+            if counted || notes || begins {
                 let count = Attempt { part: false, ..*attempt };
                 let take = |_: usize, policy: &Policy, part: &mut Vec<u8>| {
                     if counted {
                         super::take(policy, part, now, &count);
+                    } else if is_to_begin(policy, part) {
+                        super::take(policy, part, now, &Attempt { cost: 0, ..count });
                     }
                 };
                 self.change(state, scratch, take, |ban, part| {
@@ -235,7 +244,7 @@ impl Several {
                 });
             }
             let mut decided = refused(seen, counted);
-            decided.decision.changed |= notes;
+            decided.decision.changed |= notes || begins;
             decided.add_ban(self.ban_times(state, now, scratch));
             return decided;
         }
@@ -253,17 +262,29 @@ impl Several {
         if granted < attempt.cost {
             decided.decision.verdict = Verdict::Part;
             let rest = Attempt { cost: attempt.cost - granted, part: false, ..peek };
-            let mut longest = 0;
-            self.each(state, scratch, |_, policy, part| {
-                if attempt.peek {
-                    super::take(policy, part, now, &Attempt { peek: false, ..charge });
-                }
-                let look = super::take(policy, part, now, &rest);
-                longest = longest.max(look.retry.unwrap_or(u64::MAX));
-            });
-            decided.decision.retry = Some(longest).filter(|retry| *retry < u64::MAX);
+            let untaken = attempt.peek.then_some(Attempt { peek: false, ..charge });
+            decided.decision.retry = self.retry(state, now, (untaken, &rest), scratch);
         }
         decided
+    }
+
+    /// Nanoseconds until `rest` passes; `None` for never. `untaken` is taken first, from a copy.
+    fn retry(
+        &self,
+        state: &[u8],
+        now: Now,
+        (untaken, rest): (Option<Attempt>, &Attempt),
+        scratch: &mut SeveralScratch,
+    ) -> Option<u64> {
+        let mut longest = 0;
+        self.each(state, scratch, |_, policy, part| {
+            if let Some(untaken) = &untaken {
+                super::take(policy, part, now, untaken);
+            }
+            let look = super::take(policy, part, now, rest);
+            longest = longest.max(look.retry.unwrap_or(u64::MAX));
+        });
+        Some(longest).filter(|retry| *retry < u64::MAX)
     }
 
     pub(super) fn take(&self, state: &mut Vec<u8>, now: Now, attempt: &Attempt) -> Decision {

@@ -29,7 +29,11 @@ impl Engine {
         let former = item.as_item();
         let former_ttl_seconds = former.deadline().left_seconds(at.now);
         let recache = get.recache.is_some_and(|seconds| {
-            former_ttl_seconds.is_some_and(|left| i64::from(left) < i64::from(seconds))
+            let new = get.touch.filter(|_| get.touch_is_first);
+            let left = new.map_or(former_ttl_seconds, |exptime| {
+                Deadline::resolve(at.now, exptime).left_seconds(at.now)
+            });
+            left.is_some_and(|left| i64::from(left) < i64::from(seconds))
         });
         let already_won = former.has(ItemFlag::WON);
         // A classic reply cannot report the right to recache, so the right stays for a client that

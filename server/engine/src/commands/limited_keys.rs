@@ -27,14 +27,15 @@ impl Engine {
         let place = LimitedKey { now, hash, key, policy_ref };
         let outcome = match operation {
             Operation::Arithmetic(arithmetic) if arithmetic.decrement => {
-                counted(self.refund(now, hash, key, policy_ref, units(arithmetic.delta)), 0)
+                self.refund_limited(place, arithmetic)
             }
             Operation::Arithmetic(arithmetic) => return self.count_limited(place, arithmetic),
-            Operation::Get(_) | Operation::Inspect => self.look_limited(place),
+            Operation::Get(get) => self.look_limited(place, get.unless_cas),
+            Operation::Inspect => self.look_limited(place, None),
             Operation::Set(set) if set.mode == SetMode::Add => return self.add_limited(place, set),
             Operation::Set(set) => self.set_limited(place, set),
             Operation::Delete(delete) => self.delete_limited(place, delete),
-            Operation::Touch(_) => match self.look_limited(place) {
+            Operation::Touch(_) => match self.look_limited(place, None) {
                 Outcome::Hit(_) => Outcome::Touched,
                 _ => Outcome::NotFound,
             },
@@ -55,9 +56,25 @@ impl Engine {
         (counted(limited, take.cost), limited.judged(&take))
     }
 
-    fn look_limited(&mut self, place: LimitedKey<'_>) -> Outcome<'static> {
+    fn refund_limited(
+        &mut self,
+        place: LimitedKey<'_>,
+        arithmetic: &Arithmetic,
+    ) -> Outcome<'static> {
+        let LimitedKey { now, hash, key, policy_ref } = place;
+        let compared = arithmetic.compare_cas;
+        let refused = compared.and_then(|cas| self.refused_by_cas(now, hash, key, policy_ref, cas));
+        let refund = || self.refund(now, hash, key, policy_ref, units(arithmetic.delta));
+        counted(refused.unwrap_or_else(refund), 0)
+    }
+
+    /// Looks at a key; the value is unwanted if the state has the cas unique `unless_cas`.
+    fn look_limited(&mut self, place: LimitedKey<'_>, unless_cas: Option<u64>) -> Outcome<'static> {
         match self.look(place.now, place.hash, place.key, place.policy_ref) {
-            Some(facts) if facts.has_state => Outcome::Hit(view(&facts, usage(&facts))),
+            Some(facts) if facts.has_state => Outcome::Hit(ItemView {
+                value_unwanted: unless_cas == Some(facts.cas),
+                ..view(&facts, usage(&facts))
+            }),
             _ => Outcome::Miss,
         }
     }

@@ -350,8 +350,17 @@ fn holds_by_itself(policy: &Policy) -> bool {
     matches!(policy.algorithm, protocol::Algorithm::Concurrency { .. })
 }
 
-/// Whether takes of the policy are decided on the general path alone.
+/// Whether takes of the policy are decided on the general path alone. A bucket that does not begin
+/// full is: its state has another deadline than all others.
+#[inline]
 fn is_general(policy: &Policy) -> bool {
-    use protocol::Algorithm::{Concurrency, Several};
-    matches!(policy.algorithm, Concurrency { .. } | Several(_))
+    use protocol::Algorithm::{Bucket, Concurrency, Several};
+    match policy.algorithm {
+        Bucket { capacity, init, .. } => init < capacity,
+        Concurrency { .. } | Several(_) => true,
+        _ => false,
+    }
 }
+
+#[cfg(test)]
+mod unfilled_tests;

@@ -129,6 +129,7 @@ fn perform_plain(engine: &mut Engine, now: Now, step: &Step) {
                 touch,
                 vivify,
                 recache,
+                touch_is_first: d,
                 unless_cas: None,
                 new_cas: cas,
                 no_bump: d,

@@ -1,8 +1,8 @@
-//! The refusal of a charge set by one of its keys.
+//! The refusal of a charge set by one of its keys, or by the cas unique of the first.
 //!
 //! Not here: the attempt (`multi_key`), the result of one key (`engine`).
 
-use engine::algorithms::{Decision, Verdict};
+use engine::algorithms::{Decision, Verdict, begins_unfilled};
 use engine::{TakeInfo, TakeParams, TakeResult};
 
 use super::{ChargeContext, ChargeResult, ChargeScratch, ChargeSet};
@@ -24,6 +24,20 @@ pub(crate) fn deny_beyond(facts: &mut TakeInfo, is_shadow: bool) {
 }
 
 impl ChargeSet {
+    /// Compares the cas unique of the first key's state. Returns the result of a change that it
+    /// refuses.
+    pub(crate) fn refused_by_cas(
+        &self,
+        charge_ctx: ChargeContext<'_>,
+        engines: &mut LockedShards<'_>,
+        unique: u64,
+    ) -> Option<TakeResult> {
+        let row = self.rows.first()?;
+        let policy_ref = Some(charge_ctx.policy_ref(row));
+        let engine = engines.engine(row.hash);
+        engine.refused_by_cas(charge_ctx.now, row.hash, self.key(row), policy_ref, unique)
+    }
+
     /// Reports the key that refuses for longest: after that time all keys allow. Charges the
     /// refused attempt where the policy counts those.
     pub(super) fn refuse(
@@ -46,11 +60,19 @@ impl ChargeSet {
                     worst = Some((index, retry));
                 }
             }
+            // A bucket that does not begin full begins to fill at its first attempt, even a refused
+            // one.
+            if !take.peek && !facts.has_state && begins_unfilled(&row.policy) {
+                let begin = TakeParams { cost: 0, wait: Some(0), ..TakeParams::default() };
+                self.decide(charge_ctx, engines, row, &begin);
+            }
             // Only admitted holders count.
             let notes = facts.refuses() && row.policy.ban().is_some();
             if (row.policy.over || take.debit || notes) && !take.peek && !row.holds_by_itself() {
                 let attempt = TakeParams {
                     cost: row.cost.capped(take.cost),
+                    // A refused attempt counts as a whole.
+                    part: false,
                     compare_cas: None,
                     hold: None,
                     ..*take

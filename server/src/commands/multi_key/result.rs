@@ -117,6 +117,16 @@ impl Adjustment {
         }
     }
 
+    /// Returns the result of this change of a request on a key whose cost is `cost`, with the units
+    /// given back as units of the request.
+    pub(crate) fn in_request(self, cost: ChargeCost, mut result: TakeResult) -> TakeResult {
+        if let (Self::Refund(units), TakeResult::Decided(facts)) = (self, &mut result) {
+            let granted = &mut facts.decision.granted;
+            *granted = granted.checked_div(cost.refund(1)).unwrap_or(0).min(units);
+        }
+        result
+    }
+
     /// Applies the change to one key.
     pub(crate) fn apply(
         self,

@@ -54,6 +54,16 @@ impl SeveralTwin {
         longest.filter(|retry| *retry < u64::MAX)
     }
 
+    /// Lets each bucket that has no state begin to fill, as any attempt does.
+    fn begin(&mut self, now: Now, attempt: &Attempt) {
+        for (policy, state) in &mut self.0 {
+            if state.is_empty() && crate::algorithms::begins_unfilled(policy) && !attempt.peek {
+                let nothing = Attempt { cost: 0, ..Attempt::default() };
+                crate::algorithms::take(policy, state, now, &nothing);
+            }
+        }
+    }
+
     /// Counts a refused attempt if those count; returns the time until the cost passes.
     fn count_refused(&mut self, now: Now, attempt: &Attempt) -> Option<u64> {
         if attempt.over && !attempt.peek {
@@ -81,6 +91,7 @@ impl SeveralTwin {
                     crate::algorithms::take(policy, state, now, &whole);
                 }
             }
+            self.begin(now, attempt);
             let shown = if attempt.peek { &before } else { &*self };
             let looks = shown.look(now, attempt);
             assert_eq!((decision.verdict, decision.granted), (Verdict::Deny, 0));

@@ -243,7 +243,12 @@ impl Engine {
             .fold(now_ns.saturating_add(decision.reset).max(leases_end), u64::max);
         let mut header = loaded.header;
         header.cas = self.uniques.next(None);
-        header.deadline = Deadline::not_before(Nanos(idle_at));
+        header.deadline = if algorithms::begins_unfilled(&loaded.policy) {
+            // Past its deadline the key would begin unfilled again.
+            Deadline::LAST
+        } else {
+            Deadline::not_before(Nanos(idle_at))
+        };
         let content = Content::State(LimitState { policy_id, body: &bytes });
         let written = self.store.write(at, header, content);
         self.limits.encoded = bytes;

@@ -20,7 +20,8 @@ pub struct SetUsage {
 }
 
 impl Engine {
-    /// Gives `units` back.
+    /// Gives `units` back. `granted` of the decision is the number of units by which the usage has
+    /// fallen, which does not fall below 0.
     pub fn refund(
         &mut self,
         now: Now,
@@ -34,8 +35,33 @@ impl Engine {
             return TakeResult::NotFound;
         }
         let mut loaded = self.load(at, policy_ref);
+        let before = self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
+        // Of several policies the first is reported.
+        let several = self.limits.decided.as_ref().filter(|_| loaded.is_several);
+        let used_before = several.map_or(before.used, |several| several.first.used);
         self.put_back_units(&mut loaded, now, units);
-        self.store_and_look(at, &mut loaded)
+        let mut result = self.store_and_look(at, &mut loaded);
+        if let TakeResult::Decided(facts) = &mut result {
+            facts.decision.granted = used_before.saturating_sub(facts.decision.used);
+        }
+        result
+    }
+
+    /// Compares the cas unique of a key's state. Returns the result of a change that it refuses;
+    /// `None` if the state has this unique.
+    pub fn refused_by_cas(
+        &mut self,
+        now: Now,
+        hash: u64,
+        key: &[u8],
+        policy_ref: Option<PolicyRef<'_>>,
+        unique: u64,
+    ) -> Option<TakeResult> {
+        match self.look(now, hash, key, policy_ref).filter(|facts| facts.has_state) {
+            None => Some(TakeResult::NotFound),
+            Some(facts) if facts.cas != unique => Some(TakeResult::Exists(facts)),
+            Some(_) => None,
+        }
     }
 
     /// Sets the usage. `compare_cas` works as in a take.
