@@ -12,7 +12,7 @@ use super::overrides::OverrideKeys;
 use super::pattern::{Captures, Glob, Pattern, VARIABLES_MAX};
 use super::regex::Regex;
 use super::shape::{Bytes, Shape};
-use super::where_rules::{bad_prefix, network_in, not_whole};
+use super::where_rules::{bad_prefix, network_in};
 
 /// The reason against a key that the limit does not count.
 const CANNOT: &str = "it cannot match: the limit counts no such key";
@@ -62,9 +62,7 @@ impl<'l> CountedKeys<'l> {
             return if fits { Ok(OverrideKeys::Prefix(prefix)) } else { Err(cannot.into()) };
         }
         if let Some((at, network)) = self.network(text) {
-            if !network.is_whole() {
-                return Err(not_whole(network));
-            }
+            network.check()?;
             self.check_size(network)?;
             let (literal, _) = text.split_at(at);
             let fits = around(literal.as_bytes(), network).meets(&self.shape);

@@ -87,12 +87,13 @@ pub enum LimitedKeyError {
     CasOfRefund,
 }
 
-/// The treatment of overrides that cannot match.
+/// The treatment of overrides, exemptions and parents that match nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadOverrides {
     Refused,
     /// Refused, but exemptions are left out: a change of limits need not touch the exemptions too.
     ExemptionsLeftOut,
-    /// For limits that are stored already: earlier versions accepted some of them.
+    /// For limits that are stored already: earlier versions accepted some of these, and a parent may
+    /// have expired.
     LeftOut,
 }

@@ -21,7 +21,7 @@ use super::networks::{Network, Networks};
 use super::pattern::{Captures, Glob, Pattern};
 use super::shape::Shape;
 use super::toml_writer::Quoted;
-use super::where_rules::{bad_prefix, network_in, not_whole};
+use super::where_rules::{bad_prefix, network_in};
 use super::with_line::WithLine;
 use super::{Limit, Limits, LimitsError};
 
@@ -36,9 +36,6 @@ const ADDRESS: &str = "ip";
 
 /// The slot of a limit without that capture.
 const NO_SLOT: u8 = u8::MAX;
-
-/// Bits of an IPv6 address before the IPv4 address that it may stand for.
-const MAPPED_BITS: u8 = 96;
 
 /// The keys that no limit applies to.
 #[derive(Debug)]
@@ -132,15 +129,7 @@ impl Exemption {
     }
 
     fn network(network: Network, limits: &Limits) -> Result<Self, String> {
-        if !network.is_whole() {
-            return Err(not_whole(network));
-        }
-        if let IpAddr::V6(address) = network.address
-            && let Some(v4) = address.to_ipv4_mapped()
-            && let Some(bits) = network.bits.checked_sub(MAPPED_BITS)
-        {
-            return Err(format!("write it as IPv4: {v4}/{bits}"));
-        }
+        network.check()?;
         let has_address = |limit: &Limit| match &limit.pattern {
             _ if limit.ip_slot == NO_SLOT => false,
             Pattern::Glob(glob) => glob.steps.iter().any(|step| {

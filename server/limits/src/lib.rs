@@ -138,6 +138,8 @@ pub struct Limits {
     /// Keys of 1 to this many bytes are looked up without a look at exemptions: all keys, or none.
     direct_bytes: usize,
     allow_empty: bool,
+    /// Overrides and parents that match nothing, which were left out.
+    left_out: usize,
 }
 
 /// One `[[limit]]`.
@@ -209,6 +211,13 @@ impl Limits {
         let (mut limits, _) = Self::compile(&file, &text)?;
         limits.read_override_files(&Self::default())?;
         Ok(limits)
+    }
+
+    /// The number of overrides and parents that match nothing and were left out, which happens to
+    /// limits that are stored already.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.left_out
     }
 
     /// Whether the file sets `allow_empty = true`, so that a file without limits is intended.

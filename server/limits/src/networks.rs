@@ -8,6 +8,9 @@ impl std::fmt::Display for Network {
     }
 }
 
+/// Bits of an IPv6 address before the IPv4 address that it may stand for.
+const MAPPED_BITS: u8 = 96;
+
 /// No network contains this range.
 const NONE: u32 = u32::MAX;
 
@@ -31,6 +34,23 @@ impl Network {
     /// Whether all insignificant bits are zero.
     pub(super) fn is_whole(self) -> bool {
         number(self.address) & self.tail() == 0
+    }
+
+    /// Checks that the network is written so that [`Networks::find`] finds its addresses.
+    pub(super) fn check(self) -> Result<(), String> {
+        if let IpAddr::V6(address) = self.address
+            && let Some(v4) = address.to_ipv4_mapped()
+            && let Some(bits) = self.bits.checked_sub(MAPPED_BITS)
+        {
+            let network = Self { address: v4.into(), bits }.whole();
+            return Err(format!("write it as IPv4: {network}"));
+        }
+        if !self.is_whole() {
+            let Self { address, bits } = self;
+            let whole = self.whole();
+            return Err(format!("{address} has bits set behind the first {bits}: write {whole}"));
+        }
+        Ok(())
     }
 
     /// The network of one address.
@@ -201,6 +221,22 @@ mod tests {
     fn a_network_is_an_address_and_bits() {
         for text in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "::/129", "a/8", "::/+1", "::/"] {
             assert_eq!(Network::parse(text), None, "{text}");
+        }
+        let check = |text: &str| Network::parse(text).expect("a network").check();
+        for text in ["10.0.0.0/8", "::/0", "::ffff:0:0:0/96", "::a00:0/104", "::fffe:0:0/95"] {
+            assert_eq!(check(text), Ok(()), "{text}");
+        }
+        for (text, reason) in [
+            ("10.0.0.1/8", "10.0.0.1 has bits set behind the first 8: write 10.0.0.0/8"),
+            ("::ffff:0.0.0.0/96", "write it as IPv4: 0.0.0.0/0"),
+            ("::ffff:10.0.0.1/104", "write it as IPv4: 10.0.0.0/8"),
+            ("::FFFF:a00:1/128", "write it as IPv4: 10.0.0.1/32"),
+            (
+                "::ffff:0:0/95",
+                "::ffff:0.0.0.0 has bits set behind the first 95: write ::fffe:0:0/95",
+            ),
+        ] {
+            assert_eq!(check(text), Err(reason.to_owned()));
         }
         assert!(Network::parse("10.0.0.0/8").is_some_and(Network::is_whole));
         assert!(Network::parse("10.0.0.1/8").is_some_and(|network| !network.is_whole()));

@@ -59,6 +59,12 @@ impl Limit {
         policy_fields::banned(policy, self.policy.ban()).map_err(|error| error.to_string())
     }
 
+    /// Whether the same overrides make the same table for another version of the limit.
+    pub(super) fn makes_tables_of(&self, other: &Self) -> bool {
+        let flags = |limit: &Self| (limit.policy.over, limit.policy.shadow, limit.policy.ban());
+        self.pattern.is_same(&other.pattern) && self.key == other.key && flags(self) == flags(other)
+    }
+
     /// Replaces the overrides of one origin.
     pub(super) fn set_table(&mut self, source: OverrideSource, table: Option<Arc<OverrideTable>>) {
         let mut overrides = self.overrides.take().map_or_else(Overrides::default, |all| *all);
@@ -156,22 +162,27 @@ impl Limits {
         }
     }
 
-    /// Checks that an override of `key` can match.
+    /// Checks that an override of `key` can match, and that no override of the API has the same
+    /// network in another spelling.
     ///
     /// # Errors
     ///
     /// The mistake.
     pub fn check_override(&self, limit: &Limit, key: &str) -> Result<(), String> {
-        let keys = self.override_keys(limit, &CountedKeys::of(limit), key)?;
-        let table = limit.table(OverrideSource::Api);
-        match keys {
-            OverrideKeys::Network(literal, _) => {
-                match table.and_then(|table| table.prefix_of(literal.as_bytes())) {
-                    Some(prefix) => Err(format!("it is hidden: `{prefix}` comes before networks")),
-                    None => Ok(()),
-                }
-            }
-            OverrideKeys::Exact(_) | OverrideKeys::Prefix(_) => Ok(()),
+        let counted = CountedKeys::of(limit);
+        let keys = self.override_keys(limit, &counted, key)?;
+        let (OverrideKeys::Network(literal, network), Some(table)) =
+            (keys, limit.table(OverrideSource::Api))
+        else {
+            return Ok(());
+        };
+        if let Some(prefix) = table.prefix_of(literal.as_bytes()) {
+            return Err(format!("it is hidden: `{prefix}` comes before networks"));
+        }
+        let mut others = table.spellings(literal, network).filter(|text| *text != key);
+        match others.find(|text| counted.keys(text) == Ok(keys)) {
+            Some(other) => Err(format!("there is an override of it already: `{other}`")),
+            None => Ok(()),
         }
     }
 
@@ -191,16 +202,31 @@ impl Limits {
         for (text, (policy, weight)) in rows {
             match self.override_keys(limit, &counted, text) {
                 Ok(keys) => match limit.with_flags(policy) {
-                    Ok(policy) if table.push(text, keys, (policy, weight)) => {}
+                    Ok(_) if table.push(text, keys, (policy, weight)) => {}
                     Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
                     Err(reason) => left_out.push((text.to_owned(), reason)),
                 },
                 Err(reason) => left_out.push((text.to_owned(), reason)),
             }
         }
-        let index = limit.index();
-        self.limits[index].set_table(source, table.build());
+        let flagged = |policy| limit.with_flags(policy).unwrap_or(policy);
+        let (index, table) = (limit.index(), table.build_flagged(flagged));
+        self.limits[index].set_table(source, table);
         left_out
+    }
+
+    /// Gives a limit the overrides of the API that it had before its text changed, with the flags
+    /// and the ban that it has now.
+    pub(super) fn keep_api_overrides(&mut self, index: usize, before: &Limit) {
+        let Some(table) = before.table(OverrideSource::Api) else { return };
+        let limit = &mut self.limits[index];
+        if limit.makes_tables_of(before) {
+            limit.set_table(OverrideSource::Api, Some(Arc::clone(table)));
+            return;
+        }
+        let name = limit.name.clone();
+        // An override that the new text cannot match is left out, as it will be in force.
+        let _left_out = self.set_overrides(&name, OverrideSource::Api, table.written_rows());
     }
 }
 
@@ -230,6 +256,38 @@ mod tests {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
         assert!(parsed("block weight=9007199254740992").is_err());
+    }
+
+    #[test]
+    fn network_of_the_api_in_another_spelling_is_refused() {
+        let file = "[[limit]]\nname = 'a'\nmatch = 'a:{ip:ip}'\npolicy = 'fixed:5/s'\n\
+                    overrides = [{ key = 'a:10.0.0.0/8', policy = 'block' }]\n";
+        let mut limits = Limits::parse("l.toml", file.as_bytes()).expect("a good file");
+        let policy = |text| (parse_policy(text).expect("a policy"), None);
+        let rows = ["a:2001:0db8::/32", "a:2001:db8::/48", "a:192.0.2.0/24"];
+        let rows = rows.map(|row| (row, policy("allow")));
+        assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
+        let check = |key: &str| limits.check_override(&limits.limits[0], key);
+        let is_there = |text: &str| Err(format!("there is an override of it already: `{text}`"));
+        for spelling in ["a:2001:db8::/32", "a:2001:DB8::/32", "a:2001:db8:0::/032"] {
+            assert_eq!(check(spelling), is_there("a:2001:0db8::/32"), "{spelling}");
+        }
+        assert_eq!(check("a:2001:db8:0::/48"), is_there("a:2001:db8::/48"));
+        // The same text replaces; other networks, and those of other origins, are others.
+        for other in ["a:2001:0db8::/32", "a:2001:db8::/33", "a:192.0.2.0/25", "a:10.0.0.0/8"] {
+            assert_eq!(check(other), Ok(()), "{other}");
+        }
+    }
+
+    #[test]
+    fn stored_network_that_cannot_match_leaves_the_others_in_force() {
+        let mut limits = limits();
+        let policy = |text| (parse_policy(text).expect("a policy"), None);
+        let rows = ["a:::ffff:10.0.0.0/104", "a:10.0.0.0/8"].map(|row| (row, policy("block")));
+        let left_out = limits.set_overrides("a", OverrideSource::Api, rows);
+        let reason = "write it as IPv4: 10.0.0.0/8".to_owned();
+        assert_eq!(left_out, [("a:::ffff:10.0.0.0/104".to_owned(), reason)]);
+        assert_eq!(policy_of(&limits, "a:::ffff:10.0.0.1"), "block");
     }
 
     #[test]

@@ -3,15 +3,15 @@
 //! Here: the tables, and finding the override of a counted key: an exact key, else the longest
 //! prefix (`acme:*`), else the smallest network (`login:10.0.0.0/8`: a literal, then an address up
 //! to the key's end). None of the three searches is linear. A table keeps each key and each
-//! different policy once. Not here: checking that an override can match (`rules`), reading a file
-//! (`overrides_file`).
+//! different policy once. Not here: making a table (`builder`), checking that an override can match
+//! (`rules`), reading a file (`overrides_file`).
 
 use std::sync::Arc;
 
-use hashbrown::hash_table::Entry;
 use hashbrown::{HashMap, HashTable};
 use protocol::Policy;
 
+pub(super) use self::builder::OverrideTableBuilder;
 use super::capture::{ADDRESS_BYTES_MAX, CaptureClass, ip};
 use super::exact_index::{ExactIndex, ExactKey, IndexedKey};
 use super::key_hash::key_hash;
@@ -21,6 +21,8 @@ use super::texts::Texts;
 use super::trie::Trie;
 use super::wheres::WhereTable;
 use crate::files::FileMark;
+
+mod builder;
 
 /// The keys of one override, as parts of its text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -183,6 +185,8 @@ impl Overrides {
 pub struct OverrideTable {
     /// Different policies only: a million overrides usually have a few.
     policies: Vec<Policy>,
+    /// The same without the flags of the limit, for a table of the API: they may change.
+    written: Vec<Policy>,
     /// The place of each override's policy.
     rows: Vec<u32>,
     /// The weights of the overrides that have one.
@@ -198,108 +202,6 @@ pub struct OverrideTable {
     literal_lens: Vec<usize>,
     /// The version of the file that the overrides come from, if they come from one.
     pub(super) mark: Option<FileMark>,
-}
-
-/// A table that is being made.
-#[derive(Debug, Default)]
-pub(super) struct OverrideTableBuilder {
-    table: OverrideTable,
-    /// The place of each policy.
-    known: HashMap<Policy, u32>,
-    /// The numbers of the exact keys, found by their texts.
-    exact: HashTable<u32>,
-    /// The numbers of the prefixes, found by their texts.
-    prefixes: HashTable<u32>,
-    networks: HashMap<Box<[u8]>, HashMap<Network, u32>>,
-}
-
-impl OverrideTableBuilder {
-    /// The number of overrides.
-    pub(super) fn len(&self) -> usize {
-        self.table.rows.len()
-    }
-
-    /// Adds the override that is written as `text`, whose keys are `keys`, with its policy and its
-    /// weight if it has one. False: there is one of these keys already.
-    pub(super) fn push(
-        &mut self,
-        text: &str,
-        keys: OverrideKeys<'_>,
-        (policy, weight): (Policy, Option<u64>),
-    ) -> bool {
-        let Self { table, known, exact, prefixes, networks } = self;
-        let texts = &mut table.texts;
-        let number = texts.len() as u32;
-        let is_new = match keys {
-            OverrideKeys::Exact(_) => insert(exact, texts, text, number),
-            OverrideKeys::Prefix(_) => insert(prefixes, texts, text, number),
-            OverrideKeys::Network(literal, network) => {
-                let same_literal = match networks.get_mut(literal.as_bytes()) {
-                    Some(same_literal) => same_literal,
-                    None => networks.entry(literal.as_bytes().into()).or_default(),
-                };
-                same_literal.try_insert(network, number).is_ok()
-            }
-        };
-        if !is_new {
-            return false;
-        }
-        let policies = &mut table.policies;
-        let place = *known.entry(policy).or_insert_with(|| {
-            policies.push(policy);
-            policies.len() as u32 - 1
-        });
-        table.rows.push(place);
-        texts.push(text);
-        table.weights.extend(weight.map(|weight| (number, weight)));
-        true
-    }
-
-    /// Returns the table; `None`: it has no override.
-    pub(super) fn build(self) -> Option<Arc<OverrideTable>> {
-        (self.len() > 0).then(|| Arc::new(self.table()))
-    }
-
-    /// Returns the table of a file of this version, which may have no override.
-    pub(super) fn build_of_file(self, mark: Option<FileMark>) -> Arc<OverrideTable> {
-        Arc::new(OverrideTable { mark, ..self.table() })
-    }
-
-    fn table(self) -> OverrideTable {
-        let Self { mut table, exact, prefixes, networks, .. } = self;
-        table.policies.shrink_to_fit();
-        table.rows.shrink_to_fit();
-        table.texts.shrink_to_fit();
-        table.exact = table.index(exact);
-        let texts = &table.texts;
-        let prefix = |number: &u32| {
-            let text = texts.get(*number as usize).unwrap_or_default();
-            (text.strip_suffix('*').unwrap_or(text).as_bytes(), *number)
-        };
-        table.prefixes = Trie::new(prefixes.iter().map(prefix).collect());
-        table.literal_lens = networks.keys().map(|literal| literal.len()).collect();
-        table.literal_lens.sort_unstable_by(|one, other| other.cmp(one));
-        table.literal_lens.dedup();
-        let ranges = networks.into_iter().map(|(literal, of)| {
-            let of: Vec<(Network, u32)> = of.into_iter().collect();
-            (literal, Networks::new(&of))
-        });
-        table.networks = ranges.collect();
-        table
-    }
-}
-
-/// Adds the number of `text`, which is put into `texts` later. False: the same text is there.
-fn insert(numbers: &mut HashTable<u32>, texts: &Texts, text: &str, number: u32) -> bool {
-    let hash_of = |text: &str| key_hash(text.as_bytes());
-    let rehash = |number: &u32| hash_of(texts.get(*number as usize).unwrap_or_default());
-    match numbers.entry(hash_of(text), |one| texts.is(*one, text.as_bytes()), rehash) {
-        Entry::Occupied(_) => false,
-        Entry::Vacant(place) => {
-            place.insert(number);
-            true
-        }
-    }
 }
 
 impl OverrideTable {
@@ -336,6 +238,23 @@ impl OverrideTable {
     pub(super) fn row(&self, number: usize) -> Option<(&str, &Policy)> {
         let policy = self.policies.get(*self.rows.get(number)? as usize)?;
         Some((self.texts.get(number)?, policy))
+    }
+
+    /// Returns the overrides in their order with their policies as written, if these are known.
+    pub(super) fn written_rows(&self) -> impl Iterator<Item = (&str, (Policy, Option<u64>))> {
+        self.rows.iter().enumerate().filter_map(|(number, place)| {
+            let policy = *self.written.get(*place as usize)?;
+            Some((self.texts.get(number)?, (policy, self.weight(number as u32))))
+        })
+    }
+
+    /// Returns the overrides, as written, that are `literal` and a spelling of `network`.
+    pub(super) fn spellings(&self, literal: &str, network: Network) -> impl Iterator<Item = &str> {
+        let texts = self.containing("/").filter_map(|number| self.texts.get(number));
+        texts.filter(move |text| {
+            let address = text.strip_prefix(literal).and_then(Network::parse);
+            address == Some(network)
+        })
     }
 
     /// Returns the longest prefix, as written, that every key beginning with `front` has.

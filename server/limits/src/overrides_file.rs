@@ -73,12 +73,9 @@ impl Limit {
 
     /// Whether the overrides of a file are the same in another version of the limit.
     pub(super) fn has_file_as(&self, other: &Self) -> bool {
-        let parts = |limit: &Self| (limit.policy.over, limit.policy.shadow, limit.policy.ban());
         self.overrides_file.is_some()
             && self.overrides_file == other.overrides_file
-            && self.pattern.is_same(&other.pattern)
-            && self.key == other.key
-            && parts(self) == parts(other)
+            && self.makes_tables_of(other)
     }
 }
 

@@ -4,10 +4,10 @@
 //! reachable, its overrides can match, its parents exist and have no cycle. The first mistake
 //! refuses the file. Not here: the fields (`file`), the key of an override (`counted_keys`).
 
-use std::cell::LazyCell;
+use std::cell::Cell;
 use std::sync::Arc;
 
-use hashbrown::{HashMap, HashSet};
+use hashbrown::HashMap;
 use protocol::{Algorithm, KEY_BYTES_MAX};
 
 use super::capture::{CaptureClass, ip};
@@ -16,16 +16,16 @@ use super::error::BadOverrides;
 use super::exempt::slot_of_address;
 use super::file::{Draft, File, PatternText};
 use super::index::PatternIndex;
-use super::override_id::OverrideSource;
 use super::overrides_file;
 use super::pattern::{Captures, Glob, Pattern};
 use super::regex::Regex;
 use super::shape::Shape;
 use super::template::Template;
 use super::with_line::WithLine;
-use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, Parents, TEXT_BYTES_MAX};
+use super::{Companions, Limit, Limits, LimitsError, PARENTS_MAX, TEXT_BYTES_MAX};
 
 mod override_rules;
+mod parent_rules;
 
 /// Texts of captures for sample keys. The texts of every class belong to `Any` too.
 const SAMPLES: [&str; 4] = ["q", "7", "192.0.2.1", "2001:db8::1"];
@@ -91,11 +91,13 @@ pub(super) fn compile(
     let direct_bytes = KEY_BYTES_MAX;
     let mut limits =
         Limits { limits, names, index, fallback, companions, direct_bytes, ..Limits::default() };
-    let checks = Checks { file, limits: &limits, drafts, bad_overrides };
+    let left_out = Cell::new(0);
+    let checks = Checks { file, limits: &limits, drafts, bad_overrides, left_out: &left_out };
     checks.reached()?;
     let overrides: Vec<_> =
         (0..drafts.len()).map(|at| checks.overrides(at)).collect::<Result<_, _>>()?;
     checks.parents()?;
+    limits.left_out = left_out.get();
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
         limit.note_charges();
@@ -137,18 +139,19 @@ pub(super) fn compile_in_place(
         direct_bytes: KEY_BYTES_MAX,
         exemptions: others.exemptions.clone(),
         allow_empty: others.allow_empty,
+        left_out: others.left_out,
     };
     let drafts = vec![draft; limits.limits.len()];
     let bad_overrides = BadOverrides::Refused;
-    let checks = Checks { file, limits: &limits, drafts: &drafts, bad_overrides };
-    let mut overrides = checks.overrides(index as usize)?;
-    // Those of the API stay with the name of the limit.
-    let before = present.and_then(|index| others.limits[index as usize].overrides.as_ref());
-    if let Some(table) = before.and_then(|before| before.table(OverrideSource::Api)) {
-        overrides.get_or_insert_default().set(OverrideSource::Api, Some(Arc::clone(table)));
-    }
+    let left_out = &Cell::new(0);
+    let checks = Checks { file, limits: &limits, drafts: &drafts, bad_overrides, left_out };
+    let overrides = checks.overrides(index as usize)?;
     limits.limits[index as usize].overrides = overrides;
     limits.limits[index as usize].note_charges();
+    // Those of the API stay with the name of the limit.
+    if let Some(present) = present {
+        limits.keep_api_overrides(index as usize, &others.limits[present as usize]);
+    }
     limits.read_override_files(others)?;
     limits.apply_exemptions();
     Ok(limits)
@@ -240,6 +243,8 @@ struct Checks<'c> {
     limits: &'c Limits,
     drafts: &'c [&'c Draft],
     bad_overrides: BadOverrides,
+    /// The number of overrides and parents that were left out.
+    left_out: &'c Cell<usize>,
 }
 
 impl Checks<'_> {
@@ -311,101 +316,6 @@ impl Checks<'_> {
                 && matches!(pattern, Pattern::Glob(other) if Shape::of_glob(other).covers(&own))
         })
     }
-
-    /// Checks that every parent matches a limit, no limit is its own ancestor, and no key has too
-    /// many ancestors.
-    fn parents(&self) -> Result<(), LimitsError> {
-        let limits = &self.limits.limits;
-        let mut edges = vec![Vec::new(); limits.len()];
-        let shapes = LazyCell::new(|| -> Vec<_> {
-            limits.iter().map(|limit| Shape::of(&limit.pattern)).collect()
-        });
-        for (index, limit) in limits.iter().enumerate() {
-            for (parent, text) in limit.parents.iter().zip(&self.drafts[index].parents) {
-                let at = &text.key;
-                let wrong =
-                    |reason: &str| self.file.refuse(at.line, format!("`{}`: {reason}", at.value));
-                let mut targets = self.targets(limit, parent);
-                if targets.is_empty() {
-                    let shape = parent.shape(&limit.pattern);
-                    if !shapes.iter().any(|other| other.meets(&shape)) {
-                        return Err(wrong("the parent matches no limit"));
-                    }
-                }
-                if targets.contains(&index) {
-                    return Err(wrong("the parent is of this same limit"));
-                }
-                edges[index].append(&mut targets);
-            }
-        }
-        for index in 0..limits.len() {
-            if let Some(first) = self.drafts[index].parents.first() {
-                if ancestors(&edges, index).contains(&index) {
-                    let reason = format!("the parents of {} lead back to it", self.name(index));
-                    return Err(self.file.refuse(first.key.line, reason));
-                }
-                self.few_ancestors(index, first.key.line)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// The limits that match a parent's keys, found with sample keys.
-    fn targets(&self, limit: &Limit, parent: &Template) -> Vec<usize> {
-        let mut targets: Vec<_> = SAMPLES
-            .iter()
-            .filter_map(|text| {
-                let key = match &limit.pattern {
-                    Pattern::Glob(glob) => {
-                        let mut texts = [text.as_bytes(); super::pattern::VARIABLES_MAX];
-                        for step in &glob.steps {
-                            if let Some(slot) = texts.get_mut(usize::from(step.slot)) {
-                                *slot = fitting(step.class, text).as_bytes();
-                            }
-                        }
-                        parent.fill(&texts)
-                    }
-                    Pattern::Regex(_) => {
-                        parent.fill(&[text.as_bytes(); super::pattern::VARIABLES_MAX])
-                    }
-                };
-                let (found, _) = self.limits.lookup(&key)?;
-                Some(found.index as usize)
-            })
-            .collect();
-        targets.sort_unstable();
-        targets.dedup();
-        targets
-    }
-
-    /// Checks the number of ancestors by collecting the parents of sample keys as a request does.
-    fn few_ancestors(&self, index: usize, line: usize) -> Result<(), LimitsError> {
-        let Pattern::Glob(glob) = &self.limits.limits[index].pattern else { return Ok(()) };
-        let (mut scratch, mut parents) = (Vec::new(), Parents::default());
-        for key in SAMPLES.iter().filter_map(|text| sample(glob, text)) {
-            if let Ok(Some(found)) = self.limits.find(&key, &mut scratch)
-                && found.limit().index as usize == index
-                && let Err(super::LimitedKeyError::TooManyParents) =
-                    self.limits.parents(&found, &mut parents)
-            {
-                let reason = format!("with its parents' parents it has more than {PARENTS_MAX}");
-                return Err(self.file.refuse(line, reason));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// All nodes reachable from `from`.
-fn ancestors(edges: &[Vec<usize>], from: usize) -> HashSet<usize> {
-    let mut seen = HashSet::new();
-    let mut waiting = edges[from].clone();
-    while let Some(next) = waiting.pop() {
-        if seen.insert(next) {
-            waiting.extend(&edges[next]);
-        }
-    }
-    seen
 }
 
 /// `text` if a capture of this class accepts it, else another text of the class.

@@ -26,6 +26,9 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::{OverrideSource, parse_weighted_policy};
     use super::*;
 
     fn limit(name: &str, pattern: &str, more: &str) -> String {
@@ -54,6 +57,61 @@ mod tests {
         assert_eq!((trial.len(), limits.len()), (2, 2));
         let found = trial.by_name(b"b").expect("it stays");
         assert_eq!(found.index(), 1);
+    }
+
+    #[test]
+    fn trial_gives_overrides_of_the_api_its_own_flags() {
+        let ban = "ban = { refusals = 3, within = \"1m\", for = \"1h\" }";
+        let text = |more: &str| limit("a", "a:{x}", &format!("policy = \"fixed:1/s\"\n{more}"));
+        for (now, then, before, after) in [
+            ("shadow = true", "shadow = true", "fixed:9/s,shadow", "fixed:9/s"),
+            ("shadow = true", "", "fixed:9/s,shadow", "fixed:9/s"),
+            ("over = true", "", "fixed:9/s,over", "fixed:9/s"),
+            ("", "over = true", "fixed:9/s", "fixed:9/s,over"),
+            (ban, "", "fixed:9/s;ban=3/1m,for=1h,max=1h", "fixed:9/s"),
+            ("", ban, "fixed:9/s", "fixed:9/s;ban=3/1m,for=1h,max=1h"),
+            ("over = true", ban, "fixed:9/s,over", "fixed:9/s;ban=3/1m,for=1h,max=1h"),
+        ] {
+            let mut limits = Limits::parse("l.toml", text(now).as_bytes()).expect("a good file");
+            let weighted = |text| parse_weighted_policy(text).expect("a policy");
+            let rows = [
+                ("a:1", weighted("block")),
+                ("a:2", weighted("fixed:9/s weight=5")),
+                ("a:3", weighted("fixed:9/s,over")),
+            ];
+            assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
+            let is_shadow = now.starts_with("shadow");
+            let of = |limits: &Limits| limits.by_name(b"a").expect("the limit").clone();
+            assert_eq!(of(&limits).policy_of(b"a:1").shadow, is_shadow, "{now}");
+            assert_eq!(of(&limits).policy_of(b"a:2").to_string(), before);
+            let trial = of(&limits.with_trial("a", &text(then)).expect("a good limit"));
+            assert!(!trial.policy_of(b"a:1").shadow, "{now}, {then}");
+            assert_eq!(trial.policy_of(b"a:2").to_string(), after, "{now}, {then}");
+            // The flags of the override itself stay.
+            assert!(trial.policy_of(b"a:3").over, "{now}, {then}");
+            let rows = trial.override_rows(OverrideSource::Api, "");
+            let weights: Vec<_> = rows.map(|(_, _, weight)| weight).collect();
+            assert_eq!(weights, [None, Some(5), None]);
+            // The limits in force have their own still.
+            assert_eq!(of(&limits).policy_of(b"a:2").to_string(), before);
+        }
+    }
+
+    #[test]
+    fn trial_without_other_flags_shares_the_table_of_the_api() {
+        let text = limit("a", "a:{x}", "policy = \"fixed:1/s,over\"");
+        let mut limits = Limits::parse("l.toml", text.as_bytes()).expect("a good file");
+        let rows = [("a:1", parse_weighted_policy("block").expect("a policy"))];
+        assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
+        let table = |limits: &Limits| {
+            let limit = limits.by_name(b"a").expect("the limit");
+            limit.table(OverrideSource::Api).map(Arc::as_ptr)
+        };
+        let other = limit("a", "a:{x}", "policy = \"fixed:2/s,over\"");
+        assert_eq!(table(&limits.with_trial("a", &other).expect("good")), table(&limits));
+        // Its keys are others: none of the overrides can match.
+        let other = limit("a", "b:{x}", "policy = \"fixed:2/s,over\"");
+        assert_eq!(table(&limits.with_trial("a", &other).expect("good")), None);
     }
 
     #[test]

@@ -20,6 +20,10 @@ use super::with_line::WithLine;
 /// A mistake and its line.
 pub(super) type WhereMistake = (usize, String);
 
+/// Refuses an entry for a mistake of itself or of one of its values, or accepts that the entry or
+/// the value is left out.
+pub(super) type OnMistake<'m> = &'m dyn Fn(&WhereText, WhereMistake) -> Result<(), WhereMistake>;
+
 /// A capture that `where` may name.
 struct NamedCapture {
     name: String,
@@ -51,11 +55,12 @@ impl CheckedEntry {
 ///
 /// # Errors
 ///
-/// The first mistake, and its line.
+/// The first mistake that `on_mistake` does not accept, and its line.
 pub(super) fn compile(
     limit: &Limit,
     entries: &[WhereText],
     keys: Option<&OverrideTable>,
+    on_mistake: OnMistake<'_>,
 ) -> Result<Option<Arc<WhereTable>>, WhereMistake> {
     let Some(first) = entries.first() else { return Ok(None) };
     if let Some(entry) = entries.get(WHERES_MAX) {
@@ -69,28 +74,40 @@ pub(super) fn compile(
     }
     let named = captures_of(limit);
     let mut builder = WhereBuilder::new(pattern);
-    let mut before: Vec<CheckedEntry> = Vec::new();
+    let mut before: Vec<(CheckedEntry, &WhereText)> = Vec::new();
     for entry in entries {
-        let checked = check_entry(&named, entry)?;
-        if let Some(place) = before.iter().position(|earlier| earlier.covers(&checked)) {
-            let reason = format!("it is hidden: `{}` comes first", entries[place]);
-            return Err((entry.line, reason));
+        let Some(checked) = check_entry(&named, entry, on_mistake)? else { continue };
+        match places(&checked, entry, &slots, &before) {
+            Ok(captures) => {
+                builder.push(entry.to_string(), captures, (entry.policy, entry.weight));
+                before.push((checked, entry));
+            }
+            Err(reason) => on_mistake(entry, (entry.line, reason))?,
         }
-        let mut captures = Vec::new();
-        for ((slot, values), (name, _)) in checked.captures.iter().zip(&entry.captures) {
-            let Some(place) = slots.iter().position(|own| own == slot) else {
-                let name = &name.value;
-                let reason = format!(
-                    "`key` leaves `{{{name}}}` out: one counted key would have two policies"
-                );
-                return Err((entry.line, reason));
-            };
-            captures.push((place as u8, values.clone()));
-        }
-        builder.push(entry.to_string(), captures, (entry.policy, entry.weight));
-        before.push(checked);
     }
-    Ok(Some(builder.build()))
+    Ok((!before.is_empty()).then(|| builder.build()))
+}
+
+/// Returns the values of an entry by their captures in the counted key. `before` are the entries
+/// before it.
+fn places(
+    checked: &CheckedEntry,
+    entry: &WhereText,
+    slots: &[u8],
+    before: &[(CheckedEntry, &WhereText)],
+) -> Result<Vec<(u8, Vec<WhereValue>)>, String> {
+    if let Some((_, earlier)) = before.iter().find(|(earlier, _)| earlier.covers(checked)) {
+        return Err(format!("it is hidden: `{earlier}` comes first"));
+    }
+    let captures = checked.captures.iter().zip(&entry.captures);
+    let placed = captures.map(|((slot, values), (name, _))| {
+        let place = slots.iter().position(|own| own == slot).ok_or_else(|| {
+            let name = &name.value;
+            format!("`key` leaves `{{{name}}}` out: one counted key would have two policies")
+        })?;
+        Ok((place as u8, values.clone()))
+    });
+    placed.collect()
 }
 
 /// The pattern of the counted keys, and the slot in the limit's pattern of each of its captures.
@@ -130,7 +147,12 @@ fn captures_of(limit: &Limit) -> Vec<NamedCapture> {
     captures.collect()
 }
 
-fn check_entry(named: &[NamedCapture], entry: &WhereText) -> Result<CheckedEntry, WhereMistake> {
+/// Checks the values of an entry. Returns `None` if a capture has only values that are left out.
+fn check_entry(
+    named: &[NamedCapture],
+    entry: &WhereText,
+    on_mistake: OnMistake<'_>,
+) -> Result<Option<CheckedEntry>, WhereMistake> {
     let mut captures: Vec<(u8, Vec<WhereValue>)> = Vec::new();
     for (name, texts) in &entry.captures {
         let capture = named.iter().find(|capture| capture.name == name.value).ok_or_else(|| {
@@ -144,16 +166,23 @@ fn check_entry(named: &[NamedCapture], entry: &WhereText) -> Result<CheckedEntry
         }
         let mut values: Vec<WhereValue> = Vec::new();
         for text in texts {
-            let wrong = |reason: String| (text.line, format!("`{}`: {reason}", text.value));
-            let value = capture.value(text).map_err(wrong)?;
-            if values.iter().any(|before| before.covers(&value)) {
-                return Err(wrong("a value before it has it already".to_owned()));
+            let value = capture.value(text).and_then(|value| {
+                let is_new = !values.iter().any(|before| before.covers(&value));
+                is_new.then_some(value).ok_or_else(|| "a value before it has it already".to_owned())
+            });
+            match value {
+                Ok(value) => values.push(value),
+                Err(reason) => {
+                    on_mistake(entry, (text.line, format!("`{}`: {reason}", text.value)))?;
+                }
             }
-            values.push(value);
+        }
+        if values.is_empty() {
+            return Ok(None);
         }
         captures.push((capture.slot, values));
     }
-    Ok(CheckedEntry { captures })
+    Ok(Some(CheckedEntry { captures }))
 }
 
 impl NamedCapture {
@@ -210,9 +239,7 @@ impl NamedCapture {
             (None, Some(address)) => Network::of_one(address),
             (None, None) => return Err(self.no_network(text)),
         };
-        if !network.is_whole() {
-            return Err(not_whole(network));
-        }
+        network.check()?;
         match self.class {
             CaptureClass::Net(bits) if network.address.is_ipv6() && network.bits > bits => {
                 let whole = Network { bits, ..network }.whole();
@@ -231,12 +258,6 @@ impl NamedCapture {
         }
         format!("`{}` captures addresses, and this is neither address nor network", self.name)
     }
-}
-
-/// The reason against a network whose address is not its first one.
-pub(super) fn not_whole(network: Network) -> String {
-    let (address, bits, whole) = (network.address, network.bits, network.whole());
-    format!("{address} has bits set behind the first {bits}: write {whole}")
 }
 
 /// The reason against a text that looks like a network.

@@ -251,7 +251,7 @@ impl ServerHost {
 
     /// The value of a key without a limit, shortened; `None`: there is none.
     async fn plain_value(&self, key: &[u8]) -> Result<Option<String>, ServiceError> {
-        let mut reply = self.request(&[b"get ", key, b"\r\n"].concat()).await?;
+        let mut reply = self.request([b"get ", key, b"\r\n"].concat()).await?;
         let line = reply.line().await?;
         let Some(head) = line.strip_prefix(b"VALUE ") else {
             return match line.as_slice() {

@@ -34,7 +34,8 @@ pub fn limits_beside_exemptions(entries: &[OrderedLimit]) -> Result<Limits, Limi
 }
 
 /// Compiles all limits that are stored already. An override that cannot match is left out with a
-/// warning: earlier versions accepted some of them, and their limits stay in force.
+/// warning: earlier versions accepted some of them, and their limits stay in force. So does a limit
+/// whose parent has expired; it charges this parent no longer. [`Limits::left_out`] counts them.
 ///
 /// # Errors
 ///

@@ -253,3 +253,55 @@ fn second_limit_of_one_name_is_refused() {
     assert_eq!(checked(limit("dd") + &limit("dd")), refused);
     assert_eq!(checked("exempt = []\n".to_owned()), Ok(()));
 }
+
+/// Earlier versions accepted networks of IPv4 in IPv6 form, which match nothing.
+#[test]
+fn stored_networks_that_match_nothing_leave_the_others_in_force() {
+    let toml = "[[limit]]\nname = \"one\"\nmatch = \"{user}/{ip:ip}\"\npolicy = \"fixed:5/s\"\n\
+                overrides = [\n\
+                { key = \"ann/::ffff:10.0.0.0/104\", policy = \"block\" },\n\
+                { key = \"ann/10.0.0.0/8\", policy = \"fixed:1/s\" },\n\
+                { where = { ip = \"::ffff:10.0.0.0/104\" }, policy = \"block\" },\n\
+                { where = { ip = [\"::ffff:a00:0/104\", \"::1\"], user = \"bob\" }, \
+                  policy = \"fixed:2/s\" },\n\
+                { where = { user = \"bob\", ip = [\"::1\", \"::ffff:b00:0/104\"] }, \
+                  policy = \"fixed:3/s\" },\n\
+                { where = { user = \"bob\" }, policy = \"fixed:4/s\" },\n]\n";
+    let text = LimitText { name: "one".to_owned(), toml: toml.to_owned() };
+    let entries = vec![OrderedLimit::new(text)];
+    limits(&entries).expect_err("it is refused now");
+    let (agree, error) = limits_that_agree(entries.clone());
+    assert!(error.is_none(), "{error:?}");
+    for limits in [stored_limits(&entries).expect("it was accepted"), agree] {
+        let limit = limits.by_name(b"one").expect("in force");
+        // The second entry of `bob` has no key of its own without the network.
+        let texts: Vec<_> = limit.where_rows().map(|(text, ..)| text).collect();
+        assert_eq!(texts, ["where ip = ::ffff:a00:0/104 | ::1, user = bob", "where user = bob"]);
+        for (key, policy) in [
+            ("ann/10.0.0.1", "fixed:1/s"),
+            ("ann/::1", "fixed:5/s"),
+            ("bob/::1", "fixed:2/s"),
+            ("bob/10.0.0.1", "fixed:4/s"),
+        ] {
+            assert_eq!(limit.policy_of(key.as_bytes()).to_string(), policy, "{key}");
+        }
+        assert_eq!(limits.left_out(), 5);
+    }
+}
+
+#[test]
+fn stored_networks_behind_a_prefix_are_counted_as_left_out() {
+    let stored = |keys: &[&str]| {
+        let rows = keys.iter().map(|key| format!("{{ key = \"{key}\", policy = \"block\" }}"));
+        let toml = format!(
+            "[[limit]]\nname = \"one\"\nmatch = \"l:{{ip:ip}}\"\npolicy = \"fixed:5/s\"\n\
+             overrides = [{}]\n",
+            rows.collect::<Vec<_>>().join(", ")
+        );
+        let entries = vec![OrderedLimit::new(LimitText { name: "one".to_owned(), toml })];
+        stored_limits(&entries).expect("it was accepted").left_out()
+    };
+    assert_eq!(stored(&["l:10.0.0.0/8", "l:192.0.2.*"]), 0);
+    assert_eq!(stored(&["l:10.0.0.0/8", "l:*"]), 1);
+    assert_eq!(stored(&["l:10.0.0.0/8", "l:*", "l:10.1.0.0/16"]), 2);
+}

@@ -8,7 +8,10 @@ use super::super::counted_keys::CountedKeys;
 use super::super::error::BadOverrides;
 use super::super::file::{Draft, OverrideText};
 use super::super::override_id::OverrideSource;
-use super::super::overrides::{OverrideTable, OverrideTableBuilder, Overrides};
+use super::super::overrides::{OverrideKeys, OverrideTable, OverrideTableBuilder, Overrides};
+use super::super::where_rules::WhereMistake;
+use super::super::wheres::WhereText;
+use super::super::with_line::WithLine;
 use super::super::{Limit, LimitsError, where_rules};
 use super::Checks;
 
@@ -21,7 +24,20 @@ impl Checks<'_> {
         }
         let limit = &self.limits.limits[index];
         let table = self.overrides_by_key(limit, draft)?;
-        let wheres = where_rules::compile(limit, &draft.wheres, table.as_deref());
+        let on_mistake = |entry: &WhereText, (line, reason): WhereMistake| {
+            if self.bad_overrides != BadOverrides::LeftOut {
+                return Err((line, reason));
+            }
+            self.left_out.update(|count| count + 1);
+            tracing::warn!(
+                limit = limit.name(),
+                entry = %entry,
+                reason,
+                "an override, or a value of it, has no effect"
+            );
+            Ok(())
+        };
+        let wheres = where_rules::compile(limit, &draft.wheres, table.as_deref(), &on_mistake);
         let wheres = wheres.map_err(|(line, reason)| self.file.refuse(line, reason))?;
         let mut overrides = Overrides::default();
         overrides.set(OverrideSource::Inline, table);
@@ -37,6 +53,7 @@ impl Checks<'_> {
     ) -> Result<Option<Arc<OverrideTable>>, LimitsError> {
         let counted = CountedKeys::of(limit);
         let mut table = OverrideTableBuilder::default();
+        let mut networks = Vec::new();
         for OverrideText { key: at, policy, weight } in &draft.overrides {
             let keys =
                 counted.keys(&at.value).and_then(|keys| match self.limits.taken_by(limit, keys) {
@@ -47,33 +64,40 @@ impl Checks<'_> {
                     None => Ok(keys),
                 });
             let added = keys.and_then(|keys| {
-                let is_new = table.push(&at.value, keys, (*policy, *weight));
-                is_new.then_some(()).ok_or_else(|| "there is an override of it already".to_owned())
+                if !table.push(&at.value, keys, (*policy, *weight)) {
+                    return Err("there is an override of it already".to_owned());
+                }
+                if let OverrideKeys::Network(literal, _) = keys {
+                    networks.push((at, literal));
+                }
+                Ok(())
             });
-            match added {
-                Err(reason) if self.bad_overrides == BadOverrides::LeftOut => {
-                    tracing::warn!(
-                        limit = limit.name(),
-                        key = at.value,
-                        reason,
-                        "an override has no effect"
-                    );
-                }
-                Err(reason) => {
-                    return Err(self.file.refuse(at.line, format!("`{}`: {reason}", at.value)));
-                }
-                Ok(()) => {}
-            }
+            added.or_else(|reason| self.refuse_or_leave_out(limit, at, &reason))?;
         }
         let table = table.build();
-        if self.bad_overrides != BadOverrides::LeftOut
-            && let Some((network, prefix)) = table.as_ref().and_then(|table| table.hidden_network())
-        {
-            let mut rows = draft.overrides.iter().map(|one| &one.key);
-            let line = rows.find(|at| at.value == network).map_or(draft.line, |at| at.line);
-            let reason = format!("`{network}`: it is hidden: `{prefix}` comes before networks");
-            return Err(self.file.refuse(line, reason));
+        for (at, literal) in networks {
+            let prefix = table.as_ref().and_then(|table| table.prefix_of(literal.as_bytes()));
+            if let Some(prefix) = prefix {
+                let reason = format!("it is hidden: `{prefix}` comes before networks");
+                self.refuse_or_leave_out(limit, at, &reason)?;
+            }
         }
         Ok(table)
+    }
+
+    /// Refuses an override that has no effect. For limits that are stored already, counts it and
+    /// warns.
+    fn refuse_or_leave_out(
+        &self,
+        limit: &Limit,
+        at: &WithLine<String>,
+        reason: &str,
+    ) -> Result<(), LimitsError> {
+        if self.bad_overrides != BadOverrides::LeftOut {
+            return Err(self.file.refuse(at.line, format!("`{}`: {reason}", at.value)));
+        }
+        self.left_out.update(|count| count + 1);
+        tracing::warn!(limit = limit.name(), key = at.value, reason, "an override has no effect");
+        Ok(())
     }
 }
