@@ -6,6 +6,7 @@
 mod access;
 mod commands;
 mod description;
+mod hang_ups;
 mod limits;
 mod override_files;
 pub(crate) mod overrides;

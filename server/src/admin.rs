@@ -1,8 +1,8 @@
 //! The admin listener of a running server: binding it, and the thread on which it answers.
 //!
 //! Here: the settings' files, the thread, the reload of tokens. Not here: its answers (`host`), the
-//! metrics (`metrics`, `memcached`), hot keys of all nodes (`cluster_query`), HTTP itself (the
-//! package `tollgate-http`).
+//! metrics (`metrics`, `memcached`), hot keys of all nodes (`cluster_query`), changes that outlive
+//! their requests (`running`), HTTP itself (the package `tollgate-http`).
 
 mod cluster_query;
 mod explain;
@@ -15,6 +15,7 @@ mod observer;
 mod operator;
 mod own_client;
 mod process;
+mod running;
 mod try_limit;
 
 use std::io;
@@ -122,7 +123,8 @@ impl BoundAdmin {
     pub(crate) fn start(self, host: Arc<ServerHost>) -> io::Result<AdminThread> {
         let Self { listener, tls, access } = self;
         let (end, ended) = oneshot::channel();
-        let routes = tollgate_http::router(host as Arc<dyn AdminHost>, Arc::clone(&access));
+        let shown = Arc::clone(&host) as Arc<dyn AdminHost>;
+        let routes = tollgate_http::router(shown, Arc::clone(&access));
         let address = listener.address()?;
         let scheme = if tls.is_some() { "https" } else { "http" };
         tracing::info!(target: crate::LIFE, "health and metrics at {scheme}://{address}");
@@ -132,7 +134,11 @@ impl BoundAdmin {
                 // An error means that the server has ended without a word: stop as well.
                 let _ = ended.await;
             });
-            let served = runtime.block_on(tollgate_http::serve(listener, tls, routes, stop));
+            let served = runtime.block_on(async {
+                let served = tollgate_http::serve(listener, tls, routes, stop).await;
+                host.running.end().await;
+                served
+            });
             if let Err(error) = served {
                 tracing::error!(%error, "the admin listener has ended: restart the server");
             }

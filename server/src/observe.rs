@@ -18,12 +18,13 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tollgate_http::{
-    HotKey, HotKeys, HotKind, LatencyView, LimitReport, ServerRates, TailEvent, TailStream,
+    HotKey, HotKeys, HotKind, LatencyView, LimitActivity, LimitReport, ServerRates, TailEvent,
+    TailStream,
 };
 
 pub(crate) use self::names::shown_key;
 use self::names::shown_sample;
-use self::series::{MINUTES, SeriesTable};
+use self::series::{MINUTES, SeriesTable, last_minute};
 use self::tail::TailBus;
 use self::top_keys::KeyCount;
 pub(crate) use self::watcher::{LookContext, WATCH_PERIOD, Watcher};
@@ -127,6 +128,23 @@ impl Observatory {
             top_shadow: top(HotKind::Shadow),
             top_taken: top(HotKind::Taken),
             series,
+        })
+    }
+
+    /// Returns the recent decisions of a limit in force.
+    pub(crate) fn activity(
+        &self,
+        active: &ActiveLimits,
+        name: &str,
+        unix_ms: u64,
+    ) -> Option<LimitActivity> {
+        let limit = active.limits().by_name(name.as_bytes())?;
+        let metrics = active.metrics(limit.index())?;
+        let minutes = self.series.lock().points(metrics.number(), unix_ms, MINUTES as u64);
+        Some(LimitActivity {
+            last_minute: last_minute(&minutes, unix_ms),
+            near: metrics.sums().near,
+            minutes,
         })
     }
 

@@ -6,7 +6,7 @@ const assert = require("node:assert/strict");
 const { chromium } = require("playwright-core");
 
 // Requests that flows mean to fail: the browser writes a line for each.
-const EXPECTED = /status of (401|403|404|412|422)/;
+const EXPECTED = /status of (401|403|404|409|412|422)/;
 const faults = [];
 
 // Runs `body` with a page whose errors count, and closes it.

@@ -35,6 +35,9 @@ const flows = {
     await page.getByLabel("Token").fill("tg_wrong");
     await button(page, "Log in").click();
     assert.equal(await page.getByLabel("Token").getAttribute("aria-invalid"), "true");
+    await page.getByLabel("Token").fill(admin);
+    await button(page, "Log in").click();
+    assert.equal(new URL(page.url()).pathname, "/ui/audit");
     await login(page, admin);
     await page.getByText("ada · admin").waitFor();
     await says(page, "No fault is known.");
@@ -65,6 +68,21 @@ const flows = {
     await says(page, "✓ checkout");
     await says(page, "→ login");
     await says(page, "○ none");
+  },
+
+  async aFormAfterTheSessionHasEnded(page) {
+    await login(page, editor);
+    await goto(page, "/ui/limit?name=checkout");
+    await page.getByLabel("Policy token").fill("sliding:45/m");
+    await page.context().clearCookies();
+    await button(page, "Save").click();
+    await says(page, "Your session has ended");
+    const other = await page.context().newPage();
+    await login(other, editor);
+    await other.close();
+    await page.reload();
+    assert.match(await flash(page), /saved/);
+    await says(page, "sliding:45/m");
   },
 
   async conflict(page) {
@@ -246,7 +264,8 @@ const flows = {
 };
 
 const WITHOUT_SCRIPTS = [
-  "createAndEdit", "conflict", "shadowAndEnforce", "revertAndRemove", "severalPolicies",
+  "createAndEdit", "aFormAfterTheSessionHasEnded", "conflict", "shadowAndEnforce",
+  "revertAndRemove", "severalPolicies",
 ];
 
 run(100, async (browser) => {

@@ -5,15 +5,16 @@
 mod texts;
 
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::mpsc;
 
 use crate::host::{
     Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
-    HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
-    LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView, NodesView,
-    Observer, Operator, OverrideChange, OverrideView, Scope, SeriesPoint, ServerRates,
-    ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
+    HotKind, ImportMode, ImportPlan, KeyStanding, KeyVerdict, LatencyView, LimitActivity,
+    LimitChange, LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView,
+    NodesView, Observer, Operator, OverrideChange, OverrideView, Scope, ServerRates, ServerStatus,
+    ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
 };
 use crate::metrics::MetricFamily;
 
@@ -47,6 +48,10 @@ pub(crate) struct FakeHost {
     pub(crate) has_page_limit: bool,
     /// Whether counted keys are shown as hashes.
     pub(crate) keys_hashed: bool,
+    /// The number of limits more.
+    pub(crate) more_limits: usize,
+    /// The number of reports that were asked for.
+    pub(crate) reports: AtomicUsize,
     /// The changes that were asked for, as text.
     pub(crate) changes: Mutex<Vec<String>>,
 }
@@ -90,6 +95,7 @@ impl LimitsService for FakeHost {
     fn limits(&self) -> Vec<LimitView> {
         let mut all = vec![limit("login", "api"), limit("api", "file")];
         all.extend(self.has_page_limit.then(texts::page_limit));
+        all.extend((0..self.more_limits).map(|number| limit(&format!("more{number}"), "api")));
         all
     }
 
@@ -247,14 +253,8 @@ impl Observer for FakeHost {
     }
 
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport> {
+        self.reports.fetch_add(1, Ordering::Relaxed);
         LimitsService::limit(self, limit).filter(|limit| !limit.disabled)?;
-        let point = |at: u64| SeriesPoint {
-            at_ms: 1_790_000_000_000 + at * 60_000,
-            allowed: 10 + at,
-            denied: at,
-            shadow_denied: 0,
-            units: 10 + at,
-        };
         Some(LimitReport {
             limit: limit.to_owned(),
             minutes,
@@ -264,9 +264,14 @@ impl Observer for FakeHost {
             units: 100,
             active_keys: 2,
             top_denied: vec![hot(MARKUP)],
-            series: (0..10).map(point).collect(),
+            series: texts::series(),
             ..LimitReport::default()
         })
+    }
+
+    fn activity(&self, limit: &str) -> Option<LimitActivity> {
+        LimitsService::limit(self, limit).filter(|limit| !limit.disabled)?;
+        Some(texts::activity())
     }
 
     fn rates(&self) -> ServerRates {

@@ -19,8 +19,8 @@ pub use self::limits::{
     MatchView, OverrideChange, OverrideView, ParentView,
 };
 pub use self::observer::{
-    HotKey, HotKeys, HotKind, LatencyView, LimitReport, Observer, Scope, SeriesPoint, ServerRates,
-    TailEvent, TailStream, TryResult, TryShare,
+    HotKey, HotKeys, HotKind, LatencyView, LimitActivity, LimitReport, Observer, Scope,
+    SeriesPoint, ServerRates, TailEvent, TailStream, TryResult, TryShare,
 };
 pub use self::operator::{
     ExplainView, KeyBan, KeyStanding, KeyVerdict, NodeView, NodesView, Operator, ServerStatus,

@@ -29,10 +29,10 @@ mod ui;
 pub use access::{AUDIT, Access};
 pub use host::{
     Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKey, HotKeys,
-    HotKind, ImportMode, ImportPlan, KeyBan, KeyStanding, KeyVerdict, LatencyView, LimitChange,
-    LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView, NodesView,
-    Observer, Operator, OverrideChange, OverrideView, ParentView, Scope, SeriesPoint, ServerRates,
-    ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
+    HotKind, ImportMode, ImportPlan, KeyBan, KeyStanding, KeyVerdict, LatencyView, LimitActivity,
+    LimitChange, LimitReport, LimitView, LimitsService, LivenessFuture, MatchView, NodeView,
+    NodesView, Observer, Operator, OverrideChange, OverrideView, ParentView, Scope, SeriesPoint,
+    ServerRates, ServerStatus, ServiceError, TailEvent, TailStream, TryResult, TryShare, Via,
 };
 pub use listener::{AdminListener, CONNECTIONS_MAX, serve};
 pub use metrics::{Labels, MetricFamily, MetricKind, Sample, SampleSource, SampleValue};

@@ -6,6 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tollgate_http::{AdminHost, Check, LivenessFuture, MetricFamily};
 
+use super::running::RunningChanges;
 use super::{memcached, metrics};
 use crate::io::worker_handle::WorkerProbe;
 use crate::node::Node;
@@ -18,6 +19,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(1);
 pub(crate) struct ServerHost {
     pub(super) service: Arc<Service>,
     pub(super) node: Option<Arc<Node>>,
+    pub(super) running: RunningChanges,
     /// The start of the server, in seconds since the Unix epoch.
     start_seconds: f64,
     /// Empty until the workers run.
@@ -29,7 +31,8 @@ impl ServerHost {
     pub(crate) fn new(service: Arc<Service>, node: Option<Arc<Node>>) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "milliseconds need 41 bits")]
         let start_seconds = service.clock().now().unix_ms as f64 / 1e3;
-        Self { service, node, start_seconds, workers: OnceLock::new() }
+        let (running, workers) = (RunningChanges::default(), OnceLock::new());
+        Self { service, node, running, start_seconds, workers }
     }
 
     /// Returns the workers; none before they run.

@@ -18,7 +18,8 @@ impl ServerHost {
         self.service().limits_store()
     }
 
-    /// Makes a change that the store allows, or only checks it.
+    /// Makes a change that the store allows, or only checks it. A change goes on if this future is
+    /// dropped.
     async fn change_limits(
         &self,
         request: LimitsRequest,
@@ -32,7 +33,8 @@ impl ServerHost {
             return Err(ServiceError::Conflict(reason));
         }
         let address = request.address();
-        self.store().change(request, now_ms, address).await
+        let store = Arc::clone(self.store());
+        self.running.run(async move { store.change(request, now_ms, address).await }).await
     }
 
     async fn changed_limit(
@@ -126,3 +128,6 @@ impl LimitsService for ServerHost {
         self.store().change_counts()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,8 +3,8 @@
 //! Not here: the observations themselves (`observe`).
 
 use tollgate_http::{
-    Answer, HotKeys, HotKind, LatencyView, LimitReport, Observer, Scope, ServerRates, TailStream,
-    TryResult,
+    Answer, HotKeys, HotKind, LatencyView, LimitActivity, LimitReport, Observer, Scope,
+    ServerRates, TailStream, TryResult,
 };
 
 use super::cluster_query;
@@ -38,6 +38,12 @@ impl Observer for ServerHost {
         service
             .observatory()
             .report(&active, limit, (unix_ms, minutes), |number| active_keys(number).unwrap_or(0))
+    }
+
+    fn activity(&self, limit: &str) -> Option<LimitActivity> {
+        let service = self.service();
+        let (active, unix_ms) = (service.limits().load(), service.clock().now().unix_ms);
+        service.observatory().activity(&active, limit, unix_ms)
     }
 
     fn rates(&self) -> ServerRates {

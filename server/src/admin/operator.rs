@@ -25,21 +25,23 @@ const MINUTE_POINTS: usize = 6;
 
 impl ServerHost {
     /// Asks the server for a change by a line of the text protocol, and logs it as `what`, also if
-    /// nobody knows whether it happened.
+    /// this future is dropped, or if nobody knows whether the change happened.
     async fn change(
         &self,
         line: &[&[u8]],
-        what: &str,
-        actor: &Actor,
+        what: String,
+        actor: Actor,
     ) -> Result<String, ServiceError> {
-        let reply = match self.request_line(line).await {
-            Ok(reply) => text(&reply),
-            Err(error) => {
-                audit(actor, what, &error);
-                return Err(error);
+        let asked = self.request_line(line);
+        let audited = async move {
+            let reply = asked.await.map(|reply| text(&reply));
+            match &reply {
+                Ok(reply) => audit(&actor, &what, reply),
+                Err(error) => audit(&actor, &what, error),
             }
+            reply
         };
-        audit(actor, what, &reply);
+        let reply = self.running.run(audited).await?;
         if let Some(reason) = reply.strip_prefix("CLIENT_ERROR ") {
             let is_missing = |reason: &&str| MISSING.iter().any(|front| reason.starts_with(front));
             let missing = reason.strip_prefix("cluster: ").filter(is_missing);
@@ -69,7 +71,7 @@ impl ServerHost {
     }
 
     /// Changes the cluster, which must be there.
-    async fn change_cluster(&self, line: &[&[u8]], actor: &Actor) -> Result<(), ServiceError> {
+    async fn change_cluster(&self, line: &[&[u8]], actor: Actor) -> Result<(), ServiceError> {
         if self.node.is_none() {
             return Err(ServiceError::NotFound("the server is not part of a cluster".to_owned()));
         }
@@ -77,7 +79,7 @@ impl ServerHost {
             let detail = "a name or a value is one word".to_owned();
             return Err(ServiceError::Invalid { detail, line: None });
         }
-        self.change(line, &text(&line.join(&b' ')), actor).await.map(drop)
+        self.change(line, text(&line.join(&b' ')), actor).await.map(drop)
     }
 
     /// The faults of the server, each a sentence.
@@ -211,7 +213,7 @@ impl Operator for ServerHost {
         Box::pin(async move {
             check_key(&key)?;
             let what = format!("reset {}", self.shown(&key));
-            let reply = self.change(&[b"delete", &key], &what, &actor).await?;
+            let reply = self.change(&[b"delete", &key], what, actor).await?;
             Ok(reply == "DELETED")
         })
     }
@@ -221,7 +223,7 @@ impl Operator for ServerHost {
             check_key(&key)?;
             let units = units.to_string();
             let what = format!("refund {units} to {}", self.shown(&key));
-            let reply = self.change(&[b"refund", &key, units.as_bytes()], &what, &actor).await?;
+            let reply = self.change(&[b"refund", &key, units.as_bytes()], what, actor).await?;
             if reply == "NOT_FOUND" {
                 return Err(ServiceError::NotFound("the key has no state of a limit".to_owned()));
             }
@@ -235,20 +237,20 @@ impl Operator for ServerHost {
 
     fn drain_node(&self, node: String, actor: Actor) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.change_cluster(&[b"cluster", b"drain", node.as_bytes()], &actor).await
+            self.change_cluster(&[b"cluster", b"drain", node.as_bytes()], actor).await
         })
     }
 
     fn forget_node(&self, node: String, actor: Actor) -> Answer<'_, ()> {
         Box::pin(async move {
-            self.change_cluster(&[b"cluster", b"forget", node.as_bytes()], &actor).await
+            self.change_cluster(&[b"cluster", b"forget", node.as_bytes()], actor).await
         })
     }
 
     fn put_setting(&self, name: String, value: String, actor: Actor) -> Answer<'_, ()> {
         Box::pin(async move {
             let line = [&b"cluster"[..], b"set", name.as_bytes(), value.as_bytes()];
-            self.change_cluster(&line, &actor).await
+            self.change_cluster(&line, actor).await
         })
     }
 

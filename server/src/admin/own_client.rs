@@ -75,29 +75,46 @@ impl ServerHost {
     /// # Errors
     ///
     /// The system refuses the connection, or the workers do not run.
-    pub(super) async fn request(&self, request: &[u8]) -> Result<OwnReply, ServiceError> {
+    pub(super) fn request(
+        &self,
+        request: Vec<u8>,
+    ) -> impl Future<Output = Result<OwnReply, ServiceError>> + Send + use<> {
+        let stream = self.connect();
+        async move {
+            let mut own = stream?;
+            let written = timeout(REPLY_MAX, own.write_all(&request)).await;
+            match written.map_err(io::Error::from).and_then(|written| written) {
+                Ok(()) => Ok(OwnReply(BufReader::new(own))),
+                Err(error) => Err(unavailable(&error.to_string())),
+            }
+        }
+    }
+
+    /// Opens a connection to a worker.
+    fn connect(&self) -> Result<Stream, ServiceError> {
         let Some(worker) = self.workers().iter().min_by_key(|worker| worker.connections()) else {
             return Err(ServiceError::Unavailable("the server is starting".to_owned()));
         };
         let pair = DetachedStream::pair().map_err(|error| unavailable(&error.to_string()));
-        let (mut own, stream) = pair?;
+        let (own, stream) = pair?;
         let registration = Connections::register(&self.service, &stream, true);
         worker.deal(ClientArrival { stream, registration });
-        let written = timeout(REPLY_MAX, own.write_all(request)).await;
-        match written.map_err(io::Error::from).and_then(|written| written) {
-            Ok(()) => Ok(OwnReply(BufReader::new(own))),
-            Err(error) => Err(unavailable(&error.to_string())),
-        }
+        Ok(own)
     }
 
-    /// Sends a line and returns the line of its reply.
+    /// Sends a line and returns the line of its reply. The future borrows nothing, so that a task
+    /// can have it.
     ///
     /// # Errors
     ///
     /// As [`ServerHost::request`].
-    pub(super) async fn request_line(&self, parts: &[&[u8]]) -> Result<Vec<u8>, ServiceError> {
-        let mut request = parts.join(&b' ');
-        request.extend_from_slice(b"\r\n");
-        self.request(&request).await?.line().await
+    pub(super) fn request_line(
+        &self,
+        parts: &[&[u8]],
+    ) -> impl Future<Output = Result<Vec<u8>, ServiceError>> + Send + use<> {
+        let mut line = parts.join(&b' ');
+        line.extend_from_slice(b"\r\n");
+        let request = self.request(line);
+        async move { request.await?.line().await }
     }
 }

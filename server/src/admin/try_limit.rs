@@ -14,21 +14,28 @@ use crate::node::query::QueryTopic;
 use crate::observe::shown_key;
 use crate::runtime::service::Service;
 
+/// Runs a part of a trial on the blocking thread.
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ServiceError> + Send + 'static,
+) -> Result<T, ServiceError> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        ServiceError::Unavailable("the replay has ended without a result".to_owned())
+    })?
+}
+
 /// Returns the counts of this node, on the blocking thread.
 pub(super) async fn count(
     service: Arc<Service>,
     request: TryRequest,
 ) -> Result<TryCounts, ServiceError> {
-    let counted = tokio::task::spawn_blocking(move || {
+    off_thread(move || {
         let display = service.config().key_display;
         let show = |hash: u64, key: &[u8], limit: &str| {
             shown_key(display, hash, (key, false), Some(limit))
         };
         request.count(&service, &show)
-    });
-    counted.await.map_err(|_| {
-        ServiceError::Unavailable("the replay has ended without a result".to_owned())
-    })?
+    })
+    .await
 }
 
 /// Tries a limit on the recorded traffic of this node.
@@ -47,9 +54,11 @@ pub(super) async fn try_on_all(
     service: &Arc<Service>,
     request: TryRequest,
 ) -> Result<TryResult, ServiceError> {
-    request.check(service)?;
     // Nothing in a request fails to become JSON.
     let body = serde_json::to_vec(&request).unwrap_or_default();
+    let checking = Arc::clone(service);
+    // The check may read a file of overrides, and the limits that it makes are freed there too.
+    off_thread(move || request.check(&checking).map(drop)).await?;
     let replies = node.query_all(service, QueryTopic::Try(body.into())).await;
     let replies = replies.map_err(|error| ServiceError::Unavailable(error.to_string()))?;
     let (mut counts, mut missing) = (Vec::new(), replies.missing);

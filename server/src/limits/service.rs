@@ -1,14 +1,15 @@
 //! Changes of limits and overrides while the server runs, and their history.
 //!
-//! Here: the way of every change, on one store of records: check, change, tell. Not here: the
-//! meaning of each change (`plan`), the records (`book`), putting limits in force (`in_force`), the
-//! limits file (`limits_file`), files of overrides (`override_files`), lists for readers (`views`),
-//! the stores (`records`).
+//! Here: the way of every change, on one store of records: check, change, put in force. Not here:
+//! the meaning of each change (`plan`), its attempts and the audit log (`commit`), the records
+//! (`book`), putting limits in force (`in_force`), the limits file (`limits_file`), files of
+//! overrides (`override_files`), lists for readers (`views`), the stores (`records`).
 //!
 //! A change is parsed, checked by itself, checked with all other limits, and put: all of it, or
 //! none. Then the limits are compiled anew, or the tables of overrides that changed.
 
 mod book;
+mod commit;
 mod in_force;
 mod limits_file;
 mod override_files;
@@ -17,7 +18,6 @@ mod views;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -33,7 +33,6 @@ use self::override_files::OverridesFiles;
 pub(crate) use self::plan::LimitsRequest;
 use self::plan::{ChangePlan, refused};
 use super::LimitsHandle;
-use crate::AUDIT;
 use crate::records::{Records, RecordsError};
 
 /// The longest time for a change that concurrent changes interfere with; no attempt begins later.
@@ -110,9 +109,10 @@ impl From<RecordsError> for ServiceError {
     }
 }
 
-/// Compiles all limits. `None` if they do not agree, and did not before: then an operator may
-/// correct them one by one.
+/// Compiles all limits of a plan. `None` if they do not agree, and did not before: then an operator
+/// may correct them one by one.
 fn compile_plan(
+    plan: &ChangePlan,
     entries: &[OrderedLimit],
     before: &[OrderedLimit],
     name: Option<&str>,
@@ -123,20 +123,19 @@ fn compile_plan(
     } else {
         map_text::limits(entries)
     };
-    match compiled {
-        Ok(limits) => Ok(Some(limits)),
-        Err(error) => {
-            let wrong = |error| Err(refused(error, name.unwrap_or_default()));
-            if map_text::limits_beside_exemptions(before).is_ok() {
-                return wrong(error);
-            }
-            // Limits of earlier versions may have overrides that cannot match.
-            match (map_text::stored_limits(entries), map_text::stored_limits(before)) {
-                (Ok(limits), _) => Ok(Some(limits)),
-                (Err(error), Ok(_)) => wrong(error),
-                (Err(_), Err(_)) => Ok(None),
-            }
-        }
+    let error = match compiled {
+        Ok(limits) => return Ok(Some(limits)),
+        Err(error) => error,
+    };
+    let wrong = |error| Err(refused(error, name.unwrap_or_default()));
+    // Stored limits may have parts that match nothing. Time may add one, a hand may not.
+    match (map_text::stored_limits(entries), map_text::stored_limits(before)) {
+        (Ok(limits), _) if plan.is_by_time => Ok(Some(limits)),
+        (Ok(limits), Ok(before)) if limits.left_out() <= before.left_out() => Ok(Some(limits)),
+        (Ok(_), Ok(_)) => wrong(error),
+        (Ok(limits), Err(_)) => Ok(Some(limits)),
+        (Err(error), Ok(_)) => wrong(error),
+        (Err(_), Err(_)) => Ok(None),
     }
 }
 
@@ -210,6 +209,9 @@ impl LimitsStore {
         let committed = {
             let _one = self.editing.lock().await;
             let committed = self.commit(&request, now_ms).await;
+            if let Ok(plan) = &committed {
+                self.tell(plan, address);
+            }
             let compiled = match &committed {
                 Ok(plan) if plan.batches.is_empty() && !is_file => None,
                 Ok(plan) => Some(plan.compiled.clone()),
@@ -223,7 +225,6 @@ impl LimitsStore {
             }
             committed?
         };
-        self.tell(&committed, address);
         let last = committed.changes.last();
         let version = last.map_or(committed.present, StoredChange::to);
         Ok(LimitsChanged {
@@ -313,7 +314,7 @@ impl LimitsStore {
         plan.check_new_parts(records.feature_version())?;
         plan.check_new_overrides(records.feature_version())?;
         if let (Some(entries), None) = (&plan.entries, &plan.compiled) {
-            plan.compiled = compile_plan(entries, &before, request.name())?;
+            plan.compiled = compile_plan(&plan, entries, &before, request.name())?;
         }
         // A change by a limits file or by time must not fail by the file of another limit.
         if let (Some(limits), true) = (&mut plan.compiled, request.is_checked()) {
@@ -322,99 +323,6 @@ impl LimitsStore {
                 .map_err(|error| ServiceError::Invalid { detail: error.to_string(), line: None })?;
         }
         Ok(plan)
-    }
-
-    /// Makes a change in the store, repeatedly while others interfere.
-    async fn commit(
-        self: &Arc<Self>,
-        request: &LimitsRequest,
-        now_ms: u64,
-    ) -> Result<ChangePlan, ServiceError> {
-        let records = Arc::clone(self.records()?);
-        let mut done: Vec<StoredChange> = Vec::new();
-        #[cfg(feature = "simulation")]
-        let mut expired = None;
-        let mut late = pin!(sleep(TRYING_MAX));
-        loop {
-            let mark = records.mark();
-            let mut plan = self.prepare(request, now_ms).await?;
-            #[cfg(feature = "simulation")]
-            if matches!(request, LimitsRequest::Expire) {
-                plan = self.insist_on(plan, &mut expired, now_ms);
-            }
-            let mut changes = std::mem::take(&mut plan.changes).into_iter();
-            let mut is_whole = true;
-            for puts in &plan.batches {
-                let count = puts.iter().filter(|put| book::is_change(&put.name)).count();
-                match records.change(puts.clone()).await {
-                    Ok(version) => done.extend(
-                        changes
-                            .by_ref()
-                            .take(count)
-                            .map(|change| StoredChange { version, ..change }),
-                    ),
-                    Err(RecordsError::OtherVersion) => {
-                        is_whole = false;
-                        break;
-                    }
-                    Err(error) => return Err(error.into()),
-                }
-            }
-            self.follow_records(&*records);
-            if is_whole {
-                plan.changes = done;
-                return Ok(plan);
-            }
-            // Who pauses although the change of another has arrived loses the next race too.
-            let pause = if records.mark() == mark { PAUSE } else { Duration::ZERO };
-            if timeout(pause, &mut late).await.is_ok() {
-                return Err(RecordsError::OtherVersion.into());
-            }
-        }
-    }
-
-    /// Plans the removal of what the first attempt found expired, renewed or not, if the simulation
-    /// lacks the rule against it.
-    #[cfg(feature = "simulation")]
-    fn insist_on(
-        &self,
-        plan: ChangePlan,
-        expired: &mut Option<Vec<StoredChange>>,
-        now_ms: u64,
-    ) -> ChangePlan {
-        if !crate::net::world::rules().lack(cluster::Bug::ExpiryUncompared) {
-            return plan;
-        }
-        let Some(first) = expired else {
-            *expired = Some(plan.changes.clone());
-            return plan;
-        };
-        plan::expire_again(&self.state.read().book, first, now_ms)
-    }
-
-    /// Counts changes, and writes the audit log.
-    fn tell(&self, plan: &ChangePlan, address: Option<IpAddr>) {
-        for change in &plan.changes {
-            if let Some(place) = VIAS.iter().position(|via| via.word() == change.via) {
-                self.counts[place].fetch_add(1, Ordering::Relaxed);
-            }
-            tracing::info!(
-                target: AUDIT,
-                by = change.by,
-                via = change.via,
-                address = address.map(|address| address.to_string()),
-                name = change.name,
-                key = change.key,
-                from = change.from,
-                to = change.to(),
-                seq = change.seq,
-                reverts = change.reverts,
-                note = change.note,
-                "{} {}",
-                change.what,
-                if change.body.is_some() { "put" } else { "removed" }
-            );
-        }
     }
 
     /// Whether a limit or an override has expired.

@@ -198,6 +198,28 @@ impl SeriesTable {
     }
 }
 
+/// Returns the figures of the 60 s up to `unix_ms`, of the minutes up to the present one: all of
+/// the present minute, and the part of the one before that lies within the 60 s, rounded.
+pub(crate) fn last_minute(minutes: &[SeriesPoint], unix_ms: u64) -> SeriesPoint {
+    let inside_ms = MINUTE_MS - unix_ms % MINUTE_MS;
+    let (present, before) = match minutes {
+        [.., before, present] => (*present, *before),
+        [present] => (*present, SeriesPoint::default()),
+        [] => (SeriesPoint::default(), SeriesPoint::default()),
+    };
+    // A figure of a minute has at most 48 bits, and the product 64.
+    let sum = |present: u64, before: u64| {
+        present.saturating_add((before.saturating_mul(inside_ms) + MINUTE_MS / 2) / MINUTE_MS)
+    };
+    SeriesPoint {
+        at_ms: unix_ms.saturating_sub(MINUTE_MS),
+        allowed: sum(present.allowed, before.allowed),
+        denied: sum(present.denied, before.denied),
+        shadow_denied: sum(present.shadow_denied, before.shadow_denied),
+        units: sum(present.units, before.units),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
@@ -262,6 +284,34 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn last_minute_reaches_into_the_one_before() {
+        let mut table = SeriesTable::default();
+        let start_ms = 1_700_000_040_000;
+        assert_eq!(start_ms % MINUTE_MS, 0);
+        table.look(start_ms, [(1, totals(0, 0, 0, 0))].into_iter());
+        table.look(start_ms + 30_000, [(1, totals(6000, 600, 60, 12_000))].into_iter());
+        table.look(start_ms + MINUTE_MS, [(1, totals(6000, 600, 60, 12_000))].into_iter());
+        for (after_ms, expected) in [
+            (30_000, [6000, 600, 60, 12_000]),
+            (59_999, [6000, 600, 60, 12_000]),
+            (MINUTE_MS + 500, [5950, 595, 60, 11_900]),
+            (MINUTE_MS + 30_000, [3000, 300, 30, 6000]),
+            (MINUTE_MS + 59_999, [0, 0, 0, 0]),
+            (2 * MINUTE_MS, [0, 0, 0, 0]),
+        ] {
+            let unix_ms = start_ms + after_ms;
+            let last = last_minute(&table.points(1, unix_ms, 60), unix_ms);
+            let figures = [last.allowed, last.denied, last.shadow_denied, last.units];
+            assert_eq!((last.at_ms, figures), (unix_ms - MINUTE_MS, expected), "{after_ms}");
+        }
+        table.look(start_ms + MINUTE_MS + 400, [(1, totals(6100, 600, 60, 12_100))].into_iter());
+        let unix_ms = start_ms + MINUTE_MS + 500;
+        assert_eq!(last_minute(&table.points(1, unix_ms, 60), unix_ms).allowed, 6050);
+        let most = [SeriesPoint { units: (1 << 48) - 1, ..SeriesPoint::default() }; 2];
+        assert_eq!(last_minute(&most, start_ms).units, 2 * ((1 << 48) - 1));
     }
 
     #[test]

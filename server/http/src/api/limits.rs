@@ -61,13 +61,14 @@ fn summary(host: &dyn AdminHost, limit: &LimitView) -> Value {
     let mut value = view(limit);
     if let Value::Object(fields) = &mut value {
         fields.retain(|name, _| !LONG_FIELDS.contains(&name.as_str()));
-        let minute = host.report(&limit.name, 1).map(|report| {
-            view(&json!({
-                "allowed": report.allowed,
-                "denied": report.denied,
-                "shadow_denied": report.shadow_denied,
-                "units": report.units,
-            }))
+        let minute = host.activity(&limit.name).map(|activity| {
+            let minute = activity.last_minute;
+            json!({
+                "allowed": minute.allowed,
+                "denied": minute.denied,
+                "shadow_denied": minute.shadow_denied,
+                "units": minute.units,
+            })
         });
         fields.insert("minute".to_owned(), minute.into());
     }

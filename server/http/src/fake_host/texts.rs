@@ -1,7 +1,10 @@
 //! The limits of the fake host, and the texts and keys that it reads.
 
 use super::VERSION;
-use crate::host::{ChangeView, LimitView, MatchView, ParentView, ServiceError, TailEvent};
+use crate::host::{
+    ChangeView, LimitActivity, LimitView, MatchView, ParentView, SeriesPoint, ServiceError,
+    TailEvent,
+};
 
 /// A limit of the name `name` with keys that begin with it.
 pub(super) fn limit(name: &str, source: &str) -> LimitView {
@@ -116,6 +119,24 @@ pub(super) fn page_limit() -> LimitView {
     let page = limit("page", "api");
     let toml = page.toml.replace("{user}", "{user}:{path}") + "key = \"page:{user}\"\n";
     LimitView { pattern: "page:{user}:{path}".to_owned(), toml, has_own_keys: true, ..page }
+}
+
+/// Ten minutes of a limit.
+pub(super) fn series() -> Vec<SeriesPoint> {
+    let point = |at: u64| SeriesPoint {
+        at_ms: 1_790_000_000_000 + at * 60_000,
+        allowed: 10 + at,
+        denied: at,
+        shadow_denied: 0,
+        units: 10 + at,
+    };
+    (0..10).map(point).collect()
+}
+
+/// The same minutes, and the last one.
+pub(super) fn activity() -> LimitActivity {
+    let last_minute = SeriesPoint { allowed: 100, denied: 50, ..SeriesPoint::default() };
+    LimitActivity { last_minute, minutes: series(), near: 3 }
 }
 
 /// Returns the event alone, or with a denial of each key and the other kinds of events.

@@ -97,6 +97,18 @@ pub struct LimitReport {
     pub series: Vec<SeriesPoint>,
 }
 
+/// The recent decisions of a limit, for a row of a list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LimitActivity {
+    /// The last 60 s, as far as whole minutes tell: the present one, and the part of the one
+    /// before that lies within the 60 s, as if its decisions were spread evenly.
+    pub last_minute: SeriesPoint,
+    /// The minutes of the last hour, oldest first.
+    pub minutes: Vec<SeriesPoint>,
+    /// Allowed attempts after which at least 80 % was used, since the start.
+    pub near: u64,
+}
+
 /// Rates of the server over the last minutes, for the overview.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ServerRates {
@@ -201,6 +213,10 @@ pub trait Observer {
     /// Returns the figures of a limit over `minutes`, at most 2,880; `None`: there is no such
     /// limit, or it is not in force.
     fn report(&self, limit: &str, minutes: u64) -> Option<LimitReport>;
+
+    /// Returns the recent decisions of a limit, without its keys: cheap enough for each row of a
+    /// list, as a report is not. `None`: there is no such limit, or it is not in force.
+    fn activity(&self, limit: &str) -> Option<LimitActivity>;
 
     /// Returns the rates of the last ten minutes.
     fn rates(&self) -> ServerRates;

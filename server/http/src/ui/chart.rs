@@ -114,9 +114,9 @@ fn points(values: &[f64], top: f64, width: f64, height: f64) -> String {
 }
 
 /// Returns the points of a small line of a limit's denials, 80 by 20.
-pub(super) fn sparkline(report: &LimitReport) -> String {
+pub(super) fn sparkline(minutes: &[SeriesPoint]) -> String {
     #[allow(clippy::cast_precision_loss)]
-    let values: Vec<f64> = report.series.iter().map(|point| point.denied as f64).collect();
+    let values: Vec<f64> = minutes.iter().map(|point| point.denied as f64).collect();
     let top = values.iter().fold(1.0, |a: f64, b| b.max(a));
     points(&values, top, 80.0, 20.0)
 }

@@ -153,7 +153,13 @@ async fn save(
     };
     match visit.host().put_limit(change).await {
         Ok(changed) if changed.seq == 0 => Ok(redirect(&limit_path(&name), "same")),
+        Ok(_) if draft.fields.disabled => Ok(redirect(&limit_path(&name), "disabled")),
         Ok(_) => Ok(redirect(&limit_path(&name), "saved")),
+        Err(ServiceError::Changed(_)) if draft.version.is_none() => {
+            let detail = "another limit has this name: choose a new one, or change that limit";
+            draft.error = Some(detail.to_owned());
+            Ok(show_limit(visit, None, draft, StatusCode::CONFLICT))
+        }
         Err(ServiceError::Changed(_)) => {
             // The page reads the limit again: it may have changed once more.
             let present = visit.host().limit(&name);

@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use crate::host::LimitView;
+use crate::host::{LimitActivity, LimitView};
 
 use super::visit::{PageFrame, PageResult, Visit, page};
 use super::{chart, format as f};
@@ -54,12 +54,14 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     let number = visit.query("page").parse().unwrap_or(1).clamp(1, pages);
     let shown = limits.into_iter().skip((number - 1) * LIMITS_A_PAGE).take(LIMITS_A_PAGE);
     let line = |limit: LimitView| {
-        let report = host.report(&limit.name, 60).unwrap_or_default();
+        let LimitActivity { minutes, near, .. } = host.activity(&limit.name).unwrap_or_default();
+        let allowed: u64 = minutes.iter().map(|minute| minute.allowed).sum();
+        let denied: u64 = minutes.iter().map(|minute| minute.denied).sum();
         LimitLine {
-            attempts: f::count(report.allowed.saturating_add(report.denied)),
-            denied: f::share(report.denied, report.allowed.saturating_add(report.denied)),
-            near: f::count(report.near),
-            spark: chart::sparkline(&report),
+            attempts: f::count(allowed.saturating_add(denied)),
+            denied: f::share(denied, allowed.saturating_add(denied)),
+            near: f::count(near),
+            spark: chart::sparkline(&minutes),
             limit,
         }
     };

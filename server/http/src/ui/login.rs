@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use askama::Template;
 use axum::extract::FromRequest as _;
-use axum::extract::{Form, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::extract::{Form, Query, Request, State};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::caller::ClientAddress;
@@ -31,13 +31,14 @@ pub(super) async fn show(State(state): State<UiState>) -> Response {
 
 pub(super) async fn submit(State(state): State<UiState>, request: Request) -> PageResult {
     let headers = request.headers().clone();
+    let page = page_after(request.uri());
     let address = address_of(&request);
     let Form(fields) = Form::<BTreeMap<String, String>>::from_request(request, &())
         .await
         .map_err(|error| PageRefusal::new(error.status(), error.body_text()))?;
     let token = fields.get("token").map_or("", |token| token.trim());
     match state.access.login(token, address) {
-        Ok(id) => Ok(with_cookie(state.access.cookie(&headers, &id), Redirect::to("/ui/"))),
+        Ok(id) => Ok(with_cookie(state.access.cookie(&headers, &id), Redirect::to(&page))),
         Err(problem) => Ok(form(&state, problem.status, Some(problem.detail))),
     }
 }
@@ -46,6 +47,17 @@ pub(super) async fn end(State(state): State<UiState>, request: Request) -> PageR
     let headers = request.headers();
     state.access.logout(headers, address_of(&request));
     Ok(with_cookie(state.access.ended_cookie(headers), Redirect::to("/ui/login")))
+}
+
+/// Returns the page that led to the login, or the overview. A link to the login leads to no other
+/// site.
+fn page_after(login: &Uri) -> String {
+    let query = Query::<BTreeMap<String, String>>::try_from_uri(login).unwrap_or_default();
+    let next = query.get("next").map_or("", String::as_str);
+    let is_page = next.starts_with("/ui/")
+        && !["/ui/login", "/ui/logout"].iter().any(|path| next.starts_with(path))
+        && next.bytes().all(|byte| byte.is_ascii_graphic());
+    if is_page { next.to_owned() } else { "/ui/".to_owned() }
 }
 
 /// The address of a request's sender.

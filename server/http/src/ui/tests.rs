@@ -349,7 +349,8 @@ fn every_page_checks_the_role_and_shows_only_deeds_allowed() {
         assert_eq!(forms, ends, "{path}: a viewer sees a form that it may not send");
         assert_eq!(site.get_with(path, &tokens[2]).status, 200, "{path}");
         assert_eq!(site.get_with(path, &tokens[3]).status, 403, "{path}");
-        assert_eq!(site.get(path).location(), "/ui/login", "{path} without a token");
+        let login = format!("/ui/login?next={}", encode(path));
+        assert_eq!(site.get(path).location(), login, "{path} without a token");
     }
     let support = site.get_with("/ui/limit?name=login", &tokens[1]).text;
     assert!(support.contains("/ui/overrides/remove") && !support.contains("action=\"/ui/limit\""));
@@ -482,6 +483,9 @@ fn a_changed_version_is_refused_with_both_texts() {
         assert_eq!(site.post(path, fields).status, 412, "{path} {fields:?}");
     }
     assert_eq!(site.post("/ui/limit/remove", &[("name", "login")]).status, 428);
+    let taken = site.post("/ui/limit", &limit_form("", "fixed:6/m", "save"));
+    assert_eq!(taken.status, 409);
+    assert!(taken.text.contains("another limit has this name"), "{}", taken.text);
     assert_eq!(site.changes(), Vec::<String>::new());
 }
 
@@ -496,6 +500,10 @@ fn forms_lead_to_a_page_with_a_fixed_message() {
         assert_eq!(page.status, 200, "{to}");
         assert!(page.text.contains("class=\"flash\""), "{to}");
     }
+    let mut disabled = limit_form("7", "fixed:6/m", "save");
+    disabled.push(("disabled", "on"));
+    let saved = site.post("/ui/limit", &disabled);
+    assert!(site.get(saved.location()).text.contains("It is disabled"), "{}", saved.location());
     assert!(!site.get("/ui/?did=hello").text.contains("hello"));
 }
 
@@ -568,6 +576,29 @@ fn a_session_opens_with_a_token_and_ends() {
             send(Request::get("/ui/audit").header("cookie", cookie), String::new()).await;
         assert_eq!(status, StatusCode::SEE_OTHER);
     });
+}
+
+#[test]
+fn a_login_leads_to_the_page_that_was_asked_for_and_to_no_other_site() {
+    let (site, tokens) = Site::with_tokens(&["alice admin"]);
+    for (next, page) in [
+        ("/ui/limit?name=a%20b&did=saved", "/ui/limit?name=a%20b&did=saved"),
+        ("", "/ui/"),
+        ("/ui/login", "/ui/"),
+        ("/ui/logout", "/ui/"),
+        ("//example.com/ui/", "/ui/"),
+        ("https://example.com/", "/ui/"),
+        ("/ui/\r\nset-cookie: a=b", "/ui/"),
+        ("/ui/\u{e9}", "/ui/"),
+    ] {
+        let login = format!("/ui/login?next={}", encode(next));
+        let got = site.post(&login, &[("token", &tokens[0])]);
+        assert_eq!((got.status, got.location()), (303, page), "{next:?}");
+    }
+    let ended = site.post("/ui/limit", &limit_form("7", "fixed:6/m", "save"));
+    assert_eq!(ended.status, 401);
+    assert!(ended.text.contains("reload this page"), "{}", ended.text);
+    assert_eq!(site.changes(), Vec::<String>::new());
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use askama::Template;
 use axum::extract::{Form, FromRequest, FromRequestParts, Query, Request};
 use axum::http::request::Parts;
-use axum::http::{Method, StatusCode};
+use axum::http::uri::PathAndQuery;
+use axum::http::{Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
 use crate::access::Access;
@@ -26,8 +27,9 @@ pub(super) struct UiState {
 
 /// Messages after a form, by the code in the query. A code that is not here shows nothing, so no
 /// link can put words of its own on a page.
-const FLASHES: [(&str, &str); 17] = [
+const FLASHES: [(&str, &str); 18] = [
     ("saved", "The limit is saved and in force."),
+    ("disabled", "The limit is saved. It is disabled: no key is counted under it."),
     ("same", "Nothing changed."),
     ("removed", "The limit is removed. Its page brings it back while history keeps its text."),
     ("reverted", "The old text is in force again."),
@@ -129,6 +131,21 @@ impl Visit {
     }
 }
 
+/// Answers a request without a session: a page is shown after the login, and a form can be sent
+/// again.
+fn unknown_caller(parts: &Parts, problem: Problem) -> Response {
+    if parts.method == Method::GET {
+        let page = parts.uri.path_and_query().map_or("/ui/", PathAndQuery::as_str);
+        return Redirect::to(&format!("/ui/login?next={}", format::encode(page))).into_response();
+    }
+    if parts.headers.contains_key(header::AUTHORIZATION) {
+        return PageRefusal::from(problem).into_response();
+    }
+    let detail = "Your session has ended, so nothing was done. Log in in another tab, then reload \
+                  this page to send the form again.";
+    PageRefusal::new(problem.status, detail).into_response()
+}
+
 impl FromRequestParts<UiState> for Visit {
     type Rejection = Response;
 
@@ -136,10 +153,8 @@ impl FromRequestParts<UiState> for Visit {
         let address = parts.extensions.get::<ClientAddress>().copied().unwrap_or_default();
         let caller = match state.access.caller(&parts.headers, address) {
             Ok(caller) => caller,
-            Err(problem)
-                if problem.status == StatusCode::UNAUTHORIZED && parts.method == Method::GET =>
-            {
-                return Err(Redirect::to("/ui/login").into_response());
+            Err(problem) if problem.status == StatusCode::UNAUTHORIZED => {
+                return Err(unknown_caller(parts, problem));
             }
             Err(problem) => return Err(PageRefusal::from(problem).into_response()),
         };

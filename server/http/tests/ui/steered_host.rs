@@ -5,10 +5,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use tollgate_http::{
     Actor, AdminHost, Answer, ChangeView, ChangedLimit, Check, ExplainView, HotKeys, HotKind,
-    ImportMode, ImportPlan, LatencyView, LimitChange, LimitReport, LimitView, LimitsService,
-    LivenessFuture, MatchView, MetricFamily, NodesView, Observer, Operator, OverrideChange,
-    OverrideView, Scope, SeriesPoint, ServerRates, ServerStatus, ServiceError, TailStream,
-    TryResult, Via,
+    ImportMode, ImportPlan, LatencyView, LimitActivity, LimitChange, LimitReport, LimitView,
+    LimitsService, LivenessFuture, MatchView, MetricFamily, NodesView, Observer, Operator,
+    OverrideChange, OverrideView, Scope, SeriesPoint, ServerRates, ServerStatus, ServiceError,
+    TailStream, TryResult, Via,
 };
 
 use crate::fake_host::FakeHost;
@@ -295,6 +295,11 @@ impl Observer for SteeredHost {
             units: wave(at, 3),
         };
         Some(LimitReport { series: (0..60).map(point).collect(), ..report })
+    }
+
+    fn activity(&self, limit: &str) -> Option<LimitActivity> {
+        let (minutes, fake) = (self.report(limit, 60)?.series, self.fake.activity(limit)?);
+        Some(LimitActivity { minutes, ..fake })
     }
 
     fn rates(&self) -> ServerRates {

@@ -47,22 +47,18 @@ impl LimitsStore {
         let shown = path.map_or_else(|| "-".to_owned(), |path| path.display().to_string());
         self.warn_of_ignored(&file, &shown, now_ms);
         let (file, compiled) = (Arc::new(file), Arc::new(compiled));
+        let refused = |error: ServiceError| LimitsError::Conflict {
+            path: path.unwrap_or(Path::new("-")).to_owned(),
+            reason: error.to_string(),
+        };
         let compiled = if path.is_none() && self.keeps_limits_of_a_file() {
             None
         } else {
-            self.start_with_file(
-                LimitsRequest::File { file, compiled, path: shown },
-                is_kept,
-                now_ms,
-            )
-            .await
+            let request = LimitsRequest::File { file, compiled, path: shown };
+            self.start_with_file(request, is_kept, now_ms).await.map_err(refused)?
         };
         let this = Arc::clone(self);
-        let started = off_thread(move || this.put_in_force(compiled, true)).await;
-        started.map_err(|error| LimitsError::Conflict {
-            path: path.unwrap_or(Path::new("-")).to_owned(),
-            reason: error.to_string(),
-        })
+        off_thread(move || this.put_in_force(compiled, true)).await.map_err(refused)
     }
 
     /// Returns whether the store has limits of a file, and warns of them: none vanishes because
@@ -85,20 +81,25 @@ impl LimitsStore {
 
     /// Gives the limits of the file to the store. Returns the compiled limits; `None`: those of the
     /// store stay.
+    ///
+    /// # Errors
+    ///
+    /// The store refuses the file, and has no limits that could be in force instead.
     async fn start_with_file(
         self: &Arc<Self>,
         request: LimitsRequest,
         is_kept: bool,
         now_ms: u64,
-    ) -> Option<Limits> {
+    ) -> Result<Option<Limits>, ServiceError> {
         match self.commit(&request, now_ms).await {
             Ok(plan) => {
                 // Without a store every start would tell of every limit.
                 if is_kept {
                     self.tell(&plan, None);
                 }
-                plan.compiled
+                Ok(plan.compiled)
             }
+            Err(error) if self.state.read().book.limits.is_empty() => Err(error),
             Err(error) => {
                 self.handle.refuse(&error);
                 tracing::error!(
@@ -106,7 +107,7 @@ impl LimitsStore {
                     "the limits file does not agree with the limits store, whose limits are in \
                      force: correct the file or the limits"
                 );
-                None
+                Ok(None)
             }
         }
     }

@@ -144,6 +144,15 @@ fn check_version(
     }
 }
 
+/// Refuses a text that would be removed at once.
+fn check_expiry(name: &str, toml: &str, now_ms: u64) -> Result<(), ServiceError> {
+    let summary = LimitSummary::of(name, toml).map_err(|error| refused(error, name))?;
+    match summary.expires_ms {
+        Some(ms) if ms <= now_ms => Err(invalid(PAST)),
+        _ => Ok(()),
+    }
+}
+
 /// Refuses a change of a limit that a file decides about.
 fn check_source(limit: Option<&StoredLimit>) -> Result<(), ServiceError> {
     match limit.map(|limit| &limit.entry.origin) {
@@ -174,6 +183,7 @@ pub(super) fn plan(
         LimitsRequest::Put(change) => put(book, change, now_ms),
         LimitsRequest::PutAny { text, before, actor } => {
             let info = ChangeInfo::of(actor, now_ms, None);
+            check_expiry(&text.name, &text.toml, now_ms)?;
             check_source(book.limits.get(&text.name))?;
             put_text(book, text.clone(), &text.toml, before.as_deref(), &info)
         }
@@ -204,10 +214,7 @@ fn put(book: &Book, change: &LimitChange, now_ms: u64) -> Result<ChangePlan, Ser
     let LimitChange { name, toml, actor, .. } = change;
     let text = LimitText::of_one(name, toml.as_bytes()).map_err(|error| refused(error, name))?;
     check_note(change.note.as_ref())?;
-    let summary = LimitSummary::of(name, &text.toml).map_err(|error| refused(error, name))?;
-    if summary.expires_ms.is_some_and(|ms| ms <= now_ms) {
-        return Err(invalid(PAST));
-    }
+    check_expiry(name, &text.toml, now_ms)?;
     let present = book.limits.get(name);
     check_version(present.map(|limit| limit.version), change.version, || no_limit(name))?;
     if !change.adopt {
@@ -308,10 +315,7 @@ fn revert(
         };
     };
     let text = LimitText::of_one(name, body.as_bytes()).map_err(|error| refused(error, name))?;
-    let summary = LimitSummary::of(name, &text.toml).map_err(|error| refused(error, name))?;
-    if summary.expires_ms.is_some_and(|ms| ms <= info.at) {
-        return Err(invalid("its `expires` is in the past"));
-    }
+    check_expiry(name, &text.toml, info.at)?;
     let next = present.is_none().then(|| place_again(book, &text)).flatten();
     put_text(book, text, body, next.as_deref(), &info)
 }

@@ -17,11 +17,13 @@ use crate::records::{FileRecords, MapRecords};
 mod contended;
 mod costs;
 mod crash;
+mod ended_parents;
 mod exempt;
 mod files;
 #[path = "../../../limits/src/tests/mistake_rows.rs"]
 mod mistake_rows;
 mod orphans;
+mod partial;
 mod reverts;
 
 const NOW: u64 = 1_800_000_000_000;
@@ -469,11 +471,21 @@ async fn overrides_that_cannot_match_are_refused_by_the_api() {
             ("login:*:root", "`*` stands at the end of a key only"),
             ("login:localhost", "it captures addresses, and `localhost` is none"),
             ("logout:10.0.0.1", "the limit counts no such key"),
+            ("login:::ffff:10.0.0.0/104", "write it as IPv4: 10.0.0.0/8"),
         ] {
             let refused = world.set("one", key, Some("block"), 0).await.expect_err(key);
             let ServiceError::Invalid { detail, .. } = refused else { panic!("{refused:?}") };
             assert!(detail.contains(reason), "{detail}");
         }
+        let first = world.set("one", "login:2001:0db8::/32", Some("allow"), 0).await;
+        let version = first.expect("it matches").version;
+        let twice = world.set("one", "login:2001:db8::/32", Some("block"), 0).await;
+        let ServiceError::Invalid { detail, .. } = twice.expect_err("it is there") else {
+            panic!()
+        };
+        assert!(detail.ends_with("there is an override of it already: `login:2001:0db8::/32`"));
+        let again = world.set("one", "login:2001:0db8::/32", Some("block"), version).await;
+        again.expect("it is the same text");
         world.set("one", "login:*", Some("allow"), 0).await.expect("it matches");
         let hidden = world.set("one", "login:192.0.2.0/24", Some("block"), 0).await;
         let ServiceError::Invalid { detail, .. } = hidden.expect_err("hidden") else { panic!() };

@@ -1,4 +1,7 @@
-//! Reports of limits without figures, bodies that are no objects, and the answer of `explain`.
+//! Reports of limits without figures, lists without reports, bodies that are no objects, and the
+//! answer of `explain`.
+
+use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::fake_host::DISABLED;
@@ -14,6 +17,24 @@ fn a_report_says_why_there_is_none() {
         assert_eq!((status, &problem["detail"]), (409, &json!(expected)));
         let (status, problem) = server.get("/api/v1/limits/gone/report").await;
         assert_eq!((status, &problem["detail"]), (404, &json!("there is no limit gone")));
+    });
+}
+
+#[test]
+fn lists_of_limits_ask_for_no_report() {
+    runtime().block_on(async {
+        let server = Server::of(FakeHost { more_limits: 998, ..FakeHost::default() }, None);
+        let (status, page) = server.get("/api/v1/limits?limit=1000").await;
+        let limits = page["limits"].as_array().expect("limits");
+        assert_eq!((status, limits.len()), (200, 1000));
+        let minute = json!({ "allowed": 100, "denied": 50, "shadow_denied": 0, "units": 0 });
+        assert!(limits.iter().all(|limit| limit["minute"] == minute), "{}", limits[0]);
+        let (status, page) = server.get("/ui/limits?page=2").await;
+        let page = page.as_str().expect("a page");
+        assert_eq!((status, page.matches("<polyline").count()), (200, 100));
+        assert_eq!(server.host.reports.load(Ordering::Relaxed), 0);
+        assert_eq!(server.get("/api/v1/limits/login/report").await.0, 200);
+        assert_eq!(server.host.reports.load(Ordering::Relaxed), 1);
     });
 }
 

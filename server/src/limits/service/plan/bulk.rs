@@ -137,6 +137,7 @@ pub(super) fn follow_file(
     let info = ChangeInfo { by: path, via: Via::File, at: now_ms, note: None, reverts: None };
     let mut plan = changes(book, &before, after, &info);
     plan.compiled = is_file_alone.then(|| compiled.clone());
+    plan.is_by_time = texts.iter().any(|text| has_expired(text, now_ms));
     plan
 }
 
@@ -168,7 +169,7 @@ pub(super) fn expire(book: &Book, now_ms: u64) -> ChangePlan {
     let before = book.entries();
     let stays = |entry: &&OrderedLimit| !over.contains(entry.text.name.as_str());
     let after = before.iter().filter(stays).cloned().collect();
-    changes(book, &before, after, &info)
+    ChangePlan { is_by_time: true, ..changes(book, &before, after, &info) }
 }
 
 /// Removes the overrides of these changes at their present versions, for simulations.

@@ -21,6 +21,8 @@ pub(in super::super) struct ChangePlan {
     pub(in super::super) entries: Option<Vec<OrderedLimit>>,
     /// The same, if they are compiled already.
     pub(in super::super) compiled: Option<Limits>,
+    /// Whether limits end because their time has come, which nothing that names them holds up.
+    pub(in super::super) is_by_time: bool,
     pub(in super::super) import: ImportPlan,
     /// The version of the thing, if nothing changes.
     pub(in super::super) present: u64,

@@ -1,0 +1,134 @@
+//! A planned change to its records: the attempts, and the audit log.
+//!
+//! Not here: the plan itself (`plan`), putting limits in force (`in_force`).
+
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::{sleep, timeout};
+use tollgate_http::ServiceError;
+
+use super::book::{self, StoredChange};
+use super::plan::{ChangePlan, LimitsRequest};
+use super::{LimitsStore, PAUSE, TRYING_MAX, VIAS};
+use crate::AUDIT;
+use crate::records::RecordsError;
+
+impl LimitsStore {
+    /// Makes a change in the store, repeatedly while others interfere. Returns the plan with the
+    /// changes that were made, of which the caller tells.
+    ///
+    /// # Errors
+    ///
+    /// The reason why not all commands are applied. Those that are have been told of, and their
+    /// records are read.
+    pub(super) async fn commit(
+        self: &Arc<Self>,
+        request: &LimitsRequest,
+        now_ms: u64,
+    ) -> Result<ChangePlan, ServiceError> {
+        let mut done = Vec::new();
+        let committed = self.commit_batches(request, now_ms, &mut done).await;
+        if committed.is_err() && !done.is_empty() {
+            self.follow_records(&**self.records()?);
+            let applied = ChangePlan { changes: std::mem::take(&mut done), ..Default::default() };
+            self.tell(&applied, request.address());
+        }
+        committed.map(|plan| ChangePlan { changes: done, ..plan })
+    }
+
+    /// Puts the batches of a change, and adds the changes of those that are put to `done`.
+    async fn commit_batches(
+        self: &Arc<Self>,
+        request: &LimitsRequest,
+        now_ms: u64,
+        done: &mut Vec<StoredChange>,
+    ) -> Result<ChangePlan, ServiceError> {
+        let records = Arc::clone(self.records()?);
+        #[cfg(feature = "simulation")]
+        let mut expired = None;
+        let mut late = pin!(sleep(TRYING_MAX));
+        loop {
+            let mark = records.mark();
+            let mut plan = self.prepare(request, now_ms).await?;
+            #[cfg(feature = "simulation")]
+            if matches!(request, LimitsRequest::Expire) {
+                plan = self.insist_on(plan, &mut expired, now_ms);
+            }
+            let mut changes = std::mem::take(&mut plan.changes).into_iter();
+            let mut is_whole = true;
+            for puts in &plan.batches {
+                let count = puts.iter().filter(|put| book::is_change(&put.name)).count();
+                match records.change(puts.clone()).await {
+                    Ok(version) => done.extend(
+                        changes
+                            .by_ref()
+                            .take(count)
+                            .map(|change| StoredChange { version, ..change }),
+                    ),
+                    Err(RecordsError::OtherVersion) => {
+                        is_whole = false;
+                        break;
+                    }
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            self.follow_records(&*records);
+            if is_whole {
+                return Ok(plan);
+            }
+            // Who pauses although the change of another has arrived loses the next race too.
+            let pause = if records.mark() == mark { PAUSE } else { Duration::ZERO };
+            if timeout(pause, &mut late).await.is_ok() {
+                return Err(RecordsError::OtherVersion.into());
+            }
+        }
+    }
+
+    /// Plans the removal of what the first attempt found expired, renewed or not, if the simulation
+    /// lacks the rule against it.
+    #[cfg(feature = "simulation")]
+    fn insist_on(
+        &self,
+        plan: ChangePlan,
+        expired: &mut Option<Vec<StoredChange>>,
+        now_ms: u64,
+    ) -> ChangePlan {
+        if !crate::net::world::rules().lack(cluster::Bug::ExpiryUncompared) {
+            return plan;
+        }
+        let Some(first) = expired else {
+            *expired = Some(plan.changes.clone());
+            return plan;
+        };
+        super::plan::expire_again(&self.state.read().book, first, now_ms)
+    }
+
+    /// Counts changes, and writes the audit log.
+    pub(super) fn tell(&self, plan: &ChangePlan, address: Option<IpAddr>) {
+        for change in &plan.changes {
+            if let Some(place) = VIAS.iter().position(|via| via.word() == change.via) {
+                self.counts[place].fetch_add(1, Ordering::Relaxed);
+            }
+            tracing::info!(
+                target: AUDIT,
+                by = change.by,
+                via = change.via,
+                address = address.map(|address| address.to_string()),
+                name = change.name,
+                key = change.key,
+                from = change.from,
+                to = change.to(),
+                seq = change.seq,
+                reverts = change.reverts,
+                note = change.note,
+                "{} {}",
+                change.what,
+                if change.body.is_some() { "put" } else { "removed" }
+            );
+        }
+    }
+}
