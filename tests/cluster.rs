@@ -18,6 +18,7 @@ mod figures;
 mod five;
 mod holders;
 mod ids;
+mod large;
 mod last;
 mod leases;
 mod limits;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 
 pub use self::options::OpOptions;
 pub use self::outcome::{OpEnd, OpOutcome};
-use self::stream::{OpState, OpStream, Pending, WaitingCounts};
+use self::stream::{OpState, OpStream, Pending, Sendings, WaitingCounts};
 use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardOp, ForwardWriter, StreamDone};
 use crate::id::{Incarnation, NodeId, OpStreamId, Partition, Term};
 use crate::position::NodeTime;
@@ -24,7 +24,7 @@ use crate::rules::Bug;
 
 /// The most unanswered operations of an op stream.
 pub const UNANSWERED_MAX: usize = 65_536;
-/// The most bytes of their lines.
+/// The most bytes of their lines before another one is added: so a line of any length fits.
 pub const LINES_BYTES_MAX: usize = 4 << 20;
 /// The most numbers between the first unanswered operation and the newest.
 pub const NUMBERS_MAX: usize = 131_072;
@@ -176,8 +176,7 @@ impl OpStreams {
             term: Term(0),
             index: submitted.index,
             partition: submitted.partition,
-            sendings: 1,
-            refused: 0,
+            sendings: Sendings::of_this_node(),
             op_flags: submitted.op_flags,
             state: OpState::Parked,
         });
@@ -216,8 +215,7 @@ impl OpStreams {
             term: Term(0),
             index: submitted.index,
             partition: submitted.partition,
-            sendings: 0,
-            refused: 0,
+            sendings: Sendings::default(),
             op_flags: submitted.op_flags,
             state: OpState::New,
         });

@@ -59,7 +59,10 @@ pub enum Unreachable {
     /// The host answers but refuses connections on the address: the process is gone.
     #[error("connection refused")]
     Refused,
-    /// The connection broke, or there is no path to the node.
+    /// No part of the call was sent, and none will be: there is no path to the node.
+    #[error("not sent")]
+    NotSent,
+    /// The connection broke: the node may have received the call.
     #[error("connection lost")]
     Lost,
     /// The answer did not arrive in time.
@@ -169,7 +172,7 @@ impl RpcClient {
         call: RpcRequest,
         ttl: Duration,
     ) -> Result<RpcReply, CallError> {
-        let address = self.address(to).ok_or(Unreachable::Lost)?;
+        let address = self.address(to).ok_or(Unreachable::NotSent)?;
         self.call(Some(to), &address, call, ttl).await
     }
 }

@@ -5,6 +5,7 @@ mod durable;
 mod failures;
 mod founding;
 mod members;
+mod proposals;
 mod survival;
 mod thousand;
 

@@ -259,6 +259,13 @@ impl AnswersWriter {
         self.lengths.len() / 4
     }
 
+    /// The bytes of the collected texts.
+    #[must_use]
+    #[inline]
+    pub fn text_bytes(&self) -> usize {
+        self.text.len()
+    }
+
     /// Answers the next request by `text`.
     #[inline]
     pub fn text(&mut self, text: &[u8]) {

@@ -30,10 +30,12 @@ impl OpStreams {
             ExceptionKind::Deposed(route) => (false, route, None),
             ExceptionKind::Refused(refusal) => (true, None, Some(refusal)),
         };
-        pending.refused += u16::from(is_refused);
+        if is_refused {
+            pending.sendings.refuse_newest();
+        }
         let (token, index) = (pending.token, pending.index);
         if let Some(refusal) = refusal
-            && pending.refused == pending.sendings
+            && pending.sendings.are_refused()
         {
             each(OpEnd {
                 token,
@@ -85,7 +87,7 @@ impl OpStreams {
                 if matches!(pending.state, OpState::Over | OpState::Parked) {
                     continue;
                 }
-                let is_refused = pending.refused == pending.sendings;
+                let is_refused = pending.sendings.are_refused();
                 let OwnerContact { progress_ns, is_replaced_soon } = match pending.node {
                     NodeId(0) => OwnerContact::default(),
                     node => contact(node),

@@ -4,7 +4,7 @@
 //! Not here: the first sending (`op_stream`), the end of operations (`ending`).
 
 use super::OpStreams;
-use super::stream::{OpState, Pending};
+use super::stream::{OpState, Pending, Sendings};
 use crate::frames::{ForwardOp, op_flags};
 use crate::id::{CopyId, NodeId, Partition};
 use crate::position::NodeTime;
@@ -44,12 +44,11 @@ impl OpStreams {
                 self.again.push((now.mono_ns + self.options.retry_ns, stream, number));
                 continue;
             };
-            let is_first = pending.sendings == 0;
+            let is_first = !pending.sendings.is_any();
             if !is_first && self.options.rules.lack(Bug::NumberNotKeptOnResend) {
                 let (old, next) = (*pending, ops.next());
                 ops.pending.push_back(Pending {
-                    sendings: 0,
-                    refused: 0,
+                    sendings: Sendings::default(),
                     op_flags: old.op_flags,
                     ..old
                 });
@@ -78,7 +77,7 @@ impl OpStreams {
     fn unsent(&mut self, stream: u16, number: u64) {
         let ops = &mut self.streams[usize::from(stream)];
         if let Some(place) = ops.place(number) {
-            ops.pending[place].sendings = 0;
+            ops.pending[place].sendings = Sendings::default();
         }
     }
 

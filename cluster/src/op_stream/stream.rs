@@ -34,9 +34,7 @@ pub(super) struct Pending {
     pub(super) term: Term,
     pub(super) index: u32,
     pub(super) partition: Partition,
-    /// The number of times it was sent or done, and the number of these sendings that were refused.
-    pub(super) sendings: u16,
-    pub(super) refused: u16,
+    pub(super) sendings: Sendings,
     pub(super) op_flags: u8,
     pub(super) state: OpState,
 }
@@ -47,7 +45,46 @@ impl Pending {
         self.sending = sending;
         self.term = route.term;
         self.node = route.primary.node;
-        self.sendings = self.sendings.saturating_add(1);
+        self.sendings.add();
+    }
+}
+
+/// What is known of the sendings of an operation. An operation that is done here counts as sent.
+///
+/// Flags, not counts: an operation may be sent for an hour, a hundred times a second.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Sendings {
+    is_any: bool,
+    /// The newest sending was not refused.
+    may_newest_be_done: bool,
+    /// Some earlier sending was not refused.
+    may_earlier_be_done: bool,
+}
+
+impl Sendings {
+    /// The only sending of an operation that this node does itself.
+    pub(super) fn of_this_node() -> Self {
+        Self { is_any: true, may_newest_be_done: true, may_earlier_be_done: false }
+    }
+
+    fn add(&mut self) {
+        self.may_earlier_be_done |= self.may_newest_be_done;
+        (self.is_any, self.may_newest_be_done) = (true, true);
+    }
+
+    /// Records that the newest sending was refused.
+    pub(super) fn refuse_newest(&mut self) {
+        self.may_newest_be_done = false;
+    }
+
+    /// Whether the operation was sent or done.
+    pub(super) fn is_any(self) -> bool {
+        self.is_any
+    }
+
+    /// Whether the operation is certainly not done.
+    pub(super) fn are_refused(self) -> bool {
+        !self.may_newest_be_done && !self.may_earlier_be_done
     }
 }
 
@@ -91,7 +128,8 @@ impl OpStream {
     pub(super) fn is_full(&self, count: usize, bytes: usize) -> bool {
         self.unanswered + count > UNANSWERED_MAX
             || self.pending.len() + count > NUMBERS_MAX
-            || self.lines_used + bytes > LINES_BYTES_MAX
+            // One line always fits, however long.
+            || self.lines_used + bytes.min(1) > LINES_BYTES_MAX
     }
 
     /// Stores a line. Returns its offset and length.
@@ -129,6 +167,9 @@ impl OpStream {
         }
         if self.pending.is_empty() {
             self.lines.clear();
+            if self.lines.capacity() > 2 * LINES_BYTES_MAX {
+                self.lines = Vec::new();
+            }
         }
     }
 }

@@ -273,11 +273,48 @@ fn opened_operation_is_sent_under_its_number() {
 fn op_stream_has_bounds() {
     let (mut streams, stream) = streams();
     let submitted = NewOp { partition: Partition(0), op_flags: 0, token: 9, index: 4, for_ns: 0 };
-    let long = vec![0; LINES_BYTES_MAX];
+    assert!(streams.submit(stream, &submitted, b"x", now(0)));
+    let long = vec![0; LINES_BYTES_MAX - 1];
     assert!(streams.submit(stream, &submitted, &long, now(0)));
     assert!(!streams.submit(stream, &submitted, b"x", now(0)));
-    for _ in 1..UNANSWERED_MAX {
+    for _ in 2..UNANSWERED_MAX {
         assert!(streams.number(stream, &submitted, now(0)).is_some());
     }
     assert!(streams.number(stream, &submitted, now(0)).is_none());
+}
+
+#[test]
+fn line_longer_than_the_bound_fits() {
+    let (mut streams, stream) = streams();
+    submit(&mut streams, stream, 1, 0);
+    let long = vec![b'x'; LINES_BYTES_MAX + 1];
+    assert!(streams.submit(stream, &new_op(1, 1), &long, now(0)));
+    assert!(!streams.submit(stream, &new_op(1, 2), b"line", now(0)), "the lines are full");
+    let out = send_new(&mut streams, stream);
+    let sent = forward(&out);
+    assert_eq!((sent.count(), sent.lines.len()), (2, 4 + long.len()));
+    receive_answers(&mut streams, 1, sent.sending, 0, &[Ok(b"a"), Ok(b"b")]);
+    submit(&mut streams, stream, 1, 2);
+}
+
+#[test]
+fn unknown_outcome_stays_unknown_after_many_refusals() {
+    let (mut streams, stream) = streams();
+    let debt = NewOp { for_ns: 3_600_000 * MS, ..new_op(1, 0) };
+    assert!(streams.submit(stream, &debt, b"line", now(0)));
+    send_new(&mut streams, stream);
+    // The answer to the first sending is lost with the link.
+    streams.link_up(OWNER, now(1));
+    let mut ms = 1;
+    for refusals in 0..70_000 {
+        let frames = send_again(&mut streams, ms, route(2, 1));
+        let [(OWNER, frame)] = &frames[..] else { panic!("{refusals}: {frames:?}") };
+        let refused = ExceptionKind::Refused(Refusal::Stopped);
+        let seen = receive_answers(&mut streams, ms, forward(frame).sending, 0, &[Err(refused)]);
+        assert_eq!(seen, [], "after {refusals} refusals");
+        ms += 20;
+    }
+    let mut seen = Vec::new();
+    streams.tick(now(3_600_000), |_| OwnerContact::default(), note(&mut seen));
+    assert_eq!(seen, [Seen::Unknown(1, 0)]);
 }

@@ -177,7 +177,7 @@ pub struct RawConfig {
     #[arg(long, value_name = SWITCH, help_heading = ADMIN)]
     pub(super) http_tls: Option<bool>,
     /// Name by which the admin listener is reached, besides localhost and addresses; repeatable
-    #[arg(long, help_heading = ADMIN, value_name = "NAME", value_parser = value::word)]
+    #[arg(long, help_heading = ADMIN, value_name = "NAME", value_parser = value::host_name)]
     #[arg(action = clap::ArgAction::Append)]
     pub(super) http_host: Vec<String>,
     /// Allow everyone who reaches the admin listener to use it without a token

@@ -16,6 +16,9 @@ use super::{
 const PORT: i32 = 11211;
 const MEBI: u64 = 1 << 20;
 const ITEM_BYTES_MAX: usize = 1 << 20;
+/// The longest frame between nodes, `BODY_BYTES_MAX`, carries several such items. A longer one takes
+/// so long that the links seem silent.
+const CLUSTER_ITEM_BYTES_MAX: usize = 16 << 20;
 const WATCHER_LOGBUF_KB: usize = 256;
 
 impl RawConfig {
@@ -38,7 +41,7 @@ impl RawConfig {
         let cluster = self.cluster.clone().resolve(&listen, &mut warnings)?;
         let http = self.http(name, &listen, (options.ssl_chain_cert, options.ssl_key))?;
         if cluster.is_some() {
-            self.refuse_in_cluster()?;
+            self.refuse_in_cluster(item_bytes_max)?;
         }
         Ok(Config {
             listen,
@@ -158,8 +161,14 @@ impl RawConfig {
     }
 
     /// Refuses flags that contradict a cluster.
-    fn refuse_in_cluster(&self) -> Result<(), ConfigError> {
+    fn refuse_in_cluster(&self, item_bytes_max: usize) -> Result<(), ConfigError> {
         let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
+        if item_bytes_max > CLUSTER_ITEM_BYTES_MAX {
+            return refuse(&format!(
+                "-I {item_bytes_max}: in a cluster an item has at most 16m, because it is sent to \
+                 other nodes as a whole; write -I 16m or less"
+            ));
+        }
         if self.disable_cas == Some(true) {
             return refuse(
                 "-C (--disable-cas): copies are told apart by cas; leave it out in a cluster",

@@ -120,6 +120,16 @@ pub(super) fn word(text: &str) -> Result<String, String> {
     }
 }
 
+/// Accepts one host name, without a port.
+pub(super) fn host_name(text: &str) -> Result<String, String> {
+    let name = text.trim();
+    let is_of_name = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    if name.is_empty() || !name.bytes().all(is_of_name) {
+        return Err("expected one host name such as limits.example.com, without a port".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
 /// Parses yes or no, in the spellings of environment files.
 pub(super) fn switch(text: &str) -> Result<bool, String> {
     match text.trim().to_ascii_lowercase().as_str() {
@@ -162,6 +172,17 @@ mod tests {
         assert_eq!(threads("1024"), Ok(1024));
         for refused in ["0", "1025", "-1", "", " ", "4.0", "4m", "0x4", "99999999999999999999"] {
             assert!(threads(refused).is_err(), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_host_name_is_one_name() {
+        for name in ["tollgate", "limits-1.example.com", "my_host", " a ", "xn--bcher-kva.example"]
+        {
+            assert_eq!(host_name(name), Ok(name.trim().to_owned()));
+        }
+        for refused in ["", " ", "a,b", "a b", "a:443", "http://a", "[::1]", "b\u{fc}cher", "*.a"] {
+            assert!(host_name(refused).is_err(), "{refused}");
         }
     }
 

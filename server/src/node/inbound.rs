@@ -1,9 +1,14 @@
 //! Control frames of other nodes, and the control plane's calls to them.
 //!
-//! Here: delivering control frames to their destination, calls and their answers. Not here: the
-//! links that carry them (`crate::transport`), frames of data links (`links`, `router`).
+//! Here: delivering control frames to their destination. `calls`: the calls that wait for answers.
+//! `link_loss`: the effect of a lost link on them. Not here: the links that carry the frames
+//! (`crate::transport`), frames of data links (`links`, `router`).
 
-use std::collections::BTreeMap;
+mod calls;
+mod link_loss;
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,7 +19,6 @@ use cluster::message::control::ControlCall;
 use control::{CallFuture, ControlTransport, NodeIdentity, Unreachable};
 use engine::Nanos;
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 
 use super::Node;
 use super::replicas::{ReplicaContext, ReplicaScratch, own_bytes};
@@ -22,9 +26,10 @@ use super::router::node_now;
 use crate::commands::scratch::Scratch;
 use crate::runtime::service::Service;
 use crate::transport::{
-    FrameHandler, LinkEnd, LinkError, LinkEvent, NewDataLink, PeerAddr, PeerIdentity, PeerSender,
-    RemotePeer,
+    FrameHandler, LinkEnd, LinkEvent, NewDataLink, PeerAddr, PeerIdentity, PeerSender, RemotePeer,
 };
+pub(super) use calls::{CallGuard, PendingCalls};
+use link_loss::LinkLoss;
 
 /// A larger difference between two clocks is logged.
 const CLOCK_WARN_MS: i64 = 50;
@@ -33,71 +38,6 @@ const CLOCK_CALL_NS_MAX: u64 = 100_000_000;
 /// A link is reported as silent after this time; the default of `crate::transport`.
 const SILENT_NS: u64 = 300_000_000;
 
-/// Calls that wait for their answers.
-#[derive(Default)]
-pub(super) struct PendingCalls {
-    last: u64,
-    open: BTreeMap<u64, PendingCall>,
-}
-
-/// A call that waits for its answer.
-struct PendingCall {
-    peer: PeerAddr,
-    /// The time of sending, on this node's monotonic clock.
-    sent_ns: u64,
-    answer: oneshot::Sender<Result<Bytes, Unreachable>>,
-}
-
-impl PendingCalls {
-    pub(super) fn open(
-        &mut self,
-        peer_addr: PeerAddr,
-        sent_ns: u64,
-    ) -> (u64, oneshot::Receiver<Result<Bytes, Unreachable>>) {
-        let (answer, receiver) = oneshot::channel();
-        self.last += 1;
-        self.open.insert(self.last, PendingCall { peer: peer_addr, sent_ns, answer });
-        (self.last, receiver)
-    }
-
-    fn end(&mut self, id: u64, answer: Result<Bytes, Unreachable>) {
-        if let Some(open) = self.open.remove(&id) {
-            // The receiver is gone: the caller no longer waits.
-            let _ = open.answer.send(answer);
-        }
-    }
-
-    pub(super) fn end_all(&mut self, peer_addr: &PeerAddr, why: Unreachable) {
-        let ended: Vec<u64> = self
-            .open
-            .iter()
-            .filter(|(_, open)| open.peer == *peer_addr)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ended {
-            self.end(id, Err(why));
-        }
-    }
-}
-
-/// Removes a call when its caller stops waiting.
-pub(super) struct CallGuard {
-    node: Arc<Node>,
-    id: u64,
-}
-
-impl CallGuard {
-    pub(super) fn new(node: Arc<Node>, id: u64) -> Self {
-        Self { node, id }
-    }
-}
-
-impl Drop for CallGuard {
-    fn drop(&mut self) {
-        self.node.calls.lock().open.remove(&self.id);
-    }
-}
-
 /// Carries the control plane's calls to other nodes.
 pub(super) struct PeerClient(pub(super) Arc<Node>, pub(super) Arc<Service>);
 
@@ -105,12 +45,12 @@ impl ControlTransport for PeerClient {
     fn call(&self, to: Option<NodeId>, address: &str, rpc: Bytes, ttl: Duration) -> CallFuture {
         let node = Arc::clone(&self.0);
         let Some(transport) = node.transport() else {
-            return Box::pin(async { Err(Unreachable::Lost) });
+            return Box::pin(async { Err(Unreachable::NotSent) });
         };
         let to = to.or_else(|| node.places.read().get(address).copied());
         if to.is_some_and(|to| to == node.me().0) {
             // The address is this node's own.
-            return Box::pin(async { Err(Unreachable::Lost) });
+            return Box::pin(async { Err(Unreachable::NotSent) });
         }
         let (peer_addr, sender) = match to {
             Some(to) => (PeerAddr::Node(to), transport.sender(to, address)),
@@ -129,7 +69,7 @@ impl ControlTransport for PeerClient {
         Box::pin(async move {
             let _waits = waits;
             if sent.is_err() {
-                return Err(Unreachable::Lost);
+                return Err(Unreachable::NotSent);
             }
             match tokio::time::timeout(ttl, receiver).await {
                 Ok(Ok(answer)) => answer,
@@ -198,8 +138,7 @@ impl PeerHandler {
     /// Measures a clock by the answer to a call. The peer is taken to have read its clock in the
     /// middle of the call.
     fn note_clock(&self, from: NodeId, answer: &ControlCall) {
-        let sent = self.node.calls.lock().open.get(&answer.id).map(|open| open.sent_ns);
-        let Some(sent_ns) = sent else { return };
+        let Some(sent_ns) = self.node.calls.lock().sent_ns(answer.id) else { return };
         let clock = self.service.clock();
         let now_ns = clock.now().mono.0;
         let took_ns = now_ns.saturating_sub(sent_ns);
@@ -361,22 +300,9 @@ impl FrameHandler for PeerHandler {
         if let LinkEvent::Failed { address, why, .. } = &event {
             self.node.note_refusal(address, why);
         }
-        let (peer_addr, why) = match event {
-            LinkEvent::Up(_)
-            | LinkEvent::Opening(_)
-            | LinkEvent::Silent(_)
-            | LinkEvent::Heard(_) => return,
-            LinkEvent::Down(peer, LinkEnd::Silent) => {
-                (PeerAddr::Node(peer.node), Unreachable::Late)
-            }
-            LinkEvent::Down(peer, _) => (PeerAddr::Node(peer.node), Unreachable::Lost),
-            LinkEvent::Failed { peer: peer_addr, why: LinkError::Refused, .. } => {
-                (peer_addr, Unreachable::Refused)
-            }
-            LinkEvent::Failed { peer: peer_addr, why: LinkError::Late, .. } => {
-                (peer_addr, Unreachable::Late)
-            }
-            LinkEvent::Failed { peer: peer_addr, .. } => (peer_addr, Unreachable::Lost),
+        let Some(LinkLoss { peer_addr, why, ends_calls, is_suspicious }) = LinkLoss::of(event)
+        else {
+            return;
         };
         let PeerAddr::Node(lost) = peer_addr else {
             return self.node.calls.lock().end_all(&peer_addr, why);
@@ -386,12 +312,14 @@ impl FrameHandler for PeerHandler {
             return;
         }
         if let Some(control) = self.node.control().cloned()
-            && !matches!(why, Unreachable::Late)
+            && is_suspicious
             && lost != NodeId::default()
         {
             tokio::spawn(async move { control.suspect(lost).await });
         }
-        self.node.fail_calls(lost, why);
+        if ends_calls {
+            self.node.fail_calls(lost, why);
+        }
     }
 }
 

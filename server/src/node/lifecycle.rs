@@ -140,7 +140,8 @@ async fn look_up(control: Control, seeds: Vec<Seed>) {
     }
 }
 
-/// Gives a new cluster its settings and limits, once, on the node that founded it.
+/// Gives a new cluster its settings and limits, once, on the node that founded it. An operator's
+/// setting waits for the mark, because this task would replace it.
 async fn found(node: Arc<Node>, control: Control, replicas: u8, lost_after: Option<Duration>) {
     control.registered().await;
     let is_founder = control.identity().membership.is_some_and(|membership| membership.is_founder);

@@ -13,9 +13,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::NodeId;
+use cluster::map::command::FOUNDED;
 use cluster::map::{MapCommand, RECORDS_VERSION};
 use control::Control;
 use protocol::ClusterVerb;
+use tokio::time::{Instant, timeout_at};
 use tollgate_http::{Actor, ServiceError, Via};
 use tollgate_limits::LimitsError;
 use tollgate_limits::map_text::{self, LimitText, OrderedLimit};
@@ -204,6 +206,16 @@ fn server_error(error: &impl Display) -> String {
     format!("SERVER_ERROR cluster: {error}\r\n")
 }
 
+/// Waits until the founder has stored the settings of its configuration. Returns false if it has
+/// not by `deadline`: it would replace a setting that an operator has changed before.
+async fn is_founded(control: &Control, deadline: Instant) -> bool {
+    let founded = async {
+        let mut watch = control.watch();
+        while !watch.changed().await.map.settings().others.contains_key(FOUNDED) {}
+    };
+    timeout_at(deadline, founded).await.is_ok()
+}
+
 /// An operator's command, copied out of the client's buffer.
 enum OperatorRequest {
     Command(MapCommand),
@@ -254,7 +266,12 @@ impl OperatorRequest {
     async fn carry_out(self, control: &Control) -> String {
         let changed = match self {
             Self::Command(command) => {
-                return match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {
+                let deadline = Instant::now() + COMMAND_TTL;
+                if matches!(command, MapCommand::Set(_)) && !is_founded(control, deadline).await {
+                    return STARTING.to_owned();
+                }
+                let left = deadline.saturating_duration_since(Instant::now());
+                return match control.propose(command, left).await.map(|done| done.answer) {
                     Ok(Ok(_)) => OK.to_owned(),
                     Ok(Err(refused)) => client_error(&refused),
                     Err(error) => server_error(&error),
@@ -283,23 +300,4 @@ impl OperatorRequest {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::actor_of;
-
-    #[test]
-    fn author_of_a_change_is_the_address_alone() {
-        for (peer, name) in [
-            ("tcp:192.0.2.7:40112", "192.0.2.7"),
-            ("tcp6:[2001:db8::7]:40112", "2001:db8::7"),
-            ("tcp6:[::ffff:192.0.2.7]:40112", "192.0.2.7"),
-        ] {
-            let actor = actor_of(peer);
-            assert_eq!(actor.name, name);
-            assert_eq!(actor.address, name.parse().ok());
-        }
-        for peer in ["-", "unix:/run/tollgate.sock", "tcp:unknown"] {
-            let actor = actor_of(peer);
-            assert_eq!((actor.name.as_str(), actor.address), (peer, None));
-        }
-    }
-}
+mod tests;

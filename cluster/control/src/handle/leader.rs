@@ -17,7 +17,7 @@ use cluster::map::{Map, MapAnswer, MapCommand, MapRefusal, NodeState, clocks};
 use cluster::placement::{Member, PartitionOwners};
 use openraft::error::{ClientWriteError, RaftError};
 use openraft::{BasicNode, ChangeMembers};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::rpc_server::runs_elsewhere;
 use super::state::LEASE_MAX;
@@ -296,13 +296,14 @@ async fn write_all(raft: &Raft, commands: Vec<MapCommand>) -> Option<()> {
     timeout(COMMIT_TTL, all).await.ok()?
 }
 
-/// Handles a command that a node proposed.
+/// Handles a command that a node proposed, within `ttl`.
 pub(super) async fn decide(
     node: &Arc<ControlNode>,
     mut command: MapCommand,
     sender: Option<NodeId>,
     ttl: Duration,
 ) -> ProposeReply {
+    let deadline = Instant::now() + ttl;
     let (Some(raft), true) = (node.raft(), node.is_leader()) else {
         return not_leader(node, node.leader());
     };
@@ -332,7 +333,7 @@ pub(super) async fn decide(
     {
         return ProposeReply::Answered(map.ver(), Ok(MapAnswer::Changes(Vec::new())));
     }
-    match timeout(ttl, raft.client_write(command)).await {
+    match timeout_at(deadline, raft.client_write(command)).await {
         Ok(Ok(response)) => {
             node.leader_now.notify_one();
             let applied = response.data;

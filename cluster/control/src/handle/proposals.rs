@@ -14,7 +14,8 @@ use super::{ControlNode, heartbeat, leader};
 use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{ProposeReply, RpcReply, RpcRequest};
 
-/// The longest time for one attempt; an election is over by then.
+/// The longest time for an attempt at another node that is not the last one; an election is over by
+/// then.
 const TRY: Duration = Duration::from_secs(2);
 /// The time between two attempts.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -45,17 +46,21 @@ pub(super) async fn propose(
     ttl: Duration,
 ) -> Result<CommandOutcome, ProposeError> {
     let deadline = Instant::now() + ttl;
+    // An earlier attempt may have made the change.
+    let mut is_unknown = false;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(ProposeError::NoLeader);
+            return Err(if is_unknown { ProposeError::Unknown } else { ProposeError::NoLeader });
         }
-        match one_try(node, command.clone(), left.min(TRY)).await {
+        match one_try(node, command.clone(), left).await {
             ProposeReply::Answered(map_ver, answer) => {
                 let left = deadline.saturating_duration_since(Instant::now());
                 catch_up(node, map_ver, left.min(heartbeat::PERIOD * 2)).await;
+                let answer = if is_unknown { of_repetition(&command, answer) } else { answer };
                 return Ok(CommandOutcome { map_ver, answer });
             }
+            ProposeReply::Unknown if is_repeatable(&command) => is_unknown = true,
             ProposeReply::Unknown => return Err(ProposeError::Unknown),
             ProposeReply::NotLeader(Some((leader, address))) => {
                 node.state.lock().leader = Some(leader);
@@ -67,12 +72,48 @@ pub(super) async fn propose(
     }
 }
 
-/// Sends the command to the leader once. `NotLeader` and `NotYet` mean that nothing was done.
-async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) -> ProposeReply {
+/// Whether a command that was perhaps done may be done again: it then changes nothing, and its
+/// answer is the same but for [`of_repetition`].
+///
+/// A limit or a record would be refused by its version. A node that came back in the same
+/// incarnation would be marked dead, or active, for a second time.
+fn is_repeatable(command: &MapCommand) -> bool {
+    match command {
+        MapCommand::Register { .. }
+        | MapCommand::Drain(..)
+        | MapCommand::Forget(..)
+        | MapCommand::Partitions(_)
+        | MapCommand::Set(_) => true,
+        MapCommand::Create { .. }
+        | MapCommand::Activate(..)
+        | MapCommand::Bury(..)
+        | MapCommand::PutLimit { .. }
+        | MapCommand::Change(_) => false,
+    }
+}
+
+/// The answer to a command of which an earlier attempt may have been done: a node that is gone has
+/// left, or was forgotten, by that attempt.
+fn of_repetition(
+    command: &MapCommand,
+    answer: Result<MapAnswer, MapRefusal>,
+) -> Result<MapAnswer, MapRefusal> {
+    match (command, answer) {
+        (MapCommand::Drain(..) | MapCommand::Forget(..), Err(MapRefusal::UnknownNode)) => {
+            Ok(MapAnswer::Done)
+        }
+        (_, answer) => answer,
+    }
+}
+
+/// Sends the command to the leader once, and waits for at most `left`. `NotLeader` and `NotYet`
+/// mean that nothing was done.
+async fn one_try(node: &Arc<ControlNode>, command: MapCommand, left: Duration) -> ProposeReply {
     let Some(leader) = node.leader() else { return ProposeReply::NotLeader(None) };
     if Some(leader) == node.id() {
-        return leader::decide(node, command, Some(leader), ttl).await;
+        return leader::decide(node, command, Some(leader), left).await;
     }
+    let ttl = if is_repeatable(&command) { left.min(TRY) } else { left };
     let ttl_ms = u32::try_from(ttl.as_millis()).unwrap_or(u32::MAX);
     match node.rpc.call_node(leader, RpcRequest::Ask { command, ttl_ms }, ttl).await {
         Ok(RpcReply::Propose(reply)) => reply,
@@ -86,7 +127,8 @@ async fn one_try(node: &Arc<ControlNode>, command: MapCommand, ttl: Duration) ->
             node.heartbeat_now.notify_one();
             ProposeReply::NotLeader(None)
         }
-        Err(CallError::Unreachable(_)) => ProposeReply::Unknown,
+        Err(CallError::Unreachable(Unreachable::NotSent)) => ProposeReply::NotYet,
+        Err(CallError::Unreachable(Unreachable::Lost | Unreachable::Late)) => ProposeReply::Unknown,
     }
 }
 

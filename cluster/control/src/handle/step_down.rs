@@ -18,8 +18,8 @@ use cluster::map::{Map, NodeState};
 use openraft::RaftMetrics;
 use tokio::time::{Instant, sleep};
 
-use super::ControlNode;
 use super::state::LEASE_MAX;
+use super::{ControlNode, Raft};
 use crate::raft_types::node_id;
 use crate::rpc::{Declined, DiskState, RpcReply, RpcRequest};
 
@@ -40,6 +40,7 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
         return false;
     }
     raft.runtime_config().heartbeat(false);
+    let transfer = Transfer { node, raft: &raft };
     sleep(LEASE_MAX).await;
     for transfer_target in candidates {
         if !node.is_leader() {
@@ -52,11 +53,24 @@ pub(super) async fn step_down(node: &Arc<ControlNode>) -> bool {
             sleep(POLL).await;
         }
     }
-    raft.runtime_config().heartbeat(true);
-    node.state.lock().steps_down = false;
-    // The task of the leader goes on if no other node took over.
-    node.leader_now.notify_one();
+    drop(transfer);
     !node.is_leader()
+}
+
+/// A transfer under way. Its end also ends the silence of the leader, even if the caller no longer
+/// waits for the transfer.
+struct Transfer<'a> {
+    node: &'a ControlNode,
+    raft: &'a Raft,
+}
+
+impl Drop for Transfer<'_> {
+    fn drop(&mut self) {
+        self.raft.runtime_config().heartbeat(true);
+        self.node.state.lock().steps_down = false;
+        // The task of the leader goes on if no other node took over.
+        self.node.leader_now.notify_one();
+    }
 }
 
 /// The voters that can lead at once: active and joining nodes, those with the longest log first.

@@ -141,3 +141,18 @@ async fn new_node_is_not_marked_dead() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn dropped_transfer_leaves_the_leader_leading() {
+    let world = World::cluster(1, &["a", "b", "c"]).await;
+    world.voters_are(&[1, 2, 3], ms(10_000)).await;
+    let leader = world.leader().expect("one leads");
+    let identity = world.at(leader).identity();
+    let id = identity.membership.expect("it is in").node;
+    let term = world.at(leader).status().raft_term;
+    let drain = world.at(leader).propose(MapCommand::Drain(id, identity.incarnation), TTL);
+    assert!(timeout(ms(50), drain).await.is_err(), "the transfer takes longer");
+    sleep(ms(3000)).await;
+    assert_eq!((world.leader(), world.at(leader).status().raft_term), (Some(leader), term));
+    done(world.at(leader), put("api", 0, "1")).await;
+}

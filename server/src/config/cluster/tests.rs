@@ -203,6 +203,8 @@ fn contradicting_flags_are_refused_with_a_remedy() {
         ("--join a --role witness --weight 1", "a witness holds nothing"),
         ("--expect 1 -C", "-C (--disable-cas)"),
         ("--expect 1 -e f", "-e (--memory-file)"),
+        ("--expect 1 -m 1024 -I 16777217", "at most 16m"),
+        ("--expect 1 -m 4096 -I 1g", "write -I 16m or less"),
         ("--expect 0", "expected a whole number from 1 to 4096"),
         ("--expect 1 --replicas 4", "expected a whole number from 1 to 3"),
         ("--expect 1 --partition-bits 3", "expected a whole number from 4 to 16"),
@@ -231,6 +233,8 @@ fn contradicting_flags_are_refused_with_a_remedy() {
     // These are accepted without a cluster, or with the setting that the message asks for.
     for line in [
         "-C -e f",
+        "-m 4096 -I 1g",
+        "--expect 1 -m 64 -I 16m",
         "--expect 1 -p 55535",
         "--expect 1 -C=no",
         "--expect 1 -l localhost",

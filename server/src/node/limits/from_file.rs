@@ -85,12 +85,11 @@ fn differing(texts: &[LimitText], entries: &[OrderedLimit]) -> BTreeSet<String> 
     differ.map(|name| (*name).to_owned()).collect()
 }
 
-/// Records that the cluster refuses the limits file of this node. Returns the fault.
-fn note_refusal(service: &Service, error: &LimitsChangeError) -> String {
+/// Records that the cluster refuses the limits file of this node.
+fn note_refusal(service: &Service, error: &LimitsChangeError) {
     let path = path_of(service).to_owned();
-    let fault = LimitsError::Conflict { path, reason: error.to_string() }.to_string();
+    let fault = LimitsError::Conflict { path, reason: error.to_string() };
     service.limits().refuse_of(FaultOf::FileChange, &fault);
-    fault
 }
 
 fn path_of(service: &Service) -> &Path {
@@ -144,8 +143,15 @@ pub(in super::super) async fn follow_file(
     while !control.map().settings().others.contains_key(FOUNDED) {
         sleep(POLL).await;
     }
-    let refused = found(&node, &control, &last).await;
-    let mut fault_of_last = refused.map(|error| note_refusal(service, &error));
+    // Until the cluster has taken a file as a whole, a corrected one applies as a whole.
+    while let Some(error) = found(&node, &control, &last).await {
+        note_refusal(service, &error);
+        while node.limits_file.get() == last {
+            node.limits_file.changed().await;
+        }
+        last = node.limits_file.get();
+    }
+    service.limits().set_fault(FaultOf::FileChange, None);
     let differ = differing(&last, &entries_of(&control.map()));
     if !differ.is_empty() {
         let names: Vec<&str> = differ.iter().take(NAMES_MAX).map(String::as_str).collect();
@@ -162,7 +168,7 @@ pub(in super::super) async fn follow_file(
         loop {
             let now = node.limits_file.get();
             if now == last {
-                service.limits().set_fault(FaultOf::FileChange, fault_of_last.clone());
+                service.limits().set_fault(FaultOf::FileChange, None);
                 break;
             }
             match follow_change(service, &control, &last, &now).await {
@@ -171,7 +177,7 @@ pub(in super::super) async fn follow_file(
                         count,
                         "limits changed: the change of the limits file is in force"
                     );
-                    (last, fault_of_last) = (now, None);
+                    last = now;
                 }
                 Err(error) if error.is_final() => {
                     // The next change of the file starts another attempt.

@@ -28,6 +28,9 @@ use crate::node::pending::{OpResult, PendingOp, ReplyKind, ReplyRun};
 /// Set in the tokens of parked batches that answer forwarded operations: those of other nodes, or
 /// of this worker to its own node.
 pub(super) const FORWARDED: u64 = 1 << 63;
+/// Collected answers are sent once their texts have this many bytes: the peer refuses a frame beyond
+/// `BODY_BYTES_MAX`.
+const ANSWERS_BYTES_MAX: usize = 1 << 20;
 /// The stream index of operations without a stream.
 pub(super) const NO_STREAM: u16 = u16::MAX;
 
@@ -153,10 +156,31 @@ impl DataPlane {
         let Some(forwarded) = self.forwarded_ops.try_remove((token & !FORWARDED) as usize) else {
             return;
         };
+        self.answer_batch(node, forwarded, batch);
+    }
+
+    /// Answers the forwarded operations of a batch.
+    pub(super) fn answer_batch(
+        &mut self,
+        node: &Node,
+        forwarded: ForwardedOps,
+        batch: &ParkedBatch,
+    ) {
+        let mut next = forwarded;
         for place in 0..batch.ops().len() {
+            if self.has_long_answers() {
+                self.send_answers(node, next);
+                next.first = forwarded.first + place as u16;
+            }
             self.answers.text(batch.text_of(place));
         }
-        self.send_answers(node, forwarded);
+        self.send_answers(node, next);
+    }
+
+    /// Whether the collected answers are to be sent before another one is added.
+    #[inline]
+    pub(super) fn has_long_answers(&self) -> bool {
+        self.answers.text_bytes() >= ANSWERS_BYTES_MAX
     }
 
     /// Tells the sender of an operation to send it again, or that it was not performed.

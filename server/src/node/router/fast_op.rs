@@ -145,8 +145,13 @@ impl FrameRest<'_> {
 
     /// The operations whose answers were collected and are sent now.
     pub(super) fn take_answered(&mut self) -> ForwardedOps {
-        let records_end = std::mem::take(&mut self.records_end);
-        ForwardedOps { records_end, ..self.ops_from(self.first) }
+        let answered = self.ops_from_first();
+        self.records_end = 0;
+        answered
+    }
+
+    pub(super) fn ops_from_first(&self) -> ForwardedOps {
+        ForwardedOps { records_end: self.records_end, ..self.ops_from(self.first) }
     }
 
     fn ops_from(&self, first: u16) -> ForwardedOps {
@@ -372,7 +377,9 @@ impl DataPlane {
         let source = rest.head.source;
         if let Some(end) = records_end(source, &needs, mandatory, takes_answers_behind_records) {
             self.begin_answers(node, rest, end);
-            (0..ends.len()).for_each(|at| self.answers.text(text_of(at)));
+            for at in 0..ends.len() {
+                self.answer(node, rest, at, text_of(at));
+            }
             return;
         }
         self.send_answers(node, rest.take_answered());

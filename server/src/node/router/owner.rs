@@ -11,9 +11,10 @@ use cluster::parked_reply::{Need, ParkedOp};
 use cluster::replica::NodeTime;
 use protocol::{Bounds, DecodeError, Decoded, decode, decode_fast};
 
-use super::data_plane::{ForwardedOps, NO_STREAM};
+use super::data_plane::{DataPlane, ForwardedOps, NO_STREAM};
 use super::fast_op::FrameRest;
 use super::{Router, RouterContext};
+use crate::node::Node;
 use crate::node::operation::{HeldOp, OpRef, OpSource, Performed};
 use crate::node::serving::Serving;
 use crate::node::state_machine::OpKind;
@@ -149,7 +150,7 @@ impl Router {
         match performed {
             Performed::Done { needs, .. } if needs.is_empty() => {
                 plane.begin_answers(&node, rest, 0);
-                plane.answers.text(&texts);
+                plane.answer(&node, rest, 0, &texts);
             }
             Performed::Done { needs, term } => {
                 plane.send_answers(&node, rest.take_answered());
@@ -209,7 +210,18 @@ impl Router {
     }
 }
 
-impl super::data_plane::DataPlane {
+impl DataPlane {
+    /// Collects the answer to the request at index `at` of `rest`, and sends those before it if
+    /// they are long.
+    #[inline]
+    pub(super) fn answer(&mut self, node: &Node, rest: &mut FrameRest<'_>, at: usize, text: &[u8]) {
+        if self.has_long_answers() {
+            self.send_answers(node, rest.ops_from_first());
+            rest.first = (rest.place + at) as u16;
+        }
+        self.answers.text(text);
+    }
+
     /// Parks one reply that waits for copies.
     fn park_one(
         &mut self,

@@ -164,10 +164,7 @@ impl Router {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let key = (batch.token & !FORWARDED) as usize;
         let Some(forwarded) = plane.forwarded_ops.try_remove(key) else { return };
-        for place in 0..batch.ops().len() {
-            plane.answers.text(batch.text_of(place));
-        }
-        plane.send_answers(&node, forwarded);
+        plane.answer_batch(&node, forwarded, batch);
     }
 
     fn released_one(

@@ -124,15 +124,19 @@ async fn changed_file_that_is_refused_is_a_fault() {
 }
 
 #[tokio::test]
-async fn first_file_that_is_refused_is_a_fault() {
-    let world = FileNode::start(&limit("own", "cr:{x}")).await;
+async fn first_file_that_is_refused_is_a_fault_and_applies_once_corrected() {
+    let right = limit("right", "right:{x}");
+    let world = FileNode::start(&(right.clone() + &limit("own", "cr:{x}"))).await;
     world.put(&limit("cr", "cr:{x}")).await;
     world.follow();
     world.until_fault("takes all its keys").await;
     // The same text stays refused.
-    world.write(&limit("own", "cr:{x}"));
+    world.write(&(right.clone() + &limit("own", "cr:{x}")));
     sleep(POLL * 5).await;
     world.until_fault("takes all its keys").await;
-    world.write(&limit("own", "own:{x}"));
+    world.write(&(right + &limit("own", "own:{x}")));
     world.until_fault("").await;
+    let map = world.control.map();
+    let names: Vec<&str> = map.limits().keys().map(String::as_str).collect();
+    assert_eq!(names, ["cr", "own", "right"]);
 }
