@@ -4,13 +4,16 @@
 //! (`server/cli/src/doctor`), clocks that differ (`cluster::operator`).
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Command, Output},
     thread,
 };
+
+use nix::unistd::geteuid;
 
 use crate::live::{Client, Program, Server};
 
@@ -204,6 +207,38 @@ fn live_server_that_evicts_is_found() {
     }
     assert!(client.stat("evictions") > 0, "the memory was too small");
     finds(&words, "were removed before they expired: the cap of 8 MiB is too small", "raise -m");
+}
+
+#[test]
+fn secrets_of_a_live_server_that_another_user_may_not_read_are_a_finding() {
+    let folder = tempfile::tempdir().expect("a place for it");
+    fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
+    // The program too: others may not read the folder that it is built in.
+    let program = folder.path().join("tollgate");
+    fs::copy(Program::Tollgate.path(), &program).expect("the program is built");
+    let auth = folder.path().join("auth");
+    fs::write(&auth, "user:pass\n").expect("the folder is ours");
+    let path = auth.to_str().expect("the path is text");
+    let socket = folder.path().join("admin");
+    let socket = socket.to_str().expect("the path is text");
+    let flags = ["-Y", path, "--admin-socket", socket];
+    let _server = Server::start_as(Program::Tollgate, &flags);
+    fs::set_permissions(socket, Permissions::from_mode(0o777)).expect("it is ours");
+    is_healthy(&flags);
+    fs::set_permissions(&auth, Permissions::from_mode(0o000)).expect("it is ours");
+    let mut other = Command::new(&program);
+    other.arg("doctor").args(flags).env_clear();
+    if geteuid().is_root() {
+        // Root may read everything.
+        other.uid(65_534);
+    }
+    let output = other.output().expect("the program is built");
+    let (code, said) = (output.status.code(), text(&output));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("The server runs."), "{said}");
+    let problem = format!("cannot read auth file {path}: Permission denied");
+    assert!(said.contains(&problem), "{said}");
+    assert!(said.contains("run the doctor as the server's user"), "{said}");
 }
 
 /// Answers as a node of another version, to one client.

@@ -15,7 +15,7 @@ use tollgate::config::sub_commands::DOCTOR;
 use tollgate::config::{Config, ConfigError, ListenAddr, Startup, host_and_port, shown_flags};
 
 use super::client::ServerClient;
-use super::start_check::{StartRefusal, check_start};
+use super::start_check::{StartRefusal, check_start, hidden_file};
 use super::{CliError, Parsed};
 
 /// The help, before that of the server's own flags.
@@ -121,7 +121,16 @@ impl DoctorRequest {
         match check_start(config, state.is_running) {
             // These two are findings, with a remedy.
             Ok(()) | Err(StartRefusal::Limits(_) | StartRefusal::Security(_)) => {}
-            Err(refusal) => return Err(refusal.into()),
+            Err(refusal) => match hidden_file(config).filter(|_| state.is_running) {
+                Some(path) => findings.push(Finding::new(
+                    refusal.to_string(),
+                    format!(
+                        "run the doctor as the server's user: this one may not read {}",
+                        path.display()
+                    ),
+                )),
+                None => return Err(refusal.into()),
+            },
         }
         findings.extend(before::look(config, &state));
         let is_running = if state.is_running { "runs" } else { "does not run, or cannot be asked" };

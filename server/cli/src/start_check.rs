@@ -106,6 +106,19 @@ pub fn check_start(config: &Config, is_running: bool) -> Result<(), StartRefusal
     Ok(())
 }
 
+/// Returns the first file of passwords, tokens or keys that exists and that this user may not read.
+pub(super) fn hidden_file(config: &Config) -> Option<&Path> {
+    let http = config.http.as_ref();
+    let tls = http.and_then(|http| http.tls.as_ref());
+    let tokens = http.and_then(|http| http.tokens.as_ref());
+    let mut files = [config.auth_file.as_ref(), tls.map(|tls| &tls.certificates)]
+        .into_iter()
+        .chain([tls.map(|tls| &tls.key), tokens])
+        .flatten()
+        .map(PathBuf::as_path);
+    files.find(|path| eaccess(*path, AccessFlags::R_OK) == Err(Errno::EACCES))
+}
+
 /// Checks that the user of `-u` exists. As at the start, only root's `-u` matters, and a number
 /// stands for itself.
 fn check_user(config: &Config) -> Result<(), ProcessError> {
