@@ -128,6 +128,9 @@ fn compile_plan(
         Err(error) => error,
     };
     let wrong = |error| Err(refused(error, name.unwrap_or_default()));
+    if !plan.is_by_time && map_text::limits_beside_exemptions(before).is_ok() {
+        return wrong(error);
+    }
     // Stored limits may have parts that match nothing. Time may add one, a hand may not.
     match (map_text::stored_limits(entries), map_text::stored_limits(before)) {
         (Ok(limits), _) if plan.is_by_time => Ok(Some(limits)),
