@@ -218,8 +218,8 @@ pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
     }
 }
 
-/// Whether the policy, or one of several, is a bucket that does not begin full: once full, its state
-/// differs from that of a new key, and must be kept.
+/// Whether the policy, or one of several, is a bucket that does not begin full: once full, its
+/// state differs from that of a new key, and must be kept.
 #[must_use]
 pub fn begins_unfilled(policy: &Policy) -> bool {
     match policy.algorithm {

@@ -93,7 +93,7 @@ pub(super) enum BadOverrides {
     Refused,
     /// Refused, but exemptions are left out: a change of limits need not touch the exemptions too.
     ExemptionsLeftOut,
-    /// For limits that are stored already: earlier versions accepted some of these, and a parent may
-    /// have expired.
+    /// For limits that are stored already: earlier versions accepted some of these, and a parent
+    /// may have expired.
     LeftOut,
 }

@@ -16,8 +16,8 @@ use super::{
 const PORT: i32 = 11211;
 const MEBI: u64 = 1 << 20;
 const ITEM_BYTES_MAX: usize = 1 << 20;
-/// The longest frame between nodes, `BODY_BYTES_MAX`, carries several such items. A longer one takes
-/// so long that the links seem silent.
+/// The longest frame between nodes, `BODY_BYTES_MAX`, carries several such items. A longer one
+/// takes so long that the links seem silent.
 const CLUSTER_ITEM_BYTES_MAX: usize = 16 << 20;
 const WATCHER_LOGBUF_KB: usize = 256;
 

@@ -8,14 +8,28 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use hashbrown::HashSet;
 use tokio::time::{sleep, timeout};
-use tollgate_http::ServiceError;
+use tollgate_http::{ImportPlan, ServiceError};
 
 use super::book::{self, StoredChange};
 use super::plan::{ChangePlan, LimitsRequest};
 use super::{LimitsStore, PAUSE, TRYING_MAX, VIAS};
 use crate::AUDIT;
 use crate::records::RecordsError;
+
+/// Adds the effect of an attempt at an import, of which these records were put, to that of the
+/// attempts before it. A later attempt finds their limits the same.
+fn add_effect(whole: &mut ImportPlan, attempt: ImportPlan, names: &HashSet<String>) {
+    let ImportPlan { put, moved, removed, same } = attempt;
+    for (list, more) in
+        [(&mut whole.put, put), (&mut whole.moved, moved), (&mut whole.removed, removed)]
+    {
+        list.extend(more.into_iter().filter(|name| names.contains(name)));
+    }
+    let known: HashSet<&String> = whole.put.iter().chain(&whole.moved).collect();
+    whole.same = same.into_iter().filter(|name| !known.contains(name)).collect();
+}
 
 impl LimitsStore {
     /// Makes a change in the store, repeatedly while others interfere. Returns the plan with the
@@ -51,6 +65,7 @@ impl LimitsStore {
         #[cfg(feature = "simulation")]
         let mut expired = None;
         let mut late = pin!(sleep(TRYING_MAX));
+        let mut imported = ImportPlan::default();
         loop {
             let mark = records.mark();
             let mut plan = self.prepare(request, now_ms).await?;
@@ -59,16 +74,15 @@ impl LimitsStore {
                 plan = self.insist_on(plan, &mut expired, now_ms);
             }
             let mut changes = std::mem::take(&mut plan.changes).into_iter();
-            let mut is_whole = true;
+            let (mut is_whole, mut names) = (true, HashSet::new());
             for puts in &plan.batches {
                 let count = puts.iter().filter(|put| book::is_change(&put.name)).count();
                 match records.change(puts.clone()).await {
-                    Ok(version) => done.extend(
-                        changes
-                            .by_ref()
-                            .take(count)
-                            .map(|change| StoredChange { version, ..change }),
-                    ),
+                    Ok(version) => {
+                        names.extend(puts.iter().map(|put| put.name.clone()));
+                        let made = changes.by_ref().take(count);
+                        done.extend(made.map(|change| StoredChange { version, ..change }));
+                    }
                     Err(RecordsError::OtherVersion) => {
                         is_whole = false;
                         break;
@@ -77,7 +91,9 @@ impl LimitsStore {
                 }
             }
             self.follow_records(&*records);
+            add_effect(&mut imported, std::mem::take(&mut plan.import), &names);
             if is_whole {
+                plan.import = imported;
                 return Ok(plan);
             }
             // Who pauses although the change of another has arrived loses the next race too.

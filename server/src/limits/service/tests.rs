@@ -414,6 +414,12 @@ async fn more_changes_than_one_command_has_room_for() {
         let seqs: Vec<u64> = world.store.history(None).iter().map(|change| change.seq).collect();
         assert_eq!(seqs, (1..=300).rev().collect::<Vec<_>>());
         assert_eq!(world.store.handle.load().limits().len(), 300);
+        // More than the history keeps take several attempts.
+        let texts: String =
+            (0..1200).map(|n| limit(&format!("l{n:04}"), "fixed:5/s", "")).collect();
+        let plan = world.import(&texts, ImportMode::Replace).await.expect("all new");
+        let counts = [plan.put.len(), plan.removed.len(), plan.moved.len(), plan.same.len()];
+        assert_eq!(counts, [1200, 300, 0, 0]);
     }
 }
 

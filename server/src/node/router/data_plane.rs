@@ -28,8 +28,8 @@ use crate::node::pending::{OpResult, PendingOp, ReplyKind, ReplyRun};
 /// Set in the tokens of parked batches that answer forwarded operations: those of other nodes, or
 /// of this worker to its own node.
 pub(super) const FORWARDED: u64 = 1 << 63;
-/// Collected answers are sent once their texts have this many bytes: the peer refuses a frame beyond
-/// `BODY_BYTES_MAX`.
+/// Collected answers are sent once their texts have this many bytes: the peer refuses a frame
+/// beyond `BODY_BYTES_MAX`.
 const ANSWERS_BYTES_MAX: usize = 1 << 20;
 /// The stream index of operations without a stream.
 pub(super) const NO_STREAM: u16 = u16::MAX;
