@@ -5,20 +5,14 @@
 //! They outlive connections.
 
 use std::collections::VecDeque;
-use std::hint::cold_path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::frames::FrameError;
 use crate::rules::{Bug, Rules};
 
-/// The most unacknowledged bytes while no frame is longer than [`LONG_FRAME_BYTES`].
+/// The most unacknowledged bytes.
 pub const UNACKED_BYTES_MAX: usize = 4 << 20;
-/// While a longer frame is unacknowledged, the stream is full at [`LONG_FRAMES_MAX`] times its
-/// length. One large item then neither refuses the other operations nor makes a learner slow.
-pub const LONG_FRAME_BYTES: usize = UNACKED_BYTES_MAX / LONG_FRAMES_MAX;
-/// The number of frames of the longest length that make the stream full, if they are long.
-pub const LONG_FRAMES_MAX: usize = 8;
 /// The least time between two marks.
 const MARK_NS: u64 = 250_000;
 /// Acknowledged bytes are moved out of the buffer from this size on.
@@ -54,8 +48,6 @@ pub struct SendStream {
     progress_ns: u64,
     acked: Acked,
     bytes_max: usize,
-    /// The value of `bytes_max` without long frames.
-    short_bytes_max: usize,
     rules: Rules,
 }
 
@@ -66,7 +58,7 @@ impl Default for SendStream {
 }
 
 impl SendStream {
-    /// An empty stream. `bytes_max` unacknowledged bytes make it full, if no frame is long.
+    /// An empty stream. `bytes_max` unacknowledged bytes make it full.
     #[must_use]
     pub fn new(bytes_max: usize, rules: Rules) -> Self {
         Self {
@@ -78,7 +70,6 @@ impl SendStream {
             progress_ns: 0,
             acked: Acked::default(),
             bytes_max,
-            short_bytes_max: bytes_max,
             rules,
         }
     }
@@ -103,8 +94,7 @@ impl SendStream {
         self.bytes.len() - self.head
     }
 
-    /// The number of unacknowledged bytes at which the stream is full. Long frames raise it until
-    /// everything is acknowledged.
+    /// The number of unacknowledged bytes at which the stream is full.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         self.bytes_max
@@ -130,13 +120,7 @@ impl SendStream {
         if self.marks.back().is_none_or(is_due) {
             self.marks.push_back((self.end(), now_ns));
         }
-        let from = self.bytes.len();
         write(&mut self.bytes);
-        let bytes = self.bytes.len() - from;
-        if bytes > LONG_FRAME_BYTES {
-            cold_path();
-            self.bytes_max = self.bytes_max.max(bytes * LONG_FRAMES_MAX);
-        }
         self.end()
     }
 
@@ -196,11 +180,6 @@ impl SendStream {
             self.bytes.clear();
             self.head = 0;
             self.marks.clear();
-            if self.bytes_max != self.short_bytes_max {
-                cold_path();
-                self.bytes_max = self.short_bytes_max;
-                self.bytes = Vec::new();
-            }
         } else if self.head >= SLACK_BYTES && self.head >= self.bytes.len() / 2 {
             self.bytes.drain(..self.head);
             self.head = 0;
@@ -262,28 +241,6 @@ mod tests {
         assert_eq!(stream.silence_ns(32 * MS), 2 * MS);
         stream.acknowledge(2, 40 * MS).expect("it was sent");
         assert_eq!((stream.age_ns(90 * MS), stream.silence_ns(90 * MS)), (0, 0));
-    }
-
-    #[test]
-    fn stream_has_room_beside_a_long_frame_until_all_is_acknowledged() {
-        let mut stream = SendStream::default();
-        let long = vec![0; 5 << 20];
-        let end = stream.append(&long, 0);
-        stream.append(&[0; 100], 0);
-        assert!(!stream.is_full());
-        assert_eq!(stream.bytes_max(), LONG_FRAMES_MAX * long.len());
-        let mut frames = 2;
-        while !stream.is_full() {
-            stream.append(&long, 0);
-            frames += 1;
-        }
-        assert_eq!(frames, LONG_FRAMES_MAX + 1);
-        stream.acknowledge(end, 0).expect("it was appended");
-        assert_eq!(stream.bytes_max(), LONG_FRAMES_MAX * long.len());
-        stream.acknowledge(stream.end(), 0).expect("it was appended");
-        assert_eq!(stream.bytes_max(), UNACKED_BYTES_MAX);
-        stream.append(&vec![0; LONG_FRAME_BYTES], 0);
-        assert_eq!(stream.bytes_max(), UNACKED_BYTES_MAX);
     }
 
     proptest! {

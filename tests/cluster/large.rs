@@ -44,16 +44,16 @@ fn until_read(cluster: &Cluster, node: u8, key: &str, value: &str) {
 
 #[test]
 fn large_values_are_copied_and_set_through_any_node() {
-    let mut cluster = Cluster::start(2, &["--replicas", "1", "-m", "256", "-I", "8m"]);
+    let mut cluster = Cluster::start(2, &["--replicas", "1", "-m", "256"]);
     // The only voter stays.
     let is_voter = |node| cluster.stat(node, "voters") == cluster.stat(node, "node");
     let (owner, other) = if is_voter(1) { (0, 1) } else { (1, 0) };
     let keys = keys_of(&cluster, owner, 6);
-    let values = ["a", "b", "c"].map(|letter| letter.repeat(3_000_000));
+    let values = ["a", "b", "c"].map(|letter| letter.repeat(900_000));
     for (key, value) in keys.iter().zip(&values) {
         assert_eq!(cluster.ask(owner, &set(key, value)), "STORED");
     }
-    let large = "e".repeat(5_000_000);
+    let large = "e".repeat(1_000_000);
     assert_eq!(cluster.ask(other, &set(&keys[3], &large)), "STORED");
     assert_eq!(cluster.ask(other, "cluster set replicas 2\r\n"), "OK");
     let start = Instant::now();
@@ -62,7 +62,7 @@ fn large_values_are_copied_and_set_through_any_node() {
         thread::sleep(Duration::from_millis(20));
     }
     cluster.until_at_rest(2);
-    let largest = "f".repeat((8 << 20) - 200);
+    let largest = "f".repeat((1 << 20) - 200);
     assert_eq!(cluster.ask(other, &set(&keys[4], &largest)), "STORED");
     assert_eq!(cluster.ask(owner, &set(&keys[5], &largest)), "STORED");
     cluster.kill(owner);

@@ -5,13 +5,12 @@ use bytes::Bytes;
 use super::event::{CallContext, Environment, StateMachine};
 use super::{Core, Replica, RoleState};
 use crate::frames::{
-    Adopt, Chunk, ChunkReader, FrameError, Pull, RecordResult, Restart, StreamRefusal, TermCheck,
+    Adopt, ChunkReader, FrameError, Pull, RecordResult, Restart, StreamRefusal, TermCheck,
 };
 use crate::id::Term;
 use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::position::{ApplyPosition, Position};
 use crate::receive_stream::ReceiveStream;
-use crate::send_stream::LONG_FRAME_BYTES;
 
 /// A copy that is being made. It pulls chunks, which arrive in one order with the records around
 /// them. Records before the first chunk are not for this copy; those after it are.
@@ -29,12 +28,7 @@ pub(super) struct Learner {
     is_begun: bool,
     /// Whether every chunk has arrived.
     is_whole: bool,
-    /// Long first chunks that arrived after a newer start, at most [`LATE_CHUNKS_MAX`].
-    late_chunks: u32,
 }
-
-/// The wait for a first chunk doubles with each late one, up to this number.
-const LATE_CHUNKS_MAX: u32 = 5;
 
 impl Learner {
     /// Starts an empty copy, and requests its first chunk.
@@ -50,7 +44,6 @@ impl Learner {
             pulled_ns: 0,
             is_begun: false,
             is_whole: false,
-            late_chunks: 0,
         };
         learner.restart(core, ctx);
         learner
@@ -65,7 +58,6 @@ impl Learner {
             pulled_ns: ctx.now.mono_ns,
             is_begun: false,
             is_whole: false,
-            late_chunks: self.late_chunks,
         };
         self.retry(core, ctx);
     }
@@ -116,20 +108,10 @@ impl Learner {
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
         let waited_ns = ctx.now.mono_ns.saturating_sub(self.pulled_ns);
-        let patience_ns = core.options.resend_ns << self.late_chunks;
-        if !self.is_begun && self.is_pulling && waited_ns >= patience_ns {
+        if !self.is_begun && self.is_pulling && waited_ns >= core.options.resend_ns {
             self.restart(core, ctx);
         }
         self.retry(core, ctx);
-    }
-
-    /// Handles a refused chunk of `bytes` bytes for this copy. A long one that belongs to an
-    /// earlier start was still on its way when the learner pulled again: the next one gets more
-    /// time.
-    fn note_refused(&mut self, chunk: &Chunk, bytes: usize) {
-        if chunk.is_first && chunk.start < self.start && bytes > LONG_FRAME_BYTES {
-            self.late_chunks = (self.late_chunks + 1).min(LATE_CHUNKS_MAX);
-        }
     }
 }
 
@@ -234,11 +216,6 @@ impl<O> Replica<O> {
                 && !learner.is_whole
                 && (chunk.is_first || chunk.last == self.core.last(ctx.header)));
         if !is_next {
-            if let RoleState::Learner(learner) = &mut self.role
-                && chunk.to == self.core.me
-            {
-                learner.note_refused(&chunk, bytes);
-            }
             let end = stream.end_of(bytes);
             stream.refuse(self.refusal(ctx.header, chunk.term, end), chunk.is_first);
             self.finish(ctx);

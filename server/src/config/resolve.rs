@@ -16,9 +16,9 @@ use super::{
 const PORT: i32 = 11211;
 const MEBI: u64 = 1 << 20;
 const ITEM_BYTES_MAX: usize = 1 << 20;
-/// The longest frame between nodes, `BODY_BYTES_MAX`, carries several such items. A longer one
-/// takes so long that the links seem silent.
-const CLUSTER_ITEM_BYTES_MAX: usize = 16 << 20;
+/// A copy whose link has two of the four MiB of `UNACKED_BYTES_MAX` to acknowledge is given up, and
+/// a chunk of it carries at least one whole item.
+const CLUSTER_ITEM_BYTES_MAX: usize = 1 << 20;
 const WATCHER_LOGBUF_KB: usize = 256;
 
 impl RawConfig {
@@ -165,8 +165,8 @@ impl RawConfig {
         let refuse = |text: &str| Err(ConfigError::Usage(text.to_owned()));
         if item_bytes_max > CLUSTER_ITEM_BYTES_MAX {
             return refuse(&format!(
-                "-I {item_bytes_max}: in a cluster an item has at most 16m, because it is sent to \
-                 other nodes as a whole; write -I 16m or less"
+                "-I {item_bytes_max}: in a cluster an item has at most 1m, because it is sent to \
+                 other nodes as a whole; write -I 1m or less"
             ));
         }
         if self.disable_cas == Some(true) {

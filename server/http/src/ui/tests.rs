@@ -15,7 +15,7 @@ use axum::http::{HeaderMap, Request, StatusCode};
 use tower::ServiceExt as _;
 
 use crate::access::Access;
-use crate::fake_host::{FakeHost, MARKUP, VERSION};
+use crate::fake_host::{FakeHost, MARKUP, TAKEN, VERSION};
 use crate::tokens::{Tokens, new_token};
 
 use super::assets::{ASSETS, hash};
@@ -483,7 +483,9 @@ fn a_changed_version_is_refused_with_both_texts() {
         assert_eq!(site.post(path, fields).status, 412, "{path} {fields:?}");
     }
     assert_eq!(site.post("/ui/limit/remove", &[("name", "login")]).status, 428);
-    let taken = site.post("/ui/limit", &limit_form("", "fixed:6/m", "save"));
+    let mut new = limit_form("", "fixed:6/m", "save");
+    new[0] = ("name", TAKEN);
+    let taken = site.post("/ui/limit", &new);
     assert_eq!(taken.status, 409);
     assert!(taken.text.contains("another limit has this name"), "{}", taken.text);
     assert_eq!(site.changes(), Vec::<String>::new());

@@ -35,8 +35,8 @@ pub(crate) struct PeerLink {
     pub(crate) acked: Acked,
     /// The end position of its stream.
     end: AtomicU64,
-    /// Most unacknowledged bytes of the stream; long frames raise it for a while.
-    bytes_max: AtomicU64,
+    /// Most unacknowledged bytes of the stream.
+    bytes_max: u64,
     pub(super) writer: LinkWriter,
     /// Only the worker that reads the link locks it.
     pub(super) receiver: Mutex<LinkReceiver>,
@@ -68,7 +68,7 @@ impl PeerLink {
             k,
             acked,
             end: AtomicU64::new(0),
-            bytes_max: AtomicU64::new(bytes_max),
+            bytes_max,
             writer,
             receiver: Mutex::default(),
             time: Arc::clone(life),
@@ -88,10 +88,7 @@ impl PeerLink {
     pub(crate) fn append_with(&self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
         let mut output = self.writer.lock();
         output.used();
-        let stream = &mut output.sender.stream;
-        let end = stream.append_with(now_ns, write);
-        // Before the end: a reader that sees the end of a long frame sees its room too.
-        self.bytes_max.store(stream.bytes_max() as u64, Ordering::Relaxed);
+        let end = output.sender.stream.append_with(now_ns, write);
         self.end.store(end, Ordering::Release);
         end
     }
@@ -120,12 +117,12 @@ impl PeerLink {
 
     /// Whether operations that need the stream must be answered *busy*.
     pub(crate) fn is_full(&self) -> bool {
-        self.unacked() >= self.bytes_max.load(Ordering::Relaxed)
+        self.unacked() >= self.bytes_max
     }
 
     /// Whether clients whose operations need the stream should not be read.
     pub(crate) fn is_over_half(&self) -> bool {
-        self.unacked() >= self.bytes_max.load(Ordering::Relaxed) / 2
+        self.unacked() >= self.bytes_max / 2
     }
 
     fn unacked(&self) -> u64 {
