@@ -49,7 +49,7 @@ impl Pending {
     }
 }
 
-/// What is known of the sendings of an operation. An operation that is done here counts as sent.
+/// The knowledge of an operation's sendings. An operation that is done here counts as sent.
 ///
 /// Flags, not counts: an operation may be sent for an hour, a hundred times a second.
 #[derive(Debug, Default, Clone, Copy)]

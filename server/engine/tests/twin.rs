@@ -450,16 +450,9 @@ enum Step {
     Sweep(usize),
 }
 
-fn any_step() -> impl Strategy<Value = Step> {
-    let mode = prop_oneof![
-        3 => Just(SetMode::Set),
-        1 => Just(SetMode::Add),
-        1 => Just(SetMode::Replace),
-        1 => Just(SetMode::Append),
-        1 => Just(SetMode::Prepend),
-    ];
+fn any_get() -> impl Strategy<Value = Step> {
     let get = (maybe_exptime(), maybe_exptime(), prop::option::of(0..5_i32), any_cas(), any_cas());
-    let get = (get, any::<[bool; 3]>()).prop_map(
+    (get, any::<[bool; 3]>()).prop_map(
         |((touch, vivify, recache, unless_cas, new_cas), [no_bump, may_win, touch_is_first])| {
             let base64 = no_bump;
             Step::Get(Get {
@@ -474,7 +467,17 @@ fn any_step() -> impl Strategy<Value = Step> {
                 may_win,
             })
         },
-    );
+    )
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let mode = prop_oneof![
+        3 => Just(SetMode::Set),
+        1 => Just(SetMode::Add),
+        1 => Just(SetMode::Replace),
+        1 => Just(SetMode::Append),
+        1 => Just(SetMode::Prepend),
+    ];
     let set = (
         mode,
         any::<u32>(),
@@ -517,7 +520,7 @@ fn any_step() -> impl Strategy<Value = Step> {
             })
         });
     prop_oneof![
-        6 => get,
+        6 => any_get(),
         6 => Just(Step::Get(Get::default())),
         8 => set,
         3 => delete,

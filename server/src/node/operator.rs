@@ -17,7 +17,7 @@ use cluster::map::command::FOUNDED;
 use cluster::map::{MapCommand, RECORDS_VERSION};
 use control::Control;
 use protocol::ClusterVerb;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout;
 use tollgate_http::{Actor, ServiceError, Via};
 use tollgate_limits::LimitsError;
 use tollgate_limits::map_text::{self, LimitText, OrderedLimit};
@@ -207,13 +207,13 @@ fn server_error(error: &impl Display) -> String {
 }
 
 /// Waits until the founder has stored the settings of its configuration. Returns false if it has
-/// not by `deadline`: it would replace a setting that an operator has changed before.
-async fn is_founded(control: &Control, deadline: Instant) -> bool {
+/// not in time: it would replace a setting that an operator has changed before.
+async fn is_founded(control: &Control) -> bool {
     let founded = async {
         let mut watch = control.watch();
         while !watch.changed().await.map.settings().others.contains_key(FOUNDED) {}
     };
-    timeout_at(deadline, founded).await.is_ok()
+    timeout(COMMAND_TTL, founded).await.is_ok()
 }
 
 /// An operator's command, copied out of the client's buffer.
@@ -266,12 +266,10 @@ impl OperatorRequest {
     async fn carry_out(self, control: &Control) -> String {
         let changed = match self {
             Self::Command(command) => {
-                let deadline = Instant::now() + COMMAND_TTL;
-                if matches!(command, MapCommand::Set(_)) && !is_founded(control, deadline).await {
+                if matches!(command, MapCommand::Set(_)) && !is_founded(control).await {
                     return STARTING.to_owned();
                 }
-                let left = deadline.saturating_duration_since(Instant::now());
-                return match control.propose(command, left).await.map(|done| done.answer) {
+                return match control.propose(command, COMMAND_TTL).await.map(|done| done.answer) {
                     Ok(Ok(_)) => OK.to_owned(),
                     Ok(Err(refused)) => client_error(&refused),
                     Err(error) => server_error(&error),

@@ -124,11 +124,10 @@ fn perform_plain(engine: &mut Engine, now: Now, step: &Step) {
     let text = [&b""[..], b"7", b"4294967295", b"text", b"-5"][units as usize % 5];
     match step.verb {
         0 => {
-            let (touch, vivify, recache) = (some(a), some(b), c.then_some(2));
             let get = Get {
-                touch,
-                vivify,
-                recache,
+                touch: some(a),
+                vivify: some(b),
+                recache: c.then_some(2),
                 touch_is_first: d,
                 unless_cas: None,
                 new_cas: cas,

@@ -2,6 +2,7 @@
 
 use cluster::map::command::{Setting, YES};
 use tokio::task::yield_now;
+use tokio::time::Instant;
 
 use super::*;
 use crate::limits::service::lone_control::control;
