@@ -24,7 +24,7 @@ use crate::rules::Bug;
 
 /// The most unanswered operations of an op stream.
 pub const UNANSWERED_MAX: usize = 65_536;
-/// The most bytes of their lines before another one is added: so a line of any length fits.
+/// The most bytes of their lines.
 pub const LINES_BYTES_MAX: usize = 4 << 20;
 /// The most numbers between the first unanswered operation and the newest.
 pub const NUMBERS_MAX: usize = 131_072;

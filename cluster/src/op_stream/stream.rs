@@ -128,8 +128,7 @@ impl OpStream {
     pub(super) fn is_full(&self, count: usize, bytes: usize) -> bool {
         self.unanswered + count > UNANSWERED_MAX
             || self.pending.len() + count > NUMBERS_MAX
-            // One line always fits, however long.
-            || self.lines_used + bytes.min(1) > LINES_BYTES_MAX
+            || self.lines_used + bytes > LINES_BYTES_MAX
     }
 
     /// Stores a line. Returns its offset and length.
@@ -167,9 +166,6 @@ impl OpStream {
         }
         if self.pending.is_empty() {
             self.lines.clear();
-            if self.lines.capacity() > 2 * LINES_BYTES_MAX {
-                self.lines = Vec::new();
-            }
         }
     }
 }
