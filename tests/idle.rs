@@ -50,8 +50,9 @@ fn wake_ups(server: &Server) -> BTreeMap<String, u64> {
     after.map(since).collect()
 }
 
-/// The heap lies in small pages, which are resident once they are touched. A huge page of 2 MiB is
-/// resident if the kernel has one to give, so that equal servers differ by up to 14 MiB.
+/// Makes the allocator use small pages: only those that the server has touched are resident. With
+/// huge pages of 2 MiB, which the kernel gives if it has some, equal servers differ by up to
+/// 14 MiB.
 fn in_small_pages(command: &mut Command) {
     command.env("_RJEM_MALLOC_CONF", "hpa:false");
 }

@@ -25,8 +25,7 @@ pub use self::forward::{
     ForwardWriter, op_flags,
 };
 pub use self::records::{
-    KEY_BYTES_MAX, KeyState, Record, RecordResult, RecordsReader, RecordsWriter, STATE_BYTES_MAX,
-    Section,
+    KEY_BYTES_MAX, KeyState, Record, RecordResult, RecordsReader, RecordsWriter, Section,
 };
 
 /// Bytes of a frame before its body.

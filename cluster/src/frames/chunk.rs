@@ -89,12 +89,8 @@ impl<'a> ChunkWriter<'a> {
         Self { out, at, keys_at, keys: 0, streams_at: 0, streams: 0, results_at: 0, results: 0 }
     }
 
-    /// Adds a key. All keys come before the first op stream. An item that is too long to be sent is
-    /// left out; see [`KeyState::is_sendable`].
+    /// Adds a key. All keys come before the first op stream.
     pub fn key(&mut self, key: &[u8], state: &KeyState<'_>) {
-        if !state.is_sendable() {
-            return;
-        }
         self.keys += 1;
         self.out.extend_from_slice(&(key.len() as u16).to_le_bytes());
         self.out.push(state_kind(state));

@@ -8,9 +8,6 @@ use crate::id::{Partition, Term};
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
-/// The longest state of a key that is sent, in bytes. A longer one is sent as removed, as if it had
-/// been evicted: a frame that the peer refuses would come again with each connection.
-pub const STATE_BYTES_MAX: usize = super::BODY_BYTES_MAX / 2;
 /// The length of a record's fixed-width fields, in bytes.
 const FIXED_BYTES: usize = 18;
 /// The length of a section's header, in bytes.
@@ -33,21 +30,6 @@ pub enum KeyState<'a> {
     Deleted,
     /// The key did not change; only the result is new.
     Unchanged,
-}
-
-impl KeyState<'_> {
-    /// The state that other copies get: [`KeyState::Deleted`] for a state that is not
-    /// [sendable](Self::is_sendable).
-    #[must_use]
-    pub fn sendable(self) -> Self {
-        if self.is_sendable() { self } else { Self::Deleted }
-    }
-
-    /// Whether the state has at most [`STATE_BYTES_MAX`] bytes.
-    #[must_use]
-    pub fn is_sendable(&self) -> bool {
-        !matches!(self, Self::Item(bytes) if bytes.len() > STATE_BYTES_MAX)
-    }
 }
 
 /// The result of the operation that made a record.

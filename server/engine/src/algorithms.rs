@@ -221,11 +221,12 @@ pub(crate) fn concurrency(policy: &Policy) -> Option<Concurrency> {
 /// Whether the policy, or one of several, is a bucket that does not begin full: once full, its
 /// state differs from that of a new key, and must be kept.
 #[must_use]
+#[inline]
 pub fn begins_unfilled(policy: &Policy) -> bool {
-    match policy.algorithm {
-        Algorithm::Bucket { capacity, init, .. } => init < capacity,
-        Algorithm::Several(list) => list.policies().iter().any(begins_unfilled),
-        _ => false,
+    let is_unfilled = |algorithm: &Algorithm| matches!(algorithm, Algorithm::Bucket { capacity, init, .. } if init < capacity);
+    match &policy.algorithm {
+        Algorithm::Several(list) => list.policies().iter().any(|one| is_unfilled(&one.algorithm)),
+        one => is_unfilled(one),
     }
 }
 
@@ -270,11 +271,10 @@ pub(crate) fn take_general(
     }
 }
 
-/// Gives units back; usage does not fall below 0.
-pub fn refund(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) {
-    if let Some(limiter) = Limiter::of(policy) {
-        with!(limiter, limiter => limiter.refund(state, now, units));
-    }
+/// Gives units back. Returns the number by which usage has fallen, which does not fall below 0.
+pub fn refund(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+    Limiter::of(policy)
+        .map_or(0, |limiter| with!(limiter, limiter => limiter.refund(state, now, units)))
 }
 
 /// Sets the usage, at most to the limit.

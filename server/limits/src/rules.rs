@@ -5,6 +5,7 @@
 //! refuses the file. Not here: the fields (`file`), the key of an override (`counted_keys`).
 
 use std::cell::Cell;
+use std::fmt::Display;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
@@ -248,6 +249,17 @@ struct Checks<'c> {
 }
 
 impl Checks<'_> {
+    /// Whether a part of a limit that matches nothing is left out: in limits that are stored
+    /// already. It is counted, with a warning.
+    fn leaves_out(&self, limit: &Limit, part: &dyn Display, reason: &str) -> bool {
+        let is_stored = self.bad_overrides == BadOverrides::LeftOut;
+        if is_stored {
+            self.left_out.update(|count| count + 1);
+            tracing::warn!(limit = limit.name(), %part, reason, "a part of the limit has no effect");
+        }
+        is_stored
+    }
+
     fn name(&self, index: usize) -> String {
         let (name, line) = (&self.limits.limits[index].name, self.drafts[index].line);
         if line > LINES_MAX {

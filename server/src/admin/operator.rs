@@ -24,8 +24,8 @@ const MISSING: [&str; 2] = ["there is no node ", "there is no setting "];
 const MINUTE_POINTS: usize = 6;
 
 impl ServerHost {
-    /// Asks the server for a change by a line of the text protocol, and logs it as `what`, also if
-    /// this future is dropped, or if nobody knows whether the change happened.
+    /// Asks the server for a change by a line of the text protocol. The audit log gets a line with
+    /// `what` in any case: also if the caller drops this future, and if the outcome is unknown.
     async fn change(
         &self,
         line: &[&[u8]],

@@ -21,7 +21,6 @@ use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
 use crate::commands::lookup::look_up;
 use crate::commands::scratch::Scratch;
-use crate::config::{Config, Startup};
 use crate::runtime::service::Service;
 use crate::session::{Session, SessionContext};
 use leases::Fate;
@@ -173,13 +172,6 @@ impl Partitioner for FirstByte {
     }
 }
 
-fn service(args: &[&str], limits: Limits) -> Service {
-    let args = ["tollgate", "--threads=1", "--memory-limit=64"].iter().chain(args);
-    let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
-    let Startup::Serve(config) = startup else { panic!("it serves") };
-    Service::new(*config, None, limits, [1; 4], Box::new(|_| ()))
-}
-
 /// One way, with the id of the last hold that it granted.
 struct Way<F> {
     name: &'static str,
@@ -207,7 +199,7 @@ impl<F: FnMut(&[u8]) -> String> Way<F> {
 
 /// A server without a cluster.
 fn lone_server(limits: Limits) -> impl FnMut(&[u8]) -> String {
-    let service = service(&[], limits);
+    let service = Service::of_flags(&[], limits);
     let (active_limits, mut scratch) = (service.limits().load(), Scratch::default());
     let mut session = Session::default();
     let now = engine::Now::at_ms(10_000);
@@ -253,7 +245,7 @@ fn text_of(result: MultiOwnerResult) -> String {
 
 impl LoneNode {
     fn new(limits: Limits) -> Self {
-        let service = service(&["--seeds=127.0.0.1:1", "--insecure"], limits);
+        let service = Service::of_flags(&["--seeds=127.0.0.1:1", "--insecure"], limits);
         let node = Node::of(&service).expect("it has a cluster");
         node.partition_prefix.set(BITS, [1; 4], FirstByte);
         node.me.set((NodeId(1), Incarnation(1))).expect("it is new");

@@ -2,6 +2,9 @@
 //!
 //! Not here: one client's requests (`session`), threads (`worker`).
 
+#[cfg(test)]
+mod of_flags;
+
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 

@@ -255,10 +255,12 @@ impl Bucket {
     /// Gives units back at their usual price: the surcharge of a warm-up stays paid, and the stored
     /// permits stay. The warmth may have changed since the take, and a refund at another price
     /// could let more pass than was ever paid for.
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        let Some(mut seen) = self.see(state, now) else { return };
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        let Some(mut seen) = self.see(state, now) else { return 0 };
+        let used = self.used(seen);
         seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
         self.keep(seen, state);
+        used - self.used(seen)
     }
 
     /// Raises the missing tokens to at least `units`, as if they had been missing all the time: the

@@ -80,7 +80,7 @@ impl Concurrency {
 
     /// Gives units back, those of the newest holds first.
     #[expect(clippy::unused_self, reason = "all algorithms give back alike")]
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
         let mut holds = ConcurrencyHolds::read(state, now);
         let mut left = units;
         for hold in holds.list.iter_mut().rev() {
@@ -89,6 +89,7 @@ impl Concurrency {
             left -= given;
         }
         holds.write(state);
+        units - left
     }
 
     /// Sets the units held to `used`, at most the limit, all of them in one hold that begins now.

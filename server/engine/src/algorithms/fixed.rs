@@ -84,11 +84,14 @@ impl Fixed {
     }
 
     /// Gives units back.
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        match self.open(state, now, None) {
-            Some(open) => write(state, open.span, open.used.saturating_sub(units)),
-            None => state.clear(),
-        }
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        let Some(open) = self.open(state, now, None) else {
+            state.clear();
+            return 0;
+        };
+        let given = units.min(open.used);
+        write(state, open.span, open.used - given);
+        given
     }
 
     /// Sets the usage to `used`, at most the limit; if no window is open, that of a window opened

@@ -129,11 +129,12 @@ impl Gcra {
         tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
     }
 
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        if let Some(stored) = tat::decode(state) {
-            let stored = stored.saturating_sub(tat::cost(self.rate, units));
-            self.keep(stored, state, now);
-        }
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        let Some(stored) = tat::decode(state) else { return 0 };
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
+        let used = tat::units_of(self.rate, stored.saturating_sub(ticks));
+        self.keep(stored.saturating_sub(tat::cost(self.rate, units)), state, now);
+        units.min(used)
     }
 
     /// Raises the usage to at least `units`.

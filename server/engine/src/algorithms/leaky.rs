@@ -149,10 +149,11 @@ impl Leaky {
         tat::nanos(self.rate, tick.saturating_sub(tat::ticks(self.rate, now)))
     }
 
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
-        if let Some(stored) = tat::decode(state) {
-            self.keep(stored.saturating_sub(self.cost(units)), state, now);
-        }
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        let Some(stored) = tat::decode(state) else { return 0 };
+        let seen = self.see(state, now);
+        self.keep(stored.saturating_sub(self.cost(units)), state, now);
+        units.min(tat::units_of(self.rate, seen.empty - seen.clock))
     }
 
     /// Raises the level to at least `units`.

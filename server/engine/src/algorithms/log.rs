@@ -75,11 +75,12 @@ impl Log {
     }
 
     /// Gives units back, those of the newest attempts first.
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
         let mut live = self.read(state, now);
         live.trim(state);
-        let mut left = units.min(live.units);
-        live.units -= left;
+        let given = units.min(live.units);
+        let mut left = given;
+        live.units -= given;
         while left > 0 {
             let Some(last) = pop_count(state) else { break };
             if last > left {
@@ -92,6 +93,7 @@ impl Log {
             live.entries -= 1;
         }
         live.write(state);
+        given
     }
 
     /// Moves `units`, the oldest first, to now.

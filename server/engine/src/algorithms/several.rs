@@ -291,15 +291,21 @@ impl Several {
         self.decide(state, now, attempt, &mut SeveralScratch::default()).decision
     }
 
-    pub(super) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    /// Gives units back in all policies; returns the number of the first.
+    pub(super) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        let mut of_first = 0;
         self.change(
             state,
             &mut SeveralScratch::default(),
-            |_, policy, part| {
-                super::refund(policy, part, now, units);
+            |at, policy, part| {
+                let given = super::refund(policy, part, now, units);
+                if at == 0 {
+                    of_first = given;
+                }
             },
             |_, _| (),
         );
+        of_first
     }
 
     pub(super) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {

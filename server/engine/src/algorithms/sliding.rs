@@ -91,11 +91,12 @@ impl Sliding {
     }
 
     /// Gives units back, the newest first.
-    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) {
+    pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
         if state.is_empty() {
-            return;
+            return 0;
         }
         let mut counts: WindowCounts<COUNTERS_MAX> = self.read(state, now);
+        let used = self.used_of(&counts);
         let mut left = units;
         for count in &mut counts.counts {
             let given = left.min(*count);
@@ -103,6 +104,7 @@ impl Sliding {
             left -= given;
         }
         self.write(state, &counts);
+        used - self.used_of(&counts)
     }
 
     /// Moves `units` of the counts that are whole, the oldest first, to now.

@@ -253,7 +253,9 @@ proptest! {
             let now = at(clock);
             let attempt = step.ask(COUNT_MAX, COUNT_MAX, over);
             match step.act {
-                0 => refund(&old, &mut state, now, attempt.cost),
+                0 => {
+                    prop_assert!(refund(&old, &mut state, now, attempt.cost) <= attempt.cost);
+                }
                 1 => set_used(&old, &mut state, now, attempt.cost),
                 2 => shift(&old, &mut state, by >> (clock % 128)),
                 3 => {
@@ -275,6 +277,31 @@ proptest! {
                 && step.act > 3
             {
                 prop_assert!(state.len() <= 48);
+            }
+        }
+    }
+
+    /// A refund tells by how much the usage has fallen.
+    #[test]
+    fn refund_counts_what_it_gives_back(
+        algorithm in any_algorithm(),
+        over in any::<bool>(),
+        steps in any_steps(24),
+    ) {
+        let policy = policy(algorithm);
+        let (mut state, mut clock) = (Vec::new(), SECOND);
+        for step in steps {
+            clock += step.gap(Rate { count: 3, period: SECOND }) % (1 << 56);
+            let attempt = step.ask(5, 10, over);
+            let used = |state: &mut Vec<u8>| {
+                take(&policy, state, at(clock), &Attempt { peek: true, ..asking(0) }).used
+            };
+            if step.act == 0 && !state.is_empty() {
+                let before = used(&mut state);
+                let given = refund(&policy, &mut state, at(clock), attempt.cost);
+                prop_assert_eq!(given, before - used(&mut state));
+            } else {
+                take(&policy, &mut state, at(clock), &attempt);
             }
         }
     }

@@ -18,7 +18,7 @@ pub use self::holds::ForeignHold;
 pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, has_own_state, read_u64};
 use self::many::without_hold;
 pub use self::usage::SetUsage;
-use crate::algorithms::{Attempt, Decision, Verdict};
+use crate::algorithms::{self, Attempt, Decision, Verdict};
 use crate::engine::{Engine, Hold};
 use crate::policy_table::PolicyRef;
 use crate::store::arena::Slot;
@@ -354,12 +354,9 @@ fn holds_by_itself(policy: &Policy) -> bool {
 /// full is: its state has another deadline than all others.
 #[inline]
 fn is_general(policy: &Policy) -> bool {
-    use protocol::Algorithm::{Bucket, Concurrency, Several};
-    match policy.algorithm {
-        Bucket { capacity, init, .. } => init < capacity,
-        Concurrency { .. } | Several(_) => true,
-        _ => false,
-    }
+    use protocol::Algorithm::{Concurrency, Several};
+    matches!(policy.algorithm, Concurrency { .. } | Several(_))
+        || algorithms::begins_unfilled(policy)
 }
 
 #[cfg(test)]

@@ -173,8 +173,8 @@ impl Holders {
         true
     }
 
-    /// Gives back units of the newest holds.
-    pub(crate) fn refund(&mut self, units: u64, now: i64) {
+    /// Gives back units of the newest holds; returns their number.
+    pub(crate) fn refund(&mut self, units: u64, now: i64) -> u64 {
         let (mut left, mut cut, mut rest) = (units, None, None);
         while left > 0
             && let Some(last) = self.by_lease.last()
@@ -195,6 +195,7 @@ impl Holders {
         if let Some(rest) = rest {
             self.change(HoldChange::Put(rest));
         }
+        units - left
     }
 
     /// The newest hold.

@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::super::counted_keys::CountedKeys;
-use super::super::error::BadOverrides;
 use super::super::file::{Draft, OverrideText};
 use super::super::override_id::OverrideSource;
 use super::super::overrides::{OverrideKeys, OverrideTable, OverrideTableBuilder, Overrides};
@@ -25,17 +24,8 @@ impl Checks<'_> {
         let limit = &self.limits.limits[index];
         let table = self.overrides_by_key(limit, draft)?;
         let on_mistake = |entry: &WhereText, (line, reason): WhereMistake| {
-            if self.bad_overrides != BadOverrides::LeftOut {
-                return Err((line, reason));
-            }
-            self.left_out.update(|count| count + 1);
-            tracing::warn!(
-                limit = limit.name(),
-                entry = %entry,
-                reason,
-                "an override, or a value of it, has no effect"
-            );
-            Ok(())
+            let is_left_out = self.leaves_out(limit, entry, &reason);
+            if is_left_out { Ok(()) } else { Err((line, reason)) }
         };
         let wheres = where_rules::compile(limit, &draft.wheres, table.as_deref(), &on_mistake);
         let wheres = wheres.map_err(|(line, reason)| self.file.refuse(line, reason))?;
@@ -85,19 +75,16 @@ impl Checks<'_> {
         Ok(table)
     }
 
-    /// Refuses an override that has no effect. For limits that are stored already, counts it and
-    /// warns.
-    fn refuse_or_leave_out(
+    /// Refuses a part of a limit that has no effect, or leaves it out.
+    pub(super) fn refuse_or_leave_out(
         &self,
         limit: &Limit,
         at: &WithLine<String>,
         reason: &str,
     ) -> Result<(), LimitsError> {
-        if self.bad_overrides != BadOverrides::LeftOut {
-            return Err(self.file.refuse(at.line, format!("`{}`: {reason}", at.value)));
+        if self.leaves_out(limit, &at.value, reason) {
+            return Ok(());
         }
-        self.left_out.update(|count| count + 1);
-        tracing::warn!(limit = limit.name(), key = at.value, reason, "an override has no effect");
-        Ok(())
+        Err(self.file.refuse(at.line, format!("`{}`: {reason}", at.value)))
     }
 }

@@ -6,8 +6,6 @@ use std::cell::LazyCell;
 
 use hashbrown::HashSet;
 
-use super::super::error::BadOverrides;
-use super::super::file::ParentText;
 use super::super::pattern::{Pattern, VARIABLES_MAX};
 use super::super::shape::Shape;
 use super::super::template::Template;
@@ -32,7 +30,7 @@ impl Checks<'_> {
                 if targets.is_empty() {
                     let shape = parent.shape(&limit.pattern);
                     if !shapes.iter().any(|other| other.meets(&shape)) {
-                        self.leave_out(limit, text)?;
+                        self.refuse_or_leave_out(limit, at, "the parent matches no limit")?;
                     }
                 }
                 if targets.contains(&index) {
@@ -50,22 +48,6 @@ impl Checks<'_> {
                 self.few_ancestors(index, first.key.line)?;
             }
         }
-        Ok(())
-    }
-
-    /// Refuses a parent that matches no limit, or notes that it is not charged.
-    fn leave_out(&self, limit: &Limit, text: &ParentText) -> Result<(), LimitsError> {
-        let parent = &text.key.value;
-        if self.bad_overrides != BadOverrides::LeftOut {
-            let reason = format!("`{parent}`: the parent matches no limit");
-            return Err(self.file.refuse(text.key.line, reason));
-        }
-        self.left_out.update(|count| count + 1);
-        tracing::warn!(
-            limit = limit.name(),
-            parent,
-            "a parent matches no limit: it is not charged"
-        );
         Ok(())
     }
 

@@ -95,13 +95,10 @@ fn invalid(error: LimitsError) -> ServiceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, Startup};
 
     fn service(recorder: &str) -> Service {
-        let flags = ["tollgate", "-m", "8", "--http", "127.0.0.1:0", "--recorder", recorder];
-        let startup = Config::from_sources(flags.map(Into::into), []).expect("it is right");
-        let Startup::Serve(config) = startup else { panic!("it is told to serve") };
-        Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ()))
+        let flags = ["-m", "8", "--http", "127.0.0.1:0", "--recorder", recorder];
+        Service::of_flags(&flags, Limits::default())
     }
 
     fn request(minutes: u64, policy: &str) -> TryRequest {

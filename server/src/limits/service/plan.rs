@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use cluster::map::LIMITS_MAX;
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange, ServiceError};
-use tollgate_limits::map_text::{self, EditError, FileText, LimitSummary, LimitText, Origin};
+use tollgate_limits::map_text::{self, EditError, FileText, LimitText, Origin};
 use tollgate_limits::{ABOUT_BYTES_MAX, Limits, LimitsError, parse_weighted_policy};
 
 #[cfg(feature = "simulation")]
 pub(super) use self::bulk::expire_again;
 pub(super) use self::bulk::is_of_file;
-use self::bulk::{expire, follow_change, follow_file, import};
+use self::bulk::{expire, follow_change, follow_file, has_expired, import};
 pub(super) use self::changes::ChangePlan;
 use self::changes::{ChangeInfo, changes};
 use self::place::{give_former_number, place_again};
@@ -145,12 +145,8 @@ fn check_version(
 }
 
 /// Refuses a text that would be removed at once.
-fn check_expiry(name: &str, toml: &str, now_ms: u64) -> Result<(), ServiceError> {
-    let summary = LimitSummary::of(name, toml).map_err(|error| refused(error, name))?;
-    match summary.expires_ms {
-        Some(ms) if ms <= now_ms => Err(invalid(PAST)),
-        _ => Ok(()),
-    }
+fn check_expiry(text: &LimitText, now_ms: u64) -> Result<(), ServiceError> {
+    if has_expired(text, now_ms) { Err(invalid(PAST)) } else { Ok(()) }
 }
 
 /// Refuses a change of a limit that a file decides about.
@@ -183,7 +179,7 @@ pub(super) fn plan(
         LimitsRequest::Put(change) => put(book, change, now_ms),
         LimitsRequest::PutAny { text, before, actor } => {
             let info = ChangeInfo::of(actor, now_ms, None);
-            check_expiry(&text.name, &text.toml, now_ms)?;
+            check_expiry(text, now_ms)?;
             check_source(book.limits.get(&text.name))?;
             put_text(book, text.clone(), &text.toml, before.as_deref(), &info)
         }
@@ -214,7 +210,7 @@ fn put(book: &Book, change: &LimitChange, now_ms: u64) -> Result<ChangePlan, Ser
     let LimitChange { name, toml, actor, .. } = change;
     let text = LimitText::of_one(name, toml.as_bytes()).map_err(|error| refused(error, name))?;
     check_note(change.note.as_ref())?;
-    check_expiry(name, &text.toml, now_ms)?;
+    check_expiry(&text, now_ms)?;
     let present = book.limits.get(name);
     check_version(present.map(|limit| limit.version), change.version, || no_limit(name))?;
     if !change.adopt {
@@ -315,7 +311,7 @@ fn revert(
         };
     };
     let text = LimitText::of_one(name, body.as_bytes()).map_err(|error| refused(error, name))?;
-    check_expiry(name, &text.toml, info.at)?;
+    check_expiry(&text, info.at)?;
     let next = present.is_none().then(|| place_again(book, &text)).flatten();
     put_text(book, text, body, next.as_deref(), &info)
 }

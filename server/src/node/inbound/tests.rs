@@ -1,14 +1,10 @@
 //! Lost links: which calls end, and which processes are suspected.
 
 use cluster::message::handshake::CloseReason;
-use cluster::replica::{AckMode, ReplicaOptions};
-use control::WakeGrid;
 use tokio::sync::oneshot::error::TryRecvError;
 use tollgate_limits::Limits;
 
 use super::*;
-use crate::config::{Config, Startup};
-use crate::node::NodeOptions;
 use crate::transport::{LinkError, PeerSecurity, Transport, TransportOptions};
 
 const PEER: NodeId = NodeId(2);
@@ -24,19 +20,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let args = ["tollgate", "--threads=1", "--memory-limit=64"];
-        let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
-        let Startup::Serve(config) = startup else { panic!("it serves") };
-        let service = Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ()));
-        let options = NodeOptions {
-            ack: AckMode::Replica,
-            replicas: ReplicaOptions::default(),
-            workers: 1,
-            memory_bytes: 1 << 20,
-            grid: WakeGrid::from_now(),
-        };
-        let node = Arc::new(Node::new(options, Arc::default()));
-        let handler = Arc::new(PeerHandler::new(Arc::new(service), Arc::clone(&node)));
+        let flags = ["--seeds=127.0.0.1:1", "--insecure"];
+        let service = Arc::new(Service::of_flags(&flags, Limits::default()));
+        let node = Node::of(&service).expect("it has a cluster");
+        let handler = Arc::new(PeerHandler::new(service, Arc::clone(&node)));
         let identity =
             PeerIdentity { cluster: 1, node: NodeId(1), incarnation: Incarnation(1), core: 0 };
         let options = TransportOptions::new(identity, PeerSecurity::Insecure);

@@ -234,7 +234,7 @@ fn append(
         lsn: at.lsn,
         pt_ns: target.header.time_beside(now_ns, at),
         key,
-        state: state.sendable(),
+        state,
         result,
     });
     let frame = writer.finish();

@@ -23,7 +23,6 @@ use super::super::state_machine::{ORIGIN_NS, OpKind};
 use super::super::{Keyspace, Node, WorkerEvent};
 use super::{ReplicaContext, ReplicaScratch, Replicas};
 use crate::commands::scratch::Scratch;
-use crate::config::{Config, Startup};
 use crate::runtime::service::Service;
 
 const BITS: u32 = 8;
@@ -89,12 +88,8 @@ fn route(term: u32, primary: u32) -> Option<Route> {
 
 impl TestNode {
     fn new(id: u32) -> Self {
-        let args =
-            ["tollgate", "--threads=1", "--memory-limit=64", "--seeds=127.0.0.1:1", "--insecure"];
-        let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
-        let Startup::Serve(config) = startup else { panic!("it runs") };
-        let service =
-            Arc::new(Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ())));
+        let flags = ["--seeds=127.0.0.1:1", "--insecure"];
+        let service = Arc::new(Service::of_flags(&flags, Limits::default()));
         let node = Node::of(&service).expect("it has a cluster");
         node.partition_prefix.set(BITS, [1; 4], FirstByte);
         node.me.set((NodeId(id), Incarnation(1))).expect("it is new");

@@ -62,12 +62,13 @@ impl Engine {
         self.decide(loaded, now, &Attempt { peek: true, ..attempt })
     }
 
-    /// Gives units back; usage does not fall below 0.
-    pub(super) fn put_back_units(&mut self, loaded: &mut LoadedState, now: Now, units: u64) {
+    /// Gives units back. Returns the number by which usage has fallen, which does not fall below 0.
+    pub(super) fn put_back_units(&mut self, loaded: &mut LoadedState, now: Now, units: u64) -> u64 {
         match loaded.set {
             Some(set) => {
                 let now = algorithms::instant(now);
-                self.store.change_holders(set, |holders| holders.refund(units, now));
+                let refunded = |holders: &mut Holders| holders.refund(units, now);
+                self.store.change_holders(set, refunded).unwrap_or(0)
             }
             None => algorithms::refund(&loaded.policy, &mut loaded.state, now, units),
         }

@@ -35,14 +35,10 @@ impl Engine {
             return TakeResult::NotFound;
         }
         let mut loaded = self.load(at, policy_ref);
-        let before = self.look_at(&mut loaded, now, Attempt { hash, ..Attempt::default() });
-        // Of several policies the first is reported.
-        let several = self.limits.decided.as_ref().filter(|_| loaded.is_several);
-        let used_before = several.map_or(before.used, |several| several.first.used);
-        self.put_back_units(&mut loaded, now, units);
+        let given_back = self.put_back_units(&mut loaded, now, units);
         let mut result = self.store_and_look(at, &mut loaded);
         if let TakeResult::Decided(facts) = &mut result {
-            facts.decision.granted = used_before.saturating_sub(facts.decision.used);
+            facts.decision.granted = given_back;
         }
         result
     }

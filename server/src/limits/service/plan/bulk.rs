@@ -105,7 +105,7 @@ pub(in super::super) fn is_of_file(book: &Book, text: &LimitText, now_ms: u64) -
     is_free && !has_expired(text, now_ms)
 }
 
-fn has_expired(text: &LimitText, now_ms: u64) -> bool {
+pub(super) fn has_expired(text: &LimitText, now_ms: u64) -> bool {
     let summary = || LimitSummary::of(&text.name, &text.toml).ok();
     let expires_ms = || summary().and_then(|summary| summary.expires_ms);
     text.toml.contains("\nexpires = ") && expires_ms().is_some_and(|ms| ms <= now_ms)

@@ -4,16 +4,12 @@ use std::path::PathBuf;
 
 use cluster::map::command::{Setting, YES};
 use cluster::map::{LIMITS_VERSION, MapCommand};
-use cluster::replica::{AckMode, ReplicaOptions};
-use control::WakeGrid;
 use tempfile::TempDir;
 use tokio::time::timeout;
 use tollgate_limits::Limits;
 
 use super::*;
-use crate::config::{Config, Startup};
 use crate::limits::service::lone_control::control;
-use crate::node::NodeOptions;
 use crate::records::MapRecords;
 
 /// A node whose limits file the cluster follows.
@@ -31,10 +27,8 @@ fn limit(name: &str, pattern: &str) -> String {
 
 fn service(path: &Path) -> Arc<Service> {
     let path = path.to_str().expect("the path is text");
-    let args = ["tollgate", "--threads=1", "--memory-limit=64", "--limits", path];
-    let startup = Config::from_sources(args.map(Into::into), []).expect("it is right");
-    let Startup::Serve(config) = startup else { panic!("it serves") };
-    Arc::new(Service::new(*config, None, Limits::default(), [1; 4], Box::new(|_| ())))
+    let flags = ["--limits", path, "--seeds=127.0.0.1:1", "--insecure"];
+    Arc::new(Service::of_flags(&flags, Limits::default()))
 }
 
 impl FileNode {
@@ -44,14 +38,7 @@ impl FileNode {
         let path = folder.path().join("limits.toml");
         std::fs::write(&path, text).expect("the directory is ours");
         let (service, control) = (service(&path), control().await);
-        let options = NodeOptions {
-            ack: AckMode::Replica,
-            replicas: ReplicaOptions::default(),
-            workers: 1,
-            memory_bytes: 1 << 20,
-            grid: WakeGrid::from_now(),
-        };
-        let node = Arc::new(Node::new(options, Arc::default()));
+        let node = Node::of(&service).expect("it has a cluster");
         service.limits_store().set_records(Arc::new(MapRecords::new(control.clone())));
         let mark = Setting::Other { name: FOUNDED.to_owned(), value: Some(YES.to_owned()) };
         for setting in [Setting::Version(LIMITS_VERSION), mark] {
