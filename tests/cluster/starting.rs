@@ -7,7 +7,7 @@ use std::{
 
 use nix::sys::signal::Signal;
 
-use super::nodes::{Cluster, Line};
+use super::nodes::{Cluster, Line, ask};
 
 /// The least time for which a request waits at a node that starts.
 const WAIT_MIN: Duration = Duration::from_millis(900);
@@ -85,4 +85,25 @@ fn draining_node_serves_until_it_leads_nothing() {
     let kept: u64 = cluster.ask(1, "incr late 0\r\n").parse().expect("a count");
     assert!((counted..=counted + 1).contains(&kept), "{counted} counted, {kept} kept");
     println!("{counted} requests over new connections while it drained");
+}
+
+#[test]
+fn first_signal_after_a_drain_by_command_ends_no_node_early() {
+    const KEYS: usize = 3000;
+    let mut cluster = Cluster::start(3, &["--replicas", "1"]);
+    let mut line = cluster.line(0);
+    for key in 0..KEYS {
+        assert_eq!(ask(&mut line, &format!("set key{key} 0 0 1\r\n7\r\n")), "STORED");
+    }
+    assert_eq!(cluster.ask(2, "cluster drain self\r\n"), "OK");
+    let start = Instant::now();
+    while !cluster.log(2).contains("stopping") {
+        assert!(start.elapsed() < Duration::from_secs(10), "{}", cluster.log(2));
+        thread::sleep(Duration::from_millis(1));
+    }
+    cluster.signal(2, Signal::SIGTERM);
+    assert!(cluster.until_ended(2).success(), "{}", cluster.log(2));
+    for key in 0..KEYS {
+        assert_eq!(ask(&mut line, &format!("incr key{key} 0\r\n")), "7", "{}", cluster.log(2));
+    }
 }

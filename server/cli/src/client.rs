@@ -51,6 +51,11 @@ impl ServerClient {
         Self::connect(name, self.credentials.clone())
     }
 
+    /// Whether the operator gave a user to log in as.
+    pub(super) fn has_credentials(&self) -> bool {
+        self.credentials.is_some()
+    }
+
     /// Logs in if the server requires it. A server without users would store the credentials as an
     /// item that every client can read, so `version` checks for the requirement first.
     fn log_in(&mut self) -> Result<(), CliError> {

@@ -14,6 +14,9 @@ use super::CliError;
 use super::client::{ServerClient, StatPairs};
 use super::show::{StatRow, rows};
 
+/// Most other nodes that are asked before a drain whether they want a login.
+const LOGIN_ASKED_MAX: usize = 3;
+
 /// Progress of a drain.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum DrainReport {
@@ -25,6 +28,15 @@ pub(super) enum DrainReport {
     Gone { node: String },
 }
 
+/// The node that leaves.
+struct LeavingNode {
+    id: String,
+    /// It is the node that is asked.
+    is_asked: bool,
+    /// The client addresses of all other nodes.
+    others: Vec<String>,
+}
+
 /// Drains `node`. With `pause`, polls at this interval until the node has left, and passes each
 /// change of its copies to `tell`.
 pub(super) fn drain(
@@ -34,10 +46,14 @@ pub(super) fn drain(
     mut tell: impl FnMut(&DrainReport) -> io::Result<()>,
 ) -> Result<(), CliError> {
     let nodes = server.stats("cluster nodes")?;
-    let (id, mut others) = node_named(&nodes, node).ok_or_else(|| CliError::NoNode {
+    let leaving = node_named(&nodes, node).ok_or_else(|| CliError::NoNode {
         server: server.name().to_owned(),
         node: node.to_owned(),
     })?;
+    if pause.is_some() && leaving.is_asked {
+        check_login(&server, &leaving.others)?;
+    }
+    let LeavingNode { id, mut others, .. } = leaving;
     // Send the operator's word rather than the id: another node's ring name may look like that id.
     server.command(&format!("cluster drain {node}"))?;
     let Some(pause) = pause else { return Ok(tell(&DrainReport::Begun)?) };
@@ -79,9 +95,30 @@ pub(super) fn drain(
     }
 }
 
-/// Returns the id of the node that `word` names, and the client addresses of all other nodes.
-/// `None` if no node or more than one matches.
-fn node_named(nodes: &StatPairs, word: &str) -> Option<(String, Vec<String>)> {
+/// Refuses to wait without credentials if another node wants a login: the asked node leaves, and
+/// [`poll`] goes on at the others. A node that is not in reach refuses nothing.
+fn check_login(server: &ServerClient, others: &[String]) -> Result<(), CliError> {
+    if server.has_credentials() {
+        return Ok(());
+    }
+    // In the order of `poll`.
+    for other in others.iter().rev().take(LOGIN_ASKED_MAX) {
+        match server.another(other).and_then(|mut other| other.stats("cluster nodes")) {
+            Err(CliError::Unauthenticated(_)) => {
+                return Err(CliError::Login(format!(
+                    "nothing was done: --wait asks other nodes when this one has left, and {other} \
+                     asks for a password: add --login USER"
+                )));
+            }
+            Err(CliError::Unreachable { .. }) => {}
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the node that `word` names. `None` if no node or more than one matches.
+fn node_named(nodes: &StatPairs, word: &str) -> Option<LeavingNode> {
     let rows = rows(nodes);
     let is_named = |row: &&StatRow<'_>| {
         let number = row.id.strip_prefix('n');
@@ -93,7 +130,8 @@ fn node_named(nodes: &StatPairs, word: &str) -> Option<(String, Vec<String>)> {
     let (Some(row), None) = (named.next(), named.next()) else { return None };
     let others = rows.iter().filter(|other| other.id != row.id);
     let others = others.filter_map(|other| other.get("client")).map(str::to_owned).collect();
-    Some((row.id.to_owned(), others))
+    let is_asked = row.get("self") == Some("yes");
+    Some(LeavingNode { id: row.id.to_owned(), is_asked, others })
 }
 
 /// Returns `stats cluster nodes` of `server`; if it is unreachable, of the first of `others` that
@@ -116,4 +154,71 @@ fn poll(server: &mut ServerClient, others: &mut Vec<String>) -> Result<StatPairs
         }
     }
     Err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    use std::net::TcpListener;
+    use std::thread::{self, JoinHandle};
+
+    use super::*;
+
+    /// Starts a scripted node: it accepts one client, expects these lines in order, writes the
+    /// answer to each, then expects the end.
+    fn node(script: Vec<(&'static str, String)>) -> (String, JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it is bound").to_string();
+        let serve = move || {
+            let (stream, _) = listener.accept().expect("the client comes");
+            let mut stream = BufReader::new(stream);
+            let mut line = String::new();
+            for (expected, answer) in script {
+                line.clear();
+                stream.read_line(&mut line).expect("the client asks");
+                assert_eq!(line, format!("{expected}\r\n"));
+                stream.get_mut().write_all(answer.as_bytes()).expect("the client listens");
+            }
+            line.clear();
+            stream.read_line(&mut line).expect("the client hangs up");
+            assert_eq!(line, "");
+        };
+        (address, thread::spawn(serve))
+    }
+
+    /// Returns `stats cluster nodes` of n1 at `other`, and of the asked node n3 if it is a member.
+    fn nodes(other: &str, is_member: bool) -> String {
+        let own = if is_member { "STAT n3:self yes\r\nSTAT n3:state active\r\n" } else { "" };
+        format!("STAT n1:client {other}\r\nSTAT n1:self no\r\n{own}END\r\n")
+    }
+
+    fn drain_self(name: &str) -> Result<(), CliError> {
+        let server = ServerClient::connect(name, None).expect("it listens");
+        drain(server, "self", Some(Duration::ZERO), |_| Ok(()))
+    }
+
+    #[test]
+    fn login_of_other_nodes_is_checked_before_the_drain() {
+        let refusal = "CLIENT_ERROR unauthenticated\r\n".to_owned();
+        let (other, other_script) = node(vec![("stats cluster nodes", refusal)]);
+        let (name, script) = node(vec![("stats cluster nodes", nodes(&other, true))]);
+        let error = drain_self(&name).expect_err("there is no login").to_string();
+        assert!(error.starts_with("nothing was done") && error.contains("--login"), "{error}");
+        script.join().expect("the drain was not sent");
+        other_script.join().expect("the script was kept to");
+    }
+
+    #[test]
+    fn node_out_of_reach_refuses_no_drain() {
+        let closed = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let other = closed.local_addr().expect("it is bound").to_string();
+        drop(closed);
+        let (name, script) = node(vec![
+            ("stats cluster nodes", nodes(&other, true)),
+            ("cluster drain self", "OK\r\n".to_owned()),
+            ("stats cluster nodes", nodes(&other, false)),
+        ]);
+        drain_self(&name).expect("it has left");
+        script.join().expect("the script was kept to");
+    }
 }

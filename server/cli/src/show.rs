@@ -64,6 +64,12 @@ const PARTITIONS: Columns = &[
     ("VER", "ver"),
 ];
 
+/// Stats that are text, even if it looks like a number or a boolean.
+const TEXTS: [&str; 8] =
+    ["client", "cluster", "fault", "not_ready", "not_safe", "peer", "ring_name", "zone"];
+/// The names of settings that this program may not know begin with this. Their values are text.
+const SETTING: &str = "setting:";
+
 /// One node or partition: its id, and its stats by name.
 pub(super) struct StatRow<'a> {
     pub(super) id: &'a str,
@@ -76,7 +82,7 @@ impl<'a> StatRow<'a> {
     }
 
     pub(super) fn json(&self) -> Value {
-        let stats = self.stats.iter().map(|(name, text)| ((*name).to_owned(), value(text)));
+        let stats = self.stats.iter().map(|(name, text)| ((*name).to_owned(), value(name, text)));
         let mut object: Map<String, Value> = stats.collect();
         object.insert("id".to_owned(), json!(self.id));
         Value::Object(object)
@@ -321,14 +327,15 @@ fn cut(text: &str, chars_max: usize) -> String {
 }
 
 pub(super) fn object(stats: &StatPairs) -> Value {
-    let values = stats.iter().map(|(name, text)| (name.clone(), value(text)));
+    let values = stats.iter().map(|(name, text)| (name.clone(), value(name, text)));
     Value::Object(values.collect())
 }
 
-/// Converts a stat to JSON: a number, a boolean, null for `-`, else text.
-pub(super) fn value(text: &str) -> Value {
+/// Converts the stat `name` to JSON: a number, a boolean, null for `-`, else text.
+pub(super) fn value(name: &str, text: &str) -> Value {
     match text {
         "-" => Value::Null,
+        _ if TEXTS.contains(&name) || name.starts_with(SETTING) => json!(text),
         "yes" => json!(true),
         "no" => json!(false),
         _ => match (text.parse::<u64>(), text.parse::<i64>()) {

@@ -202,6 +202,24 @@ fn nodes_are_a_list_in_json() {
 }
 
 #[test]
+fn text_that_looks_like_a_number_stays_text_in_json() {
+    let json = |page: &str| serde_json::from_str::<serde_json::Value>(page).expect("it is JSON");
+    let text = "cluster 00123456\nnot_safe -\nfault 7\nsetting:x 5\nreplicas 2\nready no";
+    let status = json(&show::status(&stats(text), true));
+    let expected = serde_json::json!({
+        "cluster": "00123456", "not_safe": null, "fault": "7", "setting:x": "5", "replicas": 2,
+        "ready": false
+    });
+    assert_eq!(status, expected);
+    let text = "n1:ring_name 12\nn1:client 7\nn1:peer 8\nn1:zone no\nn1:weight 1";
+    let nodes = json(&show::nodes(&stats(text), false, true));
+    let expected = serde_json::json!([
+        { "id": "n1", "ring_name": "12", "client": "7", "peer": "8", "zone": "no", "weight": 1 }
+    ]);
+    assert_eq!(nodes, expected);
+}
+
+#[test]
 fn partitions_are_a_table_below_the_totals() {
     insta::assert_snapshot!(show::partitions(&stats(PARTITIONS), false));
     let fine = show::partitions(&stats("partitions 4\npartitions_served 4"), false);

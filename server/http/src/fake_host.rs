@@ -122,6 +122,7 @@ impl LimitsService for FakeHost {
                 let detail = "missing field `policy`".to_owned();
                 return Err(ServiceError::Invalid { detail, line: Some(1) });
             }
+            texts::check_gone(&change)?;
             let stale = (change.name == TAKEN).then_some(0);
             let done = Self::check(stale.or(change.version))?;
             self.note(format!("put {} by {}", change.name, change.actor.name));

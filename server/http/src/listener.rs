@@ -17,6 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
+use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use crate::caller::ClientAddress;
@@ -27,6 +28,8 @@ use crate::tls::TlsSettings;
 pub const CONNECTIONS_MAX: usize = 64;
 /// Longest time for the head of a request, and for a TLS handshake.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// Longest time in which a client takes nothing of a reply or stream.
+const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for requests under way when the listener ends.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// Pause after a failed accept: the process is out of descriptors.
@@ -145,7 +148,7 @@ async fn converse(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_MAX)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(patient(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
         result = &mut connection => result,
@@ -154,6 +157,13 @@ async fn converse(
             connection.await
         }
     }
+}
+
+/// Ends a connection whose client takes nothing for [`WRITE_MAX`], and so would keep its place.
+fn patient<S: AsyncRead + AsyncWrite>(stream: S) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(WRITE_MAX));
+    Box::pin(stream)
 }
 
 async fn refuse(mut stream: TcpStream) {

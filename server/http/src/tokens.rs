@@ -140,6 +140,9 @@ impl Tokens {
             if tokens.lines.iter().any(|other| other.name == token.name) {
                 return Err((line, format!("the name {} occurs twice", token.name)));
             }
+            if let Some(other) = tokens.lines.iter().find(|other| other.digest == token.digest) {
+                return Err((line, format!("{} has the token of {}", token.name, other.name)));
+            }
             tokens.lines.push(token);
         }
         Ok(tokens)
@@ -255,6 +258,7 @@ mod tests {
             (format!("alice admin {}g", &hex[1..]), 1, "no SHA-256"),
             (format!("alice admin {hex} limits=x"), 1, "not limits=x"),
             (format!("a admin {hex}\na viewer {hex}"), 2, "occurs twice"),
+            (format!("a admin {hex}\nb viewer {hex}"), 2, "b has the token of a"),
         ] {
             let (at, text) = Tokens::parse_lines(&file).expect_err(&file);
             assert!(at == line && text.contains(reason), "{file}: {at}: {text}");

@@ -1,9 +1,10 @@
 //! The answers of the server to its admin listener.
 
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use tokio::time::timeout;
+use tokio::time::sleep;
 use tollgate_http::{AdminHost, Check, LivenessFuture, MetricFamily};
 
 use super::running::RunningChanges;
@@ -56,14 +57,15 @@ impl AdminHost for ServerHost {
         Box::pin(async {
             let pings: Vec<_> = self.workers().iter().map(WorkerProbe::ping).collect();
             let mut checks = Vec::with_capacity(pings.len() + 1);
-            let mut left = ANSWER_MAX;
+            // One time for all: they answer side by side.
+            let mut time_over = pin!(sleep(ANSWER_MAX));
             for (index, ping) in pings.into_iter().enumerate() {
                 // A worker that has ended, as all do at last, is not a worker that hangs.
-                let fault = timeout(left, ping).await.is_err().then(|| {
-                    // All have had the time by now.
-                    left = Duration::ZERO;
-                    "no answer within a second".to_owned()
-                });
+                let fault = tokio::select! {
+                    biased;
+                    _ = ping => None,
+                    () = &mut time_over => Some("no answer within a second".to_owned()),
+                };
                 checks.push(Check::new(format!("worker-{index}"), fault));
             }
             if self.service.stage() == Stage::Serving {

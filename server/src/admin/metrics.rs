@@ -368,11 +368,6 @@ fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
                 ("unavailable", partitions.without_primary),
             ],
         ),
-        MetricFamily::counter(
-            "tollgate_partitions_lost",
-            "Times that a partition of the cluster lost its last copy and started empty",
-            partitions.lost,
-        ),
         MetricFamily::gauge(
             "tollgate_map_version",
             "The version of the cluster's map at this node",
@@ -384,6 +379,14 @@ fn partitions(view: &ClusterView<'_>, families: &mut Vec<MetricFamily>) {
             view.node.is_some() && view.status.leader == view.node,
         ),
     ]);
+    // Without a map it would be 0, and its first value a rise: an alert looks for one.
+    if view.status.map_ver > 0 {
+        families.push(MetricFamily::counter(
+            "tollgate_partitions_lost",
+            "Times that a partition of the cluster lost its last copy and started empty",
+            partitions.lost,
+        ));
+    }
     if let Some(age) = view.status.lease {
         families.push(MetricFamily::gauge(
             "tollgate_control_lease_seconds",

@@ -68,6 +68,11 @@ pub(super) async fn try_on_all(
             Err(_) => missing.push(node.to_string()),
         }
     }
+    if counts.is_empty() {
+        let detail = "no node could try the limit: its recorder is off, it tries another limit, or \
+                      its recording is too long";
+        return Err(ServiceError::Unavailable(detail.to_owned()));
+    }
     Ok(result_of(counts, missing))
 }
 

@@ -12,8 +12,9 @@ use super::{ClusterView, HEARING_MAX, NodeRow, disk_word, millis};
 /// the restart of a node the answer is `None` again once the node has its copies.
 ///
 /// The rule: the asked node is ready and knows a leader, every node is active and, as far as the
-/// asked node knows, heard, ready and without a faulty disk, no link is broken, and every key has
-/// all of its copies, at least two, none of them on its way.
+/// asked node knows, heard, ready and without a faulty disk, no link is broken, there are as many
+/// nodes as `replicas` asks for, and every key has all of its copies, at least two, none of them on
+/// its way. A node that restarts leaves the map for a while: it would not be missed otherwise.
 #[must_use]
 pub fn not_safe_to_proceed(view: &ClusterView<'_>) -> Option<String> {
     if let Some(reason) = view.not_ready() {
@@ -47,6 +48,14 @@ pub fn not_safe_to_proceed(view: &ClusterView<'_>) -> Option<String> {
     if view.wanted() < 2 {
         let remedy = "drain the node, or set replicas to 2 or more with two nodes or more";
         return Some(format!("a key has one copy, which a restart loses: {remedy}"));
+    }
+    let replicas = view.map.settings().replicas;
+    if usize::from(replicas) > view.wanted() {
+        let nodes = view.wanted();
+        return Some(format!(
+            "replicas is {replicas}, and {nodes} nodes hold keys: start the missing node, or set \
+             replicas to {nodes}"
+        ));
     }
     None
 }
@@ -201,6 +210,11 @@ mod tests {
                     apply(map, &MapCommand::Set(Setting::Replicas(3)));
                 }),
                 "4 partitions are with too few copies",
+            ),
+            (
+                by_map(|map| drop(apply(map, &MapCommand::Set(Setting::Replicas(3))))),
+                "replicas is 3, and 2 nodes hold keys: start the missing node, or set replicas to \
+                 2",
             ),
             (
                 by_map(|map| drop(apply(map, &MapCommand::Bury(NodeId(1), LIFE)))),

@@ -6,7 +6,8 @@
 //! The ring is a list of shared chunks, so that a replay reads it without a copy and without the
 //! lock. Memory grows as it fills, up to the bound. While a full ring spans less than an hour the
 //! sample of keys is halved; after an hour that needs less than a quarter of the ring it is
-//! doubled again.
+//! doubled again. The bound on names of keys counts as the ring does: names of events that are more
+//! than an hour old are forgotten before the sample is halved.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -176,8 +177,14 @@ impl FlightRecorder {
     fn make_room(&mut self, sample: &RecordedSample) {
         let lookup = RecordedKeyRef { hash: sample.hash, bytes: sample.key.as_bytes() };
         let is_new = !self.numbers.contains_key(&lookup);
-        while is_new && self.numbers.len() >= RECORDED_KEYS_MAX && self.bits < RECORD_BITS {
-            self.halve();
+        while is_new && self.numbers.len() >= RECORDED_KEYS_MAX {
+            if self.is_oldest_past(sample.at_ms) {
+                self.drop_oldest();
+            } else if self.bits < RECORD_BITS {
+                self.halve();
+            } else {
+                break;
+            }
         }
         while self.is_full() {
             let oldest_ms = self.oldest_ms().unwrap_or(sample.at_ms);
@@ -193,6 +200,23 @@ impl FlightRecorder {
     fn is_full(&self) -> bool {
         self.chunks.len() >= self.chunks_max
             && self.chunks.back().is_some_and(|last| last.len() >= self.chunk_events)
+    }
+
+    /// Whether all events of the oldest chunk are beyond the span that a full ring should have.
+    fn is_oldest_past(&self, now_ms: u64) -> bool {
+        let newest = self.chunks.front().and_then(|chunk| chunk.last());
+        newest.is_some_and(|event| now_ms.saturating_sub(event.at_ms) >= RECORDED_SPAN_MS)
+    }
+
+    /// The number of keys with an event since a time.
+    fn keys_since(&self, start_ms: u64) -> usize {
+        let mut seen = vec![false; self.slots.len()];
+        let mut count = 0;
+        let recent = |event: &&RecordedEvent| event.at_ms >= start_ms;
+        for event in self.chunks.iter().flat_map(|chunk| chunk.iter()).filter(recent) {
+            count += usize::from(!std::mem::replace(&mut seen[event.key as usize], true));
+        }
+        count
     }
 
     fn oldest_ms(&self) -> Option<u64> {
@@ -268,8 +292,11 @@ impl FlightRecorder {
             return;
         }
         let is_quiet = self.hour.events < self.chunks_max * self.chunk_events / 4
-            && self.numbers.len() < RECORDED_KEYS_MAX / 4;
-        if is_quiet && !self.hour.was_halved && self.bits > RECORD_BITS_MIN {
+            && !self.hour.was_halved
+            && self.bits > RECORD_BITS_MIN
+            // Names of earlier hours are no need of this one.
+            && self.keys_since(self.hour.start_ms) < RECORDED_KEYS_MAX / 4;
+        if is_quiet {
             self.doublings.push((now_ms, self.bits));
             self.bits -= 1;
         }

@@ -115,14 +115,14 @@ pub(super) async fn handle_signals(
     let mut house = pin!(run_housekeeping(service, Some(bell)));
     let mut look = service.grid().ticks(FILES_PERIOD);
     loop {
-        let why = tokio::select! {
+        let (why, is_signal) = tokio::select! {
             biased;
-            _ = terminate.recv() => "SIGTERM",
-            _ = interrupt.recv() => "SIGINT",
+            _ = terminate.recv() => ("SIGTERM", true),
+            _ = interrupt.recv() => ("SIGINT", true),
             // memcached's warm restart: saves the snapshot and exits.
-            _ = save.recv() => "SIGUSR1",
-            () = service.stopped() => "shutdown command",
-            why = leave::until_removed(node) => why,
+            _ = save.recv() => ("SIGUSR1", true),
+            () = service.stopped() => ("shutdown command", false),
+            why = leave::until_removed(node) => (why, false),
             _ = reload.recv() => {
                 files = WatchedFiles::now(service.config());
                 handled.reload();
@@ -146,9 +146,12 @@ pub(super) async fn handle_signals(
         tracing::info!(target: LIFE, why, "stopping");
         service.stop();
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            // Whoever drains a node and then stops its service sends a first signal too.
+            for _ in 0..if is_signal { 1 } else { 2 } {
+                tokio::select! {
+                    _ = terminate.recv() => {}
+                    _ = interrupt.recv() => {}
+                }
             }
             tracing::warn!(target: LIFE, "second signal: exiting at once without saving");
             std::process::exit(1);

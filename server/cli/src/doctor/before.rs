@@ -31,7 +31,10 @@ pub(super) fn look(config: &Config, state: &RunningState) -> Vec<Finding> {
     let mut findings = Vec::new();
     findings.extend(limits(config));
     findings.extend(memory(config.memory_bytes, Path::new("/"), state.pid));
-    findings.extend(descriptors(config.connections_max));
+    // A running server has passed this check itself, perhaps with other rights.
+    if !state.is_running {
+        findings.extend(descriptors(config.connections_max));
+    }
     if let Some(cluster) = &config.cluster {
         findings.extend(security(cluster));
         let own_port = own_peer_port(cluster);
@@ -299,5 +302,19 @@ mod tests {
     fn descriptors_are_checked_as_at_the_start() {
         assert_eq!(descriptors(1024), None);
         assert!(descriptors(usize::MAX >> 1).is_some());
+    }
+
+    #[test]
+    fn descriptors_of_a_running_server_are_not_checked() {
+        let Ok(Startup::Serve(mut config)) = Config::from_sources(["tollgate".into()], []) else {
+            panic!("no server");
+        };
+        config.connections_max = usize::MAX >> 1;
+        for is_running in [false, true] {
+            let state = RunningState { is_running, ..RunningState::default() };
+            let findings = look(&config, &state);
+            let has_it = findings.iter().any(|finding| finding.problem.starts_with("-c "));
+            assert_eq!(has_it, !is_running, "{findings:?}");
+        }
     }
 }

@@ -12,6 +12,9 @@ use super::Finding;
 const CLOCK_MS: u64 = 50;
 /// Most nodes that are asked for their version.
 const NODES_MAX: usize = 64;
+/// What to do about a memory cap that is too small.
+const RAISE_CAP: &str =
+    "raise -m; cache_memlimit raises it at once, and stats reset forgets the number";
 
 /// Facts about a running server that other checks use.
 #[derive(Debug, Default)]
@@ -40,6 +43,7 @@ pub(super) fn look(server: &mut ServerClient) -> Result<Diagnosis, CliError> {
     };
     let mut findings = Vec::new();
     findings.extend(evicted(&general));
+    findings.extend(refused(&general));
     findings.extend(limits_fault(&server.stats("limits")?));
     let cluster = match server.stats("cluster") {
         Ok(cluster) => cluster,
@@ -78,7 +82,22 @@ fn evicted(general: &StatPairs) -> Option<Finding> {
                 "{evicted} items and limit states were removed before they expired: the cap of \
                  {megabytes} MiB is too small for the load"
             ),
-            "raise -m; cache_memlimit raises it at once, and stats reset forgets the number",
+            RAISE_CAP,
+        )
+    })
+}
+
+/// Stores that found no memory: with `-M` nothing is evicted for them.
+fn refused(general: &StatPairs) -> Option<Finding> {
+    let refused = count(general, "store_no_memory");
+    let megabytes = count(general, "limit_maxbytes") >> 20;
+    (refused > 0).then(|| {
+        Finding::new(
+            format!(
+                "{refused} stores were refused because memory was full: the cap of {megabytes} \
+                 MiB is too small for the load"
+            ),
+            RAISE_CAP,
         )
     })
 }
@@ -163,6 +182,16 @@ mod tests {
         assert_eq!(evicted(&stats("evictions 0\nlimit_maxbytes 67108864")), None);
         let finding = evicted(&stats("evictions 5\nlimit_maxbytes 67108864")).expect("it is one");
         assert!(finding.problem.starts_with("5 items"), "{finding:?}");
+        assert!(finding.problem.contains("64 MiB"), "{finding:?}");
+    }
+
+    #[test]
+    fn refused_stores_are_a_finding() {
+        assert_eq!(refused(&stats("store_no_memory 0\nlimit_maxbytes 67108864")), None);
+        let general = stats("evictions 0\nstore_no_memory 7\nlimit_maxbytes 67108864");
+        assert_eq!(evicted(&general), None);
+        let finding = refused(&general).expect("it is one");
+        assert!(finding.problem.starts_with("7 stores"), "{finding:?}");
         assert!(finding.problem.contains("64 MiB"), "{finding:?}");
     }
 

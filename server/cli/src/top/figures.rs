@@ -122,8 +122,8 @@ impl TopFigures {
             .limit_rows()
             .into_iter()
             .map(|(name, figures)| {
-                let pairs = figures.into_iter().map(|(name, text)| (name.to_owned(), value(text)));
-                let mut limit: Map<String, Value> = pairs.collect();
+                let pair = |(name, text): (&str, &str)| (name.to_owned(), value(name, text));
+                let mut limit: Map<String, Value> = figures.into_iter().map(pair).collect();
                 limit.insert("name".to_owned(), json!(name));
                 for figure in ["allowed", "denied", "shadow_denied"] {
                     let rate = rates.of_limit(name, figure);
@@ -221,8 +221,12 @@ impl<'a> TopRates<'a> {
         counters.iter().map(|name| self.general(name)).sum()
     }
 
-    /// The rate of a figure over all limits.
+    /// The rate of a figure over all limits; 0 if the limits were not read before, as after a
+    /// change of screen.
     pub(super) fn decisions(&self, figure: &str) -> f64 {
+        if self.before.limits.is_none() {
+            return 0.0;
+        }
         self.rate(self.now.limit_sum(figure), self.before.limit_sum(figure))
     }
 
@@ -310,6 +314,18 @@ mod tests {
         close(TopRates::of(&before, &now).general("cmd_get"), 0.0);
         close(TopRates::of(&now, &TopFigures::default()).of_limit("a:b", "denied"), 0.0);
         close(TopRates::of(&now, &TopFigures::default()).general("cmd_get"), 0.0);
+    }
+
+    #[test]
+    fn decisions_have_no_rate_before_a_second_reading() {
+        let limits = "limits 1\napi:policy block\napi:denied 500";
+        let now = figures_of(&[("", "cmd_get 9"), ("limits", limits)], Duration::from_secs(2));
+        // Another screen, which needs no limits.
+        let before = figures_of(&[("", "cmd_get 5")], Duration::from_secs(1));
+        let rates = TopRates::of(&now, &before);
+        let close = |rate: f64, expected: f64| assert!((rate - expected).abs() < 1e-9, "{rate}");
+        close(rates.decisions("denied"), 0.0);
+        close(rates.general("cmd_get"), 4.0);
     }
 
     #[test]

@@ -59,8 +59,7 @@ fn with_diff(change: &ChangeView, left: &mut Duration) -> Value {
     let mut value = view(change);
     if let Value::Object(fields) = &mut value {
         fields.remove("body_before");
-        let is_known = change.from == 0 || change.body_before.is_some();
-        let diff = (is_known && !left.is_zero()).then(|| {
+        let diff = (change.knows_text_before() && !left.is_zero()).then(|| {
             let (old, new) = (change.body_before.as_deref(), change.body.as_deref());
             let start = Instant::now();
             let lines = diff::lines(old.unwrap_or_default(), new.unwrap_or_default(), *left);

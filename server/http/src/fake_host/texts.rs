@@ -2,9 +2,12 @@
 
 use super::VERSION;
 use crate::host::{
-    ChangeView, LimitActivity, LimitView, MatchView, ParentView, SeriesPoint, ServiceError,
-    TailEvent,
+    ChangeView, LimitActivity, LimitChange, LimitView, MatchView, ParentView, SeriesPoint,
+    ServiceError, TailEvent,
 };
+
+/// The name of a limit that is removed while somebody changes it.
+const GONE: &str = "gone";
 
 /// A limit of the name `name` with keys that begin with it.
 pub(super) fn limit(name: &str, source: &str) -> LimitView {
@@ -61,6 +64,12 @@ pub(super) fn removed() -> Vec<ChangeView> {
 /// The text before the first capture.
 fn front(template: &str) -> String {
     template.split('{').next().unwrap_or_default().to_owned()
+}
+
+/// Refuses a change of a version of the limit [`GONE`], as a store does once a limit is removed.
+pub(super) fn check_gone(change: &LimitChange) -> Result<(), ServiceError> {
+    let is_gone = change.name == GONE && change.version.is_some();
+    if is_gone { Err(ServiceError::NotFound(format!("there is no limit {GONE}"))) } else { Ok(()) }
 }
 
 /// Reads the fields of a limit that tests write.

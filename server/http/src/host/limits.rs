@@ -117,6 +117,14 @@ pub struct ChangeView {
     pub body_before: Option<String>,
 }
 
+impl ChangeView {
+    /// Whether the text before the change is known, be it none: history keeps the last changes.
+    #[must_use]
+    pub fn knows_text_before(&self) -> bool {
+        self.from == 0 || self.body_before.is_some()
+    }
+}
+
 /// An override.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct OverrideView {
@@ -126,7 +134,7 @@ pub struct OverrideView {
     pub key: String,
     /// The policy, `allow` or `block`.
     pub policy: String,
-    /// `api`, `inline` or `file`.
+    /// `api`, `inline`, `file` or `where`.
     pub source: String,
     /// Its end, in milliseconds since the Unix epoch.
     pub expires_ms: Option<u64>,
@@ -209,7 +217,7 @@ pub struct MatchView {
     pub policy: Option<String>,
     /// The key of the override in force.
     pub override_key: Option<String>,
-    /// The source of the override in force: `api`, `inline` or `file`.
+    /// The source of the override in force: `api`, `inline`, `file` or `where`.
     pub override_source: Option<String>,
     /// The factor of the cost of a request; `None`: the key is not limited.
     pub weight: Option<u64>,

@@ -29,6 +29,8 @@ struct KeyPage {
     error: Option<String>,
     hashed: bool,
     can_change: bool,
+    /// Whether an override can be stored.
+    has_store: bool,
     /// The API's override of exactly this counted key.
     override_here: Option<OverrideView>,
     /// Without a limit of the key: limits that may count others under it.
@@ -46,9 +48,10 @@ impl KeyPage {
         standing.shadow && view.shadow_refused_by.contains(&standing.limit)
     }
 
-    /// Returns whether an override can name this counted key: what is shown must be the key.
+    /// Returns whether an override of this counted key can be stored: what is shown must be the key.
     fn can_override(&self, counted: &str) -> bool {
-        !counted.contains(char::REPLACEMENT_CHARACTER)
+        self.has_store
+            && !counted.contains(char::REPLACEMENT_CHARACTER)
             && (!self.hashed || counted == self.key.text())
     }
 
@@ -88,6 +91,7 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     let page = KeyPage {
         frame: visit.frame("Key", "/ui/key"),
         can_change: visit.caller.supports_key(host, key.bytes()),
+        has_store: host.read_only().is_none(),
         override_here,
         counting: if limit.is_none() { counting(host, &key) } else { Vec::new() },
         cost: visit.given("cost").unwrap_or("1").to_owned(),

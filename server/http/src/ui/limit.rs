@@ -232,11 +232,16 @@ pub(super) fn history_rows(
     changes.retain(|change| change.seq < below);
     let older = (changes.len() > HISTORY_SHOWN).then(|| changes[HISTORY_SHOWN - 1].seq);
     let row = |change: ChangeView| HistoryRow {
-        diff: diff::lines(
-            change.body_before.as_deref().unwrap_or_default(),
-            change.body.as_deref().unwrap_or_default(),
-            DIFF_TIME_MAX,
-        ),
+        diff: if change.knows_text_before() {
+            diff::lines(
+                change.body_before.as_deref().unwrap_or_default(),
+                change.body.as_deref().unwrap_or_default(),
+                DIFF_TIME_MAX,
+            )
+        } else {
+            let text = "The text before is not kept.".to_owned();
+            vec![DiffLine { sign: ' ', text }]
+        },
         can_revert: change.what == "limit" && can_revert(&change),
         change,
     };

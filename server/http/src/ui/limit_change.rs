@@ -110,21 +110,37 @@ pub(super) async fn submit(posted: Posted) -> PageResult {
 pub(super) async fn submit_text(posted: Posted) -> PageResult {
     let visit = &posted.visit;
     let toml = format!("{}\n", posted.field("toml").replace("\r\n", "\n"));
-    let fields = LimitFields::parse(&toml)
-        .map_err(|error| PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, error))?;
-    if fields.name != posted.field("name") {
-        let detail = "The name of a limit cannot be changed: create another limit.";
-        return Err(PageRefusal::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
-    }
+    let fields = match LimitFields::parse(&toml) {
+        Ok(fields) if fields.name == posted.field("name") => fields,
+        Ok(_) => {
+            let detail = "The name of a limit cannot be changed: create another limit.";
+            return text_again(&posted, toml, detail.to_owned());
+        }
+        Err(error) => return text_again(&posted, toml, error),
+    };
     let present = visit.host().limit(&fields.name);
     check_rights(visit, present.as_ref(), &fields.name, &toml)?;
     let draft = LimitDraft {
         fields,
         version: posted.version()?,
+        before: posted.field("before").to_owned(),
         reason: posted.field("reason").to_owned(),
         ..LimitDraft::default()
     };
     save(visit, draft, toml, present).await
+}
+
+/// Shows the form with a text that has a mistake.
+fn text_again(posted: &Posted, toml: String, error: String) -> PageResult {
+    let status = StatusCode::UNPROCESSABLE_ENTITY;
+    let visit = &posted.visit;
+    let present = visit.host().limit(posted.field("name"));
+    let Some(limit) = present.filter(|limit| edits(&visit.caller, limit)) else {
+        return Err(PageRefusal::new(status, error));
+    };
+    let error = Some(format!("{error}. Your text is below, under \u{201c}As text\u{201d}."));
+    let draft = LimitDraft { version: posted.version()?, error, ..draft_of(&limit) };
+    Ok(show_limit(visit, Some(LimitView { toml, ..limit }), draft, status))
 }
 
 async fn save(
@@ -160,18 +176,21 @@ async fn save(
             draft.error = Some(detail.to_owned());
             Ok(show_limit(visit, None, draft, StatusCode::CONFLICT))
         }
-        Err(ServiceError::Changed(_)) => {
-            // The page reads the limit again: it may have changed once more.
-            let present = visit.host().limit(&name);
-            Ok(conflict(visit, &name, present, Some(toml), "/ui/limit/text", Vec::new()))
-        }
-        Err(error @ (ServiceError::Invalid { .. } | ServiceError::Conflict(_))) => {
+        Err(error) => {
+            // The limit is read again: it may have changed once more, or be gone.
+            let latest = visit.host().limit(&name);
+            let is_gone = draft.version.is_some() && latest.is_none();
+            if is_gone || matches!(error, ServiceError::Changed(_)) {
+                let mut hidden = vec![("before", draft.before), ("reason", draft.reason)];
+                hidden.retain(|(_, value)| !value.is_empty());
+                return Ok(conflict(visit, &name, latest, Some(toml), "/ui/limit/text", hidden));
+            }
+            // The form keeps what was typed.
             let status = PageRefusal::from(error.clone()).status;
             draft.error = Some(words(error));
             let shown = draft.version.and(present);
             Ok(show_limit(visit, shown, draft, status))
         }
-        Err(error) => Err(error.into()),
     }
 }
 
@@ -296,7 +315,14 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
         let confirm = ConfirmPage {
             frame: visit.frame(format!("Remove {name}?"), LIMITS),
             effects: vec![
-                format!("The limit {name} ({}) stops: keys it matches are plain.", limit.pattern),
+                if name.starts_with('@') {
+                    "The exemptions end: limits count the keys that were exempt.".to_owned()
+                } else {
+                    format!(
+                        "The limit {name} ({}) stops: keys it matches are plain.",
+                        limit.pattern
+                    )
+                },
                 format!(
                     "{} active keys and {} overrides lose it.",
                     format::count(keys),

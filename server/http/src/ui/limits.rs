@@ -2,7 +2,7 @@
 
 use askama::Template;
 
-use crate::host::{LimitActivity, LimitView};
+use crate::host::{LimitActivity, LimitView, SeriesPoint};
 
 use super::visit::{PageFrame, PageResult, Visit, page};
 use super::{chart, format as f};
@@ -55,7 +55,8 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     let shown = limits.into_iter().skip((number - 1) * LIMITS_A_PAGE).take(LIMITS_A_PAGE);
     let line = |limit: LimitView| {
         let LimitActivity { minutes, near, .. } = host.activity(&limit.name).unwrap_or_default();
-        let allowed: u64 = minutes.iter().map(|minute| minute.allowed).sum();
+        let passed = |minute: &SeriesPoint| minute.allowed.saturating_add(minute.shadow_denied);
+        let allowed: u64 = minutes.iter().map(passed).sum();
         let denied: u64 = minutes.iter().map(|minute| minute.denied).sum();
         LimitLine {
             attempts: f::count(allowed.saturating_add(denied)),

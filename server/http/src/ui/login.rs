@@ -3,14 +3,13 @@
 use std::collections::BTreeMap;
 
 use askama::Template;
-use axum::extract::FromRequest as _;
-use axum::extract::{Form, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
 
 use crate::caller::ClientAddress;
 
-use super::visit::{PageFrame, PageRefusal, PageResult, UiState, render};
+use super::visit::{PageFrame, PageResult, UiState, read_form, render};
 
 #[derive(Template)]
 #[template(path = "login.html")]
@@ -33,9 +32,7 @@ pub(super) async fn submit(State(state): State<UiState>, request: Request) -> Pa
     let headers = request.headers().clone();
     let page = page_after(request.uri());
     let address = address_of(&request);
-    let Form(fields) = Form::<BTreeMap<String, String>>::from_request(request, &())
-        .await
-        .map_err(|error| PageRefusal::new(error.status(), error.body_text()))?;
+    let fields = read_form(request).await?;
     let token = fields.get("token").map_or("", |token| token.trim());
     match state.access.login(token, address) {
         Ok(id) => Ok(with_cookie(state.access.cookie(&headers, &id), Redirect::to(&page))),

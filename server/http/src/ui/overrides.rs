@@ -147,9 +147,16 @@ fn hidden(posted: &Posted, version: String) -> Vec<(&'static str, String)> {
 
 async fn send(posted: &Posted, change: OverrideChange, code: &str) -> PageResult {
     let (limit, key, policy) = (change.limit.clone(), change.key.clone(), change.policy.clone());
+    let is_of_version = change.version.is_some();
     match posted.visit.host().put_override(change).await {
         Ok(_) => Ok(redirect(&back(posted), code)),
         Err(ServiceError::Changed(_)) => Ok(conflict(posted, &limit, &key, policy)),
+        // The override is gone, which the conflict page says, unless its limit is gone too.
+        Err(ServiceError::NotFound(_))
+            if is_of_version && posted.visit.host().limit(&limit).is_some() =>
+        {
+            Ok(conflict(posted, &limit, &key, policy))
+        }
         Err(error) => Err(error.into()),
     }
 }

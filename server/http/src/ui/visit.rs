@@ -10,7 +10,10 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 
+use tokio::time::timeout;
+
 use crate::access::Access;
+use crate::body::BODY_TIME_MAX;
 use crate::caller::{Caller, ClientAddress};
 use crate::host::{Actor, AdminHost, ServiceError, Via};
 use crate::problem::Problem;
@@ -218,10 +221,20 @@ impl FromRequest<UiState> for Posted {
         let (mut parts, body) = request.into_parts();
         let visit = Visit::from_request_parts(&mut parts, state).await?;
         let request = Request::from_parts(parts, body);
-        let Form(fields) = Form::from_request(request, state)
-            .await
-            .map_err(|error| PageRefusal::new(error.status(), error.body_text()).into_response())?;
+        let fields = read_form(request).await.map_err(IntoResponse::into_response)?;
         Ok(Self { visit, fields })
+    }
+}
+
+/// Reads the fields of a form, within the time of a body.
+pub(super) async fn read_form(request: Request) -> Result<BTreeMap<String, String>, PageRefusal> {
+    match timeout(BODY_TIME_MAX, Form::from_request(request, &())).await {
+        Ok(Ok(Form(fields))) => Ok(fields),
+        Ok(Err(error)) => Err(PageRefusal::new(error.status(), error.body_text())),
+        Err(_) => {
+            let detail = "The form took longer than 10 s to arrive.";
+            Err(PageRefusal::new(StatusCode::REQUEST_TIMEOUT, detail))
+        }
     }
 }
 

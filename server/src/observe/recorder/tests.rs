@@ -124,6 +124,26 @@ fn full_ring_of_an_hour_drops_the_oldest() {
 }
 
 #[test]
+fn keys_that_come_and_go_leave_the_sample_as_it_is() {
+    const AN_HOUR: u64 = RECORDED_KEYS_MAX as u64 / 8;
+    let mut recorder = FlightRecorder::new(4 << 20);
+    let keys = keys(3 * RECORDED_KEYS_MAX, RECORD_BITS_MIN);
+    let (flood, others) = keys.split_at(RECORDED_KEYS_MAX + 1);
+    for (hash, key) in flood {
+        recorder.record(&sample(START_MS, *hash, key));
+    }
+    assert_eq!(recorder.bits(), RECORD_BITS_MIN + 1, "too many names in an hour");
+    // Each key comes once.
+    for (number, (hash, key)) in (1_u64..).zip(others) {
+        recorder.record(&sample(START_MS + number * RECORDED_SPAN_MS / AN_HOUR, *hash, key));
+    }
+    assert_eq!(recorder.bits(), RECORD_BITS_MIN, "names of earlier hours are no need");
+    let content = content(&recorder.recording());
+    let last = others.iter().rev().map(|(_, key)| key).take(AN_HOUR as usize);
+    assert!(last.eq(content.iter().rev().map(|(_, key)| key).take(AN_HOUR as usize)));
+}
+
+#[test]
 fn quiet_hour_doubles_the_sample() {
     let handle = RecorderHandle::new(64 << 10).expect("there is memory");
     let keys = keys(300, RECORD_BITS_MIN);

@@ -69,3 +69,30 @@ fn only_overrides_of_the_token_can_be_removed() {
         }
     }
 }
+
+#[test]
+fn a_save_of_a_removed_limit_shows_its_text() {
+    let site = Site::open();
+    let mut form = limit_form("7", "fixed:6/m", "save");
+    form[0] = ("name", "gone");
+    form.extend([("before", "api"), ("reason", "why not")]);
+    let got = site.post("/ui/limit", &form);
+    assert_eq!(got.status, 412, "{}", got.text);
+    for text in ["It is gone.", "fixed:6/m", "Create it again", "why not"] {
+        assert!(got.text.contains(text), "{text}: {}", got.text);
+    }
+}
+
+#[test]
+fn a_text_with_a_mistake_stays_on_the_page() {
+    let site = Site::open();
+    let toml = "[[limit]]\nname = \"login\"\npolicy = = \"fixed:6/m\" # mine";
+    let form = [("name", "login"), ("version", "7"), ("toml", toml)];
+    let got = site.post("/ui/limit/text", &form);
+    assert_eq!(got.status, 422);
+    assert!(got.text.contains("# mine") && got.text.contains("Your text is below"), "{}", got.text);
+    let other = toml.replace("\"login\"", "\"other\"").replace("= =", "=");
+    let got = site.post("/ui/limit/text", &[form[0], form[1], ("toml", &*other)]);
+    assert_eq!(got.status, 422);
+    assert!(got.text.contains("cannot be changed") && got.text.contains("# mine"), "{}", got.text);
+}
