@@ -31,7 +31,7 @@ pub(super) enum DrainReport {
 /// The node that leaves.
 struct LeavingNode {
     id: String,
-    /// It is the node that is asked.
+    /// Whether this is the node that is asked.
     is_asked: bool,
     /// The client addresses of all other nodes.
     others: Vec<String>,

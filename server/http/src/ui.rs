@@ -15,6 +15,7 @@ mod key;
 mod key_text;
 mod limit;
 mod limit_change;
+mod limit_conflict;
 mod limit_form;
 mod limits;
 mod login;

@@ -12,7 +12,7 @@ use super::Finding;
 const CLOCK_MS: u64 = 50;
 /// Most nodes that are asked for their version.
 const NODES_MAX: usize = 64;
-/// What to do about a memory cap that is too small.
+/// The remedy for a memory cap that is too small.
 const RAISE_CAP: &str =
     "raise -m; cache_memlimit raises it at once, and stats reset forgets the number";
 

@@ -48,7 +48,8 @@ impl KeyPage {
         standing.shadow && view.shadow_refused_by.contains(&standing.limit)
     }
 
-    /// Returns whether an override of this counted key can be stored: what is shown must be the key.
+    /// Returns whether an override of this counted key can be stored: what is shown must be the
+    /// key.
     fn can_override(&self, counted: &str) -> bool {
         self.has_store
             && !counted.contains(char::REPLACEMENT_CHARACTER)

@@ -1,21 +1,20 @@
 //! The forms of a limit: save, check, try, shadow, remove, revert, adopt.
 
 use axum::http::StatusCode;
-use axum::response::Response;
 
 use crate::diff;
 use crate::host::{ChangeView, LimitChange, LimitView, Scope, ServiceError};
 
 use super::DIFF_TIME_MAX;
-use super::confirm::{ConfirmPage, ConflictPage};
+use super::confirm::ConfirmPage;
 use super::format;
 use super::limit::{LimitDraft, draft_of, edits, show_limit};
+use super::limit_conflict::{LIMITS, conflict, conflict_of};
 use super::limit_form::LimitFields;
 use super::policy_form::{OPTIONS, PolicyFields, reconcile};
 use super::removed;
 use super::visit::{PageRefusal, PageResult, Posted, Visit, limit_path, redirect};
 
-const LIMITS: &str = "/ui/limits";
 /// Minutes of recorded traffic under which a limit is tried.
 const TRY_MINUTES: u64 = 60;
 
@@ -200,54 +199,6 @@ fn words(error: ServiceError) -> String {
         ServiceError::Invalid { detail, line: Some(line) } => format!("line {line}: {detail}"),
         error => error.to_string(),
     }
-}
-
-/// The page for a limit that another hand changed first. `yours` is the text that was sent.
-pub(super) fn conflict(
-    visit: &Visit,
-    name: &str,
-    present: Option<LimitView>,
-    yours: Option<String>,
-    action: &'static str,
-    mut hidden: Vec<(&'static str, String)>,
-) -> Response {
-    let version = present.as_ref().map(|limit| limit.version.to_string()).unwrap_or_default();
-    let present = present.map(|limit| limit.toml);
-    let is_useless = present.is_none() && yours.is_none();
-    hidden.extend([("name", name.to_owned()), ("version", version.clone())]);
-    let button = match (&yours, &present) {
-        (None, _) => format!("Remove version {version}"),
-        (_, None) => "Create it again".to_owned(),
-        _ => format!("Replace version {version}"),
-    };
-    let lines = match (&present, &yours) {
-        (Some(present), Some(yours)) => diff::lines(present, yours, DIFF_TIME_MAX),
-        _ => Vec::new(),
-    };
-    let page = ConflictPage {
-        frame: visit.frame("The limit has changed", LIMITS),
-        subject: format!("The limit {name}"),
-        present,
-        yours,
-        diff: lines,
-        action: if is_useless { "" } else { action },
-        hidden,
-        button,
-        back: limit_path(name),
-    };
-    page.reply()
-}
-
-/// The page for a form of another version than that of `limit`.
-fn conflict_of(
-    posted: &Posted,
-    limit: LimitView,
-    yours: Option<String>,
-    action: &'static str,
-    hidden: Vec<(&'static str, String)>,
-) -> Response {
-    let name = limit.name.clone();
-    conflict(&posted.visit, &name, Some(limit), yours, action, hidden)
 }
 
 /// Returns the limit that a form names, if the caller may change it.

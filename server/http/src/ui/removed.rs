@@ -10,7 +10,8 @@ use super::DIFF_TIME_MAX;
 use super::confirm::ConfirmPage;
 use super::format as f;
 use super::limit::{HistoryRow, edits, history_rows};
-use super::limit_change::{conflict, old_text};
+use super::limit_change::old_text;
+use super::limit_conflict::conflict;
 use super::visit::{
     PageFrame, PageRefusal, PageResult, Posted, Visit, limit_path, redirect, render,
 };
