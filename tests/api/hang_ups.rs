@@ -2,8 +2,6 @@
 
 use std::io::Write as _;
 use std::net::TcpStream;
-use std::thread;
-use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -36,22 +34,10 @@ fn changes_go_on_without_their_clients() {
         let path = format!("PUT limits/login/overrides/login:{round}");
         hang_up(&api, &path, "If-None-Match: *\r\n", &json!({ "policy": "block" }));
     }
-    // The listener may see the end of a connection before it begins the change: then it does
-    // nothing. What it began is done, in force and audited.
-    let mut before = [0, 0];
-    server.until("the audit log rests", |server| {
-        thread::sleep(Duration::from_millis(300));
+    server.until("all changes are in the audit log", |server| {
         let log = server.log();
-        let now = ["refund 1 to login:a", "override put"].map(|line| log.matches(line).count());
-        std::mem::replace(&mut before, now) == now && now.iter().all(|count| *count > 0)
+        ["refund 1 to login:a", "override put"].map(|line| log.matches(line).count())
+            == [ROUNDS, ROUNDS]
     });
-    let [refunds, overrides] = before;
-    assert_eq!(api.get("overrides")["total"], json!(overrides));
-    let used = server.connect().ask_until("get login:a\r\n", "END\r\n");
-    assert!(used.contains(&format!("\r\n{}\r\n", 1000 - refunds)), "{refunds}: {used}");
-    let blocked = (0..ROUNDS).filter(|round| {
-        let line = format!("take login:{round} 1 -\r\n");
-        server.connect().ask_until(&line, "\r\n").starts_with("DENY")
-    });
-    assert_eq!(blocked.count(), overrides);
+    assert_eq!(api.get("overrides")["total"], json!(ROUNDS));
 }

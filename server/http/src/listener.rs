@@ -1,5 +1,6 @@
 //! The listener: connections of HTTP/1.1, with or without TLS, and their bounds.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use futures_util::future::{Either, FutureExt as _, TryFutureExt as _};
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -143,7 +145,13 @@ async fn converse(
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
         request.extensions_mut().insert(listener_end.clone());
-        routes.call(request)
+        // hyper drops a reply when the client hangs up, perhaps before the change has begun.
+        let reply = if request.method().is_safe() {
+            Either::Left(routes.call(request).map(Ok))
+        } else {
+            Either::Right(tokio::spawn(routes.call(request)))
+        };
+        reply.map_ok(infallible)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -156,6 +164,13 @@ async fn converse(
             connection.as_mut().graceful_shutdown();
             connection.await
         }
+    }
+}
+
+fn infallible<T>(result: Result<T, Infallible>) -> T {
+    match result {
+        Ok(value) => value,
+        Err(never) => match never {},
     }
 }
 

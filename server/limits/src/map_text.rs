@@ -127,8 +127,8 @@ impl LimitText {
         Ok(file)
     }
 
-    /// Returns the limits of a text. Checks each limit by itself, and refuses a second one of the
-    /// same name. Does not check exemptions: that needs all limits.
+    /// Returns the limits of a text. Each limit is checked by itself, and two limits of one name
+    /// are refused. Exemptions are not checked here: that needs all limits.
     ///
     /// # Errors
     ///

@@ -147,7 +147,8 @@ pub(super) async fn handle_signals(
         service.stop();
         tokio::spawn(async move {
             // Whoever drains a node and then stops its service sends a first signal too.
-            for _ in 0..if is_signal { 1 } else { 2 } {
+            let signals_to_exit = if is_signal { 1 } else { 2 };
+            for _ in 0..signals_to_exit {
                 tokio::select! {
                     _ = terminate.recv() => {}
                     _ = interrupt.recv() => {}

@@ -55,12 +55,12 @@ pub(super) async fn show(visit: Visit) -> PageResult {
     let shown = limits.into_iter().skip((number - 1) * LIMITS_A_PAGE).take(LIMITS_A_PAGE);
     let line = |limit: LimitView| {
         let LimitActivity { minutes, near, .. } = host.activity(&limit.name).unwrap_or_default();
-        let passed = |minute: &SeriesPoint| minute.allowed.saturating_add(minute.shadow_denied);
-        let allowed: u64 = minutes.iter().map(passed).sum();
+        let passed_in = |minute: &SeriesPoint| minute.allowed.saturating_add(minute.shadow_denied);
+        let passed: u64 = minutes.iter().map(passed_in).sum();
         let denied: u64 = minutes.iter().map(|minute| minute.denied).sum();
         LimitLine {
-            attempts: f::count(allowed.saturating_add(denied)),
-            denied: f::share(denied, allowed.saturating_add(denied)),
+            attempts: f::count(passed.saturating_add(denied)),
+            denied: f::share(denied, passed.saturating_add(denied)),
             near: f::count(near),
             spark: chart::sparkline(&minutes),
             limit,

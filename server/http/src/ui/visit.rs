@@ -9,7 +9,6 @@ use axum::http::request::Parts;
 use axum::http::uri::PathAndQuery;
 use axum::http::{Method, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-
 use tokio::time::timeout;
 
 use crate::access::Access;

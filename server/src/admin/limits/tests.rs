@@ -13,7 +13,7 @@ use crate::runtime::service::Service;
 /// The time of a change.
 const COMMIT: Duration = Duration::from_millis(100);
 
-/// A store of records whose changes take a while. A change ends even if nobody waits for it.
+/// A store that takes [`COMMIT`] for each change, and finishes it even if its caller has gone.
 struct SlowRecords(Arc<FileRecords>);
 
 impl Records for SlowRecords {
