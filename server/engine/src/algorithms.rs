@@ -271,7 +271,7 @@ pub(crate) fn take_general(
     }
 }
 
-/// Gives units back. Returns the number by which usage has fallen, which does not fall below 0.
+/// Gives units back, at most those that count. Returns by how many units the count has fallen.
 pub fn refund(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
     Limiter::of(policy)
         .map_or(0, |limiter| with!(limiter, limiter => limiter.refund(state, now, units)))

@@ -96,7 +96,7 @@ impl Sliding {
             return 0;
         }
         let mut counts: WindowCounts<COUNTERS_MAX> = self.read(state, now);
-        let used = self.used_of(&counts);
+        let used = self.used_of(&counts).min(COUNT_MAX);
         let mut left = units;
         for count in &mut counts.counts {
             let given = left.min(*count);
@@ -104,7 +104,7 @@ impl Sliding {
             left -= given;
         }
         self.write(state, &counts);
-        used - self.used_of(&counts)
+        used - self.used_of(&counts).min(COUNT_MAX)
     }
 
     /// Moves `units` of the counts that are whole, the oldest first, to now.

@@ -192,9 +192,11 @@ proptest! {
         for (gap, cost, (part, peek, retries), other) in steps {
             now += period * gap / 1000;
             if other == 0 {
-                limit.refund(&mut state, at(now), cost);
+                let before = twin.units(now);
+                let given = limit.refund(&mut state, at(now), cost);
                 twin.refund(now, cost);
                 prop_assert_eq!(limit.used(&state, at(now)), twin.units(now));
+                prop_assert_eq!(given, before - twin.units(now));
                 continue;
             }
             if other == 1 {
