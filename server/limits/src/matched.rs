@@ -55,6 +55,19 @@ impl<'a> LimitMatch<'a> {
         self.companion
     }
 
+    /// Whether all keys that are counted as one here are counted as one by `other` too, the match of
+    /// the same key under other limits; without `other` each key is counted for itself. False also
+    /// if the two patterns do not tell.
+    #[must_use]
+    pub fn counts_within(&self, other: Option<&LimitMatch<'_>>) -> bool {
+        let Some(key) = &self.limit.key else { return true };
+        key.tells_all(&self.limit.pattern)
+            || other.is_some_and(|other| {
+                let is_told = || other.limit.key.as_ref().is_some_and(|theirs| key.tells(theirs));
+                self.key == other.key || (self.limit.text == other.limit.text && is_told())
+            })
+    }
+
     /// The override in force.
     #[must_use]
     pub fn overridden(&self) -> Option<OverrideId> {

@@ -192,6 +192,26 @@ impl Template {
         shape
     }
 
+    /// Whether the key tells the whole key that it was made of: it has each capture of the pattern
+    /// as it was, and the pattern has no `*`.
+    pub(super) fn tells_all(&self, pattern: &Pattern) -> bool {
+        let Pattern::Glob(glob) = pattern else { return false };
+        glob.steps.iter().all(|step| self.parts.contains(&TemplatePart::Slot(step.slot)))
+    }
+
+    /// Whether equal keys of this template have equal keys of `other`, too, a template of the same
+    /// pattern.
+    pub(super) fn tells(&self, other: &Self) -> bool {
+        let tells = |part: &TemplatePart| match part {
+            TemplatePart::Text(_) => true,
+            TemplatePart::Net(slot, _) => {
+                self.parts.contains(part) || self.parts.contains(&TemplatePart::Slot(*slot))
+            }
+            TemplatePart::Slot(_) | TemplatePart::Whole(_) => self.parts.contains(part),
+        };
+        other.parts.iter().all(tells)
+    }
+
     /// The slots of its captures in their order; `None`: those of the pattern.
     pub(super) fn slots(&self) -> Option<Vec<u8>> {
         if let [TemplatePart::Whole(_)] = &self.parts[..] {

@@ -102,6 +102,7 @@ fn result_of(nodes: impl IntoIterator<Item = TryCounts>, missing: Vec<String>) -
         newly_allowed: counts.newly_allowed(),
         fidelity: counts.fidelity(),
         parents: counts.has_parents.then_some("partial"),
+        counted_keys: counts.is_coarser.then_some("partial"),
         too_few: counts.is_too_few(),
         missing,
     }

@@ -6,7 +6,7 @@
 //! (`request`).
 //!
 //! Events of the hour before the wanted time are replayed too but not counted, so that states are
-//! warm. Parents see the recorded children only.
+//! warm. Parents see the recorded children only, and a counted key the recorded ones of its keys.
 
 mod counts;
 mod request;
@@ -84,11 +84,14 @@ impl Trial<'_> {
     ) -> Result<TryCounts, ReplayError> {
         let (start_ms, end_ms) = self.span_ms;
         let mut counts = TryCounts::default();
-        let rows = self.tally(recording, is_over, &mut counts)?;
+        let subjects = self.subjects(recording);
+        counts.has_parents = subjects.have_parents;
+        counts.is_coarser = subjects.are_coarser && recording.bits_since(start_ms) > 0;
+        let (rows, named) = self.tally(recording, &subjects, is_over, &mut counts)?;
         let oldest_ms = recording.events().next().map_or(end_ms, |event| event.at_ms);
         counts.span_ms = end_ms.saturating_sub(oldest_ms.max(start_ms));
         counts.add_keys(recording.bits_since(start_ms), &rows);
-        counts.name_keys(&rows, |tally| self.shown(recording, tally, show));
+        counts.name_keys(&named, |tally| self.shown(recording, tally, show));
         Ok(counts)
     }
 
@@ -106,22 +109,22 @@ impl Trial<'_> {
         events
     }
 
-    /// Replays the events under both limits and returns the counts of each sampled hash. Compares
-    /// the verdicts under the present limits with the recorded ones in `counts`.
+    /// Replays the events under both limits and returns the counts of each sampled hash, and of
+    /// each key by which the changes are named. Compares the verdicts under the present limits with
+    /// the recorded ones in `counts`.
     fn tally(
         &self,
         recording: &Recording,
+        subjects: &Subjects,
         is_over: &dyn Fn() -> bool,
         counts: &mut TryCounts,
-    ) -> Result<Vec<KeyTally>, ReplayError> {
-        let (subjects, has_parents) = self.subjects(recording);
-        counts.has_parents = has_parents;
+    ) -> Result<(Vec<KeyTally>, Vec<KeyTally>), ReplayError> {
         let mut events = self.events(recording);
-        if !has_parents {
+        if !subjects.have_parents {
             // Only a parent may count other keys too.
-            events.retain(|event| subjects[event.key as usize]);
+            events.retain(|event| subjects.named_by[event.key as usize].is_some());
         }
-        let mut tallies = Tallies::default();
+        let (mut sampled, mut named) = (Tallies::default(), Tallies::default());
         let all = 2 * events.len();
         for (limits, is_trial) in [(self.now, false), (self.then, true)] {
             let mut run = ReplayRun::new(limits, self);
@@ -132,42 +135,45 @@ impl Trial<'_> {
                 }
                 let Some(key) = recording.key(event.key) else { continue };
                 let verdict = run.decide(event, &key.bytes)?;
-                if event.at_ms < self.span_ms.0 || !subjects[event.key as usize] {
+                let Some(named_by) = subjects.named_by[event.key as usize] else { continue };
+                if event.at_ms < self.span_ms.0 {
                     continue;
                 }
-                let tally = tallies.of(key.hash, event.key);
                 let denied = u64::from(verdict == SampledVerdict::Denied);
-                if is_trial {
-                    tally.denied_then += denied;
-                } else {
-                    tally.requests += 1;
-                    tally.denied_now += denied;
+                sampled.of(key.hash, event.key).add(is_trial, denied);
+                named.of(named_by, event.key).add(is_trial, denied);
+                if !is_trial {
                     counts.compare(verdict == event.verdict);
                 }
             }
             run.check_memory()?;
         }
-        Ok(tallies.rows)
+        Ok((sampled.rows, named.rows))
     }
 
-    /// Returns for each key whether the limit binds it, now or then, and whether any limit of these
-    /// keys charges parents.
-    fn subjects(&self, recording: &Recording) -> (Vec<bool>, bool) {
-        let mut scratch = Vec::new();
-        let mut subjects = vec![false; recording.key_places()];
-        let mut any_parents = false;
-        for (number, is_subject) in subjects.iter_mut().enumerate() {
-            let Some(key) = recording.key(number as u32) else { continue };
-            let mut has_parents = false;
-            for limits in [self.now, self.then] {
-                if let Ok(Some(found)) = limits.limits().find(&key.bytes, &mut scratch) {
-                    *is_subject |= found.limit().name() == self.name;
-                    has_parents |= found.has_parents();
-                }
+    /// Looks all recorded keys up in both limits.
+    fn subjects(&self, recording: &Recording) -> Subjects {
+        let (mut now_scratch, mut then_scratch) = (Vec::new(), Vec::new());
+        let mut subjects = Subjects::default();
+        for number in 0..recording.key_places() {
+            let Some(key) = recording.key(number as u32) else {
+                subjects.named_by.push(None);
+                continue;
+            };
+            let now = self.now.limits().find(&key.bytes, &mut now_scratch).ok().flatten();
+            let then = self.then.limits().find(&key.bytes, &mut then_scratch).ok().flatten();
+            let is_bound = |found: &&LimitMatch<'_>| found.limit().name() == self.name;
+            let (bound_now, bound_then) =
+                (now.as_ref().filter(is_bound), then.as_ref().filter(is_bound));
+            let named_by = bound_then.or(bound_now).map(|found| self.shards.hash(found.key()));
+            subjects.named_by.push(named_by);
+            if named_by.is_some() {
+                subjects.have_parents |= now.iter().chain(&then).any(LimitMatch::has_parents);
+                subjects.are_coarser |=
+                    bound_then.is_some_and(|then| !then.counts_within(now.as_ref()));
             }
-            any_parents |= *is_subject && has_parents;
         }
-        (subjects, any_parents)
+        subjects
     }
 
     /// Returns the form in which a key is shown: the counted key of the new limit, or else of the
@@ -191,7 +197,19 @@ impl Trial<'_> {
     }
 }
 
-/// The counts of each sampled hash.
+/// The recorded keys that the limit binds, now or then.
+#[derive(Default)]
+struct Subjects {
+    /// For each key the hash of the counted key by which its changes are named; `None`: the limit
+    /// does not bind it.
+    named_by: Vec<Option<u64>>,
+    /// Whether any limit of these keys charges parents.
+    have_parents: bool,
+    /// Whether the new limit may count keys as one that the present limits count apart.
+    are_coarser: bool,
+}
+
+/// The counts of each hash.
 #[derive(Default)]
 struct Tallies {
     rows: Vec<KeyTally>,

@@ -98,6 +98,22 @@ impl LimitPage {
         values.map(|(option, value)| (option, value.as_str(), class(option))).collect()
     }
 
+    /// Returns the sentences on what a result lacks, each with a space before it.
+    fn gaps(result: &TryResult) -> String {
+        let mut gaps = String::new();
+        if result.parents.is_some() {
+            gaps += " Parents are charged by the recorded keys only: they would deny more.";
+        }
+        if result.counted_keys.is_some() {
+            gaps += " This text may count keys as one that are counted apart today, and only the \
+                     recorded ones are replayed: it would deny more.";
+        }
+        if !result.missing.is_empty() {
+            gaps += &format!(" No answer: {}.", result.missing.join(", "));
+        }
+        gaps
+    }
+
     /// Returns the lists of keys in a result, with their titles.
     fn news(result: &TryResult) -> [(&'static str, &[String]); 2] {
         [("Newly denied", &result.newly_denied), ("Newly allowed", &result.newly_allowed)]

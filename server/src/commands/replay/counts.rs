@@ -21,7 +21,7 @@ pub(crate) const FEW_KEYS: u64 = 30;
 /// Most bytes of a key that is shown.
 const SHOWN_BYTES_MAX: usize = 1000;
 
-/// The attempts on the keys of one hash.
+/// The attempts on the keys that have one hash.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct KeyTally {
     pub(super) hash: u64,
@@ -30,6 +30,18 @@ pub(super) struct KeyTally {
     pub(super) requests: u64,
     pub(super) denied_now: u64,
     pub(super) denied_then: u64,
+}
+
+impl KeyTally {
+    /// Adds an attempt of one of the two runs.
+    pub(super) fn add(&mut self, is_trial: bool, denied: u64) {
+        if is_trial {
+            self.denied_then += denied;
+        } else {
+            self.requests += 1;
+            self.denied_now += denied;
+        }
+    }
 }
 
 /// Sums of denied attempts over keys.
@@ -71,6 +83,10 @@ pub(crate) struct TryCounts {
     pub(crate) span_ms: u64,
     /// Whether the limit charges parents.
     pub(crate) has_parents: bool,
+    /// Whether the new limit may count keys as one that are counted apart now, so that only some of
+    /// them are in the sample.
+    #[serde(default)]
+    pub(crate) is_coarser: bool,
     strata: Vec<SampleStratum>,
     compared: u64,
     repeated: u64,
@@ -190,6 +206,7 @@ impl TryCounts {
             self.span_ms = if is_first { other.span_ms } else { self.span_ms.min(other.span_ms) };
         }
         self.has_parents |= other.has_parents;
+        self.is_coarser |= other.is_coarser;
         other.strata.iter().for_each(|stratum| self.add_stratum(stratum));
         self.compared = self.compared.saturating_add(other.compared);
         self.repeated = self.repeated.saturating_add(other.repeated);

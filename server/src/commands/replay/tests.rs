@@ -190,7 +190,9 @@ fn tried(recording: &Recording, now: &ActiveLimits, then: &str, span_ms: (u64, u
     };
     let show = |_: u64, key: &[u8], _: &str| String::from_utf8_lossy(key).into_owned();
     let counts = trial.replay(recording, &never, &show).expect("it is short");
-    let rows = trial.tally(recording, &never, &mut TryCounts::default()).expect("it is short");
+    let subjects = trial.subjects(recording);
+    let tallies = trial.tally(recording, &subjects, &never, &mut TryCounts::default());
+    let (rows, _) = tallies.expect("it is short");
     assert_eq!(shards.totals().items, 0, "the store itself is not touched");
     Tried { counts, rows }
 }
@@ -315,6 +317,47 @@ fn parents_are_charged_and_the_answer_is_partial() {
     assert_eq!(metrics, crate::limits::LimitTotals::default(), "a replay is no traffic");
     let tally = tried(&recording, &limits, &limit("unlimited"), span_ms);
     assert!(!tally.counts.has_parents);
+}
+
+/// Keys that a text counts as one are recorded one by one, so the answer says that some lack.
+#[test]
+fn a_text_that_counts_more_coarsely_is_partial() {
+    let mut recorder = FlightRecorder::new(1 << 20);
+    let hasher = KeyHasher::new(SEEDS);
+    for user in 0..400_u64 {
+        let key = format!("api:{}:{user}", if user % 2 == 0 { "acme" } else { "globex" });
+        let hash = hasher.hash(key.as_bytes());
+        let (at_ms, cost, sample) = (ORIGIN_MS + user, 1, KeySample::new(key.as_bytes()));
+        let (verb, verdict) = (SampledVerb::Incr, SampledVerdict::Allowed);
+        recorder.record(&RecordedSample { at_ms, hash, key: sample, cost, verb, verdict });
+    }
+    let recording = recorder.recording();
+    let span_ms = (ORIGIN_MS, ORIGIN_MS + HOUR_MS);
+    let limit = |pattern: &str, key: &str, count: u64| {
+        let key = if key.is_empty() { String::new() } else { format!("key = \"{key}\"\n") };
+        format!(
+            "[[limit]]\nname = \"api\"\nmatch = \"{pattern}\"\n{key}policy = \"fixed:{count}/h\"\n"
+        )
+    };
+    let of_users = limit("api:{tenant}:{user}", "", 9);
+    let partial = |now: &str, then: &str| {
+        tried(&recording, &active(now), then, span_ms).counts.is_coarser
+    };
+    let by_tenant = limit("api:{tenant}:{user}", "{tenant}", 1);
+    for now in ["", &of_users] {
+        assert!(partial(now, &by_tenant), "{now}");
+        assert!(partial(now, &limit("api:*:{user}", "u:{user}", 9)), "{now}");
+        assert!(!partial(now, &limit("api:{tenant}:{user}", "", 1)), "{now}");
+        assert!(!partial(now, &limit("api:{tenant}:{user}", "{user}@{tenant}", 1)), "{now}");
+    }
+    assert!(!partial(&by_tenant, &by_tenant));
+    assert!(!partial(&by_tenant, &of_users));
+    let of_plans = limit("api:{tenant}:{user:alnum}:*", "{tenant}:{user}", 9);
+    let counts = tried(&recording, &active(&of_users), &by_tenant, span_ms).counts;
+    let mut denied = counts.newly_denied();
+    denied.sort();
+    assert_eq!(denied, ["acme", "globex"], "each counted key once");
+    assert!(!partial(&of_users, &of_plans), "it binds no recorded key");
 }
 
 #[test]
