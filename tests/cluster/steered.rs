@@ -217,6 +217,47 @@ fn keys_are_explained_and_reset_through_any_node() {
     assert_eq!(again.body["existed"], json!(false), "{again:?}");
 }
 
+/// Attempts on keys with parents, and those of `takem`, are recorded by the owner of the key, so
+/// that a trial sees all of them, whatever nodes the clients ask.
+#[test]
+fn trial_replays_attempts_of_all_nodes_on_keys_with_parents() {
+    let (cluster, apis) = steered();
+    create(&apis, 0, &limit("all", "all", "fixed:1000000/d", ""));
+    let child = |policy: &str| limit("api", "api:{user}", policy, "parents = [\"all\"]\n");
+    create(&apis, 0, &child("fixed:1000000/d"));
+    for api in &apis {
+        api.until("limits", SOON, |list| list["limits"].as_array().is_some_and(|l| l.len() == 2));
+    }
+    let keys: Vec<String> = (0..4000).map(|key| format!("api:{key}")).collect();
+    let pairs: Vec<String> = keys.chunks(2).map(|pair| pair.join(" ")).collect();
+    for node in 0..3 {
+        flood(&cluster, node, &keys);
+    }
+    let mut line = Line::connect(cluster.address(1)).expect("it listens");
+    for pair in &pairs {
+        line.send(&format!("takem 1 {pair}\r\n")).expect("it reads");
+        let reply = line.receive().expect("it answers").expect("it stays");
+        assert!(reply.starts_with("ALLOW "), "{reply}");
+    }
+    let body = json!({ "toml": child("fixed:3/d"), "minutes": 60, "scope": "cluster" });
+    let has_all = |tried: &Value| {
+        let counts = tried["keys"].as_u64().zip(tried["requests"].as_u64());
+        counts.is_some_and(|(keys, requests)| keys >= 30 && requests == 4 * keys)
+    };
+    let deadline = Instant::now() + SOON;
+    let tried = loop {
+        let tried = apis[2].ask("POST", "limits/api/try", None, Some(&body)).body;
+        if has_all(&tried) {
+            break tried;
+        }
+        assert!(Instant::now() < deadline, "{tried}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    // The fourth attempt on each key is one too many.
+    assert_eq!(tried["then"]["denied"], json!(0.25), "{tried}");
+    assert_eq!((&tried["fidelity"], &tried["parents"]), (&json!(1.0), &json!("partial")));
+}
+
 #[test]
 fn observations_cover_all_nodes_and_name_missing() {
     let (mut cluster, apis) = steered();

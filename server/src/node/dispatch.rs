@@ -13,12 +13,13 @@ use tollgate_limits::LimitMatch;
 
 use super::degraded::is_taking;
 use super::multi_owner::{
-    MultiOwnerRequest, NotMultiOwner, give_hold_name, limit_op_of, refuses_id,
+    MultiOwnerRequest, NotMultiOwner, RecordedKeys, give_hold_name, limit_op_of, refuses_id,
 };
 use super::pending::{NOT_APPLIED, OpAccess, ReplyKind};
 use super::reply_queue::ReplyQueue;
 use super::router::{Router, lease_of, node_now, operation, router_context};
 use super::state_machine::{OpKind, partition_of};
+use super::sub_request::RECORDED_VERSION;
 use crate::commands::companions::look_over_parents;
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::LimitOp;
@@ -201,7 +202,11 @@ impl Dispatch<'_, '_> {
                 let listed = self.ctx.list_charges(found);
                 match listed.map(|()| op.refusal(&self.ctx.scratch.charges)) {
                     Ok(Some(error)) => self.push_error(error, form, out),
-                    Ok(None) => self.submit_multi_owner(raw_request, &whole(quiet), op),
+                    Ok(None) => {
+                        let recorded =
+                            RecordedKeys::of_command(&command.operation, form, found.base());
+                        self.submit_multi_owner(raw_request, &whole(quiet), op, recorded);
+                    }
                     Err(error) => self.push_error(&error.to_string(), form, out),
                 }
             }
@@ -215,11 +220,7 @@ impl Dispatch<'_, '_> {
     /// earlier version are in the cluster.
     fn is_too_new(&self, operation: &Operation<'_>, has_option: fn(&Take<'_>) -> bool) -> bool {
         let Operation::Native(Native::Take(take)) = operation else { return false };
-        has_option(take)
-            && self.router.node().control().is_some_and(|control| {
-                let version = control.map().settings().version;
-                version < LIMITS_VERSION
-            })
+        has_option(take) && !self.router.node().has_features(LIMITS_VERSION)
     }
 
     /// `takem`: takes from each key and its parents at their owners.
@@ -242,7 +243,10 @@ impl Dispatch<'_, '_> {
                         let reply = self.ctx.unlimited_reply(&op, &many);
                         return self.replies.push_ready(if quiet { b"" } else { &reply }, out);
                     }
-                    None => return self.submit_multi_owner(raw_request, &whole(quiet), op),
+                    None => {
+                        let recorded = RecordedKeys::of_many(&many);
+                        return self.submit_multi_owner(raw_request, &whole(quiet), op, recorded);
+                    }
                 }
             }
             (None, Ok(false)) => "NOT_FOUND".to_owned(),
@@ -254,10 +258,19 @@ impl Dispatch<'_, '_> {
     }
 
     /// Takes from the keys that `scratch.charges` lists, each at its owner.
-    fn submit_multi_owner(&mut self, raw_request: &[u8], reply_kind: &ReplyKind, mut op: LimitOp) {
+    fn submit_multi_owner(
+        &mut self,
+        raw_request: &[u8],
+        reply_kind: &ReplyKind,
+        mut op: LimitOp,
+        mut recorded: RecordedKeys,
+    ) {
         let Self { router, ctx, replies } = self;
         let node = Arc::clone(router.node());
         let Some(keyspace) = node.keyspace() else { return };
+        if !node.has_features(RECORDED_VERSION) {
+            recorded = RecordedKeys::NONE;
+        }
         let charges = std::mem::take(&mut ctx.scratch.charges);
         give_hold_name(&mut op, &charges, || node.name_hold());
         let place = replies.reserve();
@@ -266,7 +279,7 @@ impl Dispatch<'_, '_> {
             router.client,
             place,
             (raw_request, reply_kind),
-            op,
+            (op, recorded),
             ctx,
             &charges,
             of,
@@ -310,7 +323,7 @@ impl Dispatch<'_, '_> {
         {
             // A companion whose parents cannot be counted has no figures.
             if self.ctx.list_charges(found).is_ok() {
-                self.submit_multi_owner(&op[1..], &ReplyKind::Part, look);
+                self.submit_multi_owner(&op[1..], &ReplyKind::Part, look, RecordedKeys::NONE);
             }
             return;
         }

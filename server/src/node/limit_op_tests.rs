@@ -8,7 +8,7 @@ use engine::Partitioner;
 use protocol::{Decoded, Get, Keys, Operation, Request, decode};
 
 use super::multi_owner::{
-    MultiOwnerRequest, MultiOwnerResult, give_hold_name, limit_op_of, refuses_id,
+    MultiOwnerRequest, MultiOwnerResult, RecordedKeys, give_hold_name, limit_op_of, refuses_id,
 };
 use super::pending::{Client, OpResult, ReplyKind};
 use super::replicas::Replicas;
@@ -321,6 +321,14 @@ impl LoneNode {
             let reply_kind =
                 if is_retrieval { ReplyKind::Part } else { ReplyKind::Whole { quiet: false } };
             let client = Client::default();
+            let recorded = match &request {
+                Request::Command { command, form } => {
+                    RecordedKeys::of_command(&command.operation, form, command.key.as_bytes())
+                }
+                Request::TakeMany { many, .. } => RecordedKeys::of_many(many),
+                _ => RecordedKeys::NONE,
+            };
+            let op = (op, recorded);
             let mut owners =
                 MultiOwnerRequest::new(client, 0, (raw, &reply_kind), op, &ctx, &charges, of);
             for (row, (_, bytes)) in owners.operations().into_iter().enumerate() {

@@ -16,7 +16,7 @@ use bytes::Bytes;
 use cluster::id::Partition;
 use engine::algorithms::{Decision, Verdict};
 use engine::{TakeInfo, TakeParams, TakeResult};
-use protocol::{Form, IncrX, Native, Operation, Policy, PolicyArg, Take};
+use protocol::{Form, IncrX, Native, Operation, Policy, PolicyArg, Take, TakeMany};
 use tollgate_limits::{CAS_OF_REFUND, ChargeCost, Limit, LimitMatch};
 
 use self::reply::OwnersDecision;
@@ -28,6 +28,7 @@ use super::sub_request::{SubOp, SubPolicy, SubRequest, SubResponse};
 use crate::commands::context::ExecContext;
 use crate::commands::limit_op::{LimitAction, LimitOp, selected_policy};
 use crate::commands::multi_key::{Adjustment, ChargeResult, ChargeSet, deny_beyond};
+use crate::probe::SampledVerb;
 
 /// Why a command is not a request over several owners.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +110,8 @@ struct OwnerRow {
     hold: Option<u64>,
     /// The verdict line names the hold.
     is_named: bool,
+    /// The verb and the client's key with which the owner records the decision.
+    recorded: Option<(SampledVerb, Box<[u8]>)>,
 }
 
 /// The state of the sub-request of a key.
@@ -149,18 +152,57 @@ pub(super) struct MultiOwnerRequest {
     open: usize,
 }
 
+/// The keys of a request, on which their owners record the decisions.
+pub(super) struct RecordedKeys {
+    verb: SampledVerb,
+    /// As the client wrote them, in the order of the request; empty: nothing is recorded.
+    keys: Vec<Box<[u8]>>,
+}
+
+impl RecordedKeys {
+    /// The keys of no request.
+    pub(super) const NONE: Self = Self { verb: SampledVerb::Take, keys: Vec::new() };
+
+    /// The key of a command.
+    pub(super) fn of_command(operation: &Operation<'_>, form: &Form<'_>, key: &[u8]) -> Self {
+        let verb = match operation {
+            Operation::Native(Native::Take(_)) => SampledVerb::Take,
+            Operation::Arithmetic(_) if matches!(form, Form::Meta { .. }) => {
+                SampledVerb::MetaArithmetic
+            }
+            Operation::Arithmetic(_) | Operation::Native(Native::IncrX(_)) => SampledVerb::Incr,
+            _ => return Self::NONE,
+        };
+        Self { verb, keys: vec![key.into()] }
+    }
+
+    /// The keys of a `takem`.
+    pub(super) fn of_many(many: &TakeMany<'_>) -> Self {
+        let keys = many.keys.iter().map(|(key, _)| key.as_bytes().into()).collect();
+        Self { verb: SampledVerb::TakeMany, keys }
+    }
+}
+
 impl MultiOwnerRequest {
     /// Makes a request over all keys that `charges` lists.
     pub(super) fn new(
         client: Client,
         place: u64,
         (raw_request, reply_kind): (&[u8], &ReplyKind),
-        op: LimitOp,
+        (op, recorded): (LimitOp, RecordedKeys),
         ctx: &ExecContext<'_>,
         charges: &ChargeSet,
         partition_of: impl Fn(u64) -> Partition,
     ) -> Self {
         let limits = ctx.active_limits.limits();
+        let RecordedKeys { verb, keys } = recorded;
+        let mut keys = keys.into_iter().enumerate().peekable();
+        // The first row of a member is its own; a key that is listed twice has one.
+        let mut recorded_as = |member: usize| {
+            while keys.next_if(|(other, _)| *other < member).is_some() {}
+            let (_, key) = keys.next_if(|(other, _)| *other == member)?;
+            Some((verb, key))
+        };
         let rows: Vec<OwnerRow> = charges
             .rows()
             .map(|row| OwnerRow {
@@ -178,6 +220,7 @@ impl MultiOwnerRequest {
                     LimitAction::Change(_) => None,
                 },
                 is_named: row.hold.is_some(),
+                recorded: recorded_as(row.member),
             })
             .collect();
         let is_beyond = match op.action {
@@ -197,20 +240,25 @@ impl MultiOwnerRequest {
     /// The operation on each key, with its partition.
     pub(super) fn operations(&self) -> Vec<(Partition, Bytes)> {
         let asked = |index: usize, row: &OwnerRow| match self.op.action {
-            LimitAction::Take(take) => SubOp::Take(TakeParams {
-                cost: row.cost.capped(take.cost),
-                part: take.part && row.cost.is_scaled(),
-                hold: row.hold,
-                peek: take.peek
-                    || (!take.debit && (self.is_beyond || row.cost.of(take.cost).is_none())),
-                compare_cas: take.compare_cas.filter(|_| index == 0),
-                client_flags: take.client_flags.filter(|_| index == 0),
-                ..take
-            }),
-            LimitAction::Change(change) => SubOp::Adjust(change.of_key(row.cost)),
+            LimitAction::Take(take) => {
+                let take = TakeParams {
+                    cost: row.cost.capped(take.cost),
+                    part: take.part && row.cost.is_scaled(),
+                    hold: row.hold,
+                    peek: take.peek
+                        || (!take.debit && (self.is_beyond || row.cost.of(take.cost).is_none())),
+                    compare_cas: take.compare_cas.filter(|_| index == 0),
+                    client_flags: take.client_flags.filter(|_| index == 0),
+                    ..take
+                };
+                row.sub_request(SubOp::Take(
+                    take,
+                    row.recorded.as_ref().map(|(verb, key)| (*verb, &**key)),
+                ))
+            }
+            LimitAction::Change(change) => row.sub_request(SubOp::Adjust(change.of_key(row.cost))),
         };
-        let of =
-            |(index, row): (usize, &OwnerRow)| (row.partition, row.sub_request(asked(index, row)));
+        let of = |(index, row): (usize, &OwnerRow)| (row.partition, asked(index, row));
         self.rows.iter().enumerate().map(of).collect()
     }
 

@@ -16,6 +16,7 @@ use protocol::{LeaseLine, Policy};
 
 use crate::commands::context::ExecContext;
 use crate::commands::multi_key::Adjustment;
+use crate::probe::SampledVerb;
 
 /// An operation on one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,7 +38,9 @@ pub(super) enum SubPolicy<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SubOp<'a> {
-    Take(TakeParams),
+    /// The owner records the decision with the verb and the client's key, if there are any; only
+    /// from feature version [`RECORDED_VERSION`] on.
+    Take(TakeParams, Option<(SampledVerb, &'a [u8])>),
     Adjust(Adjustment),
     /// Leases quota of the key alone.
     Lease(LeaseParams<'a>),
@@ -69,9 +72,14 @@ const HOLD: u8 = 5;
 /// From feature version [`LEASES_VERSION`] on.
 const LEASE: u8 = 6;
 const LEND: u8 = 7;
+/// From feature version [`RECORDED_VERSION`] on.
+const RECORDED_TAKE: u8 = 8;
 
 /// The feature version of the map from which on all nodes know leases over several owners.
 pub(super) const LEASES_VERSION: u32 = cluster::map::LIMITS_VERSION;
+
+/// The feature version from which on all nodes know the client's key in a sub-request.
+pub(super) const RECORDED_VERSION: u32 = cluster::map::LIMITS_VERSION;
 
 const NAMED: u8 = 0;
 const WRITTEN: u8 = 1;
@@ -130,8 +138,13 @@ impl<'a> SubRequest<'a> {
             out.extend_from_slice(bytes);
         }
         match self.op {
-            SubOp::Take(take) => {
-                out.push(TAKE);
+            SubOp::Take(take, recorded) => {
+                if let Some((verb, key)) = recorded {
+                    out.extend_from_slice(&[RECORDED_TAKE, verb as u8, key.len() as u8]);
+                    out.extend_from_slice(key);
+                } else {
+                    out.push(TAKE);
+                }
                 put(out, take.cost);
                 let flags = [take.part, take.peek, take.debit, take.of_first];
                 out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
@@ -193,10 +206,15 @@ impl<'a> SubRequest<'a> {
             _ => return None,
         };
         let op = match reader.byte()? {
-            TAKE => {
+            kind @ (TAKE | RECORDED_TAKE) => {
+                let recorded = if kind == RECORDED_TAKE {
+                    Some((SampledVerb::of_code(reader.byte()?)?, reader.short()?))
+                } else {
+                    None
+                };
                 let cost = reader.number()?;
                 let flags = reader.byte()?;
-                SubOp::Take(TakeParams {
+                let take = TakeParams {
                     cost,
                     part: flags & 1 != 0,
                     peek: flags & 2 != 0,
@@ -207,7 +225,8 @@ impl<'a> SubRequest<'a> {
                     lease: reader.option()?,
                     debit: flags & 4 != 0,
                     of_first: flags & 8 != 0,
-                })
+                };
+                SubOp::Take(take, recorded)
             }
             LEASE => SubOp::Lease(LeaseParams {
                 client: reader.short()?,
@@ -358,7 +377,7 @@ impl SubOp<'_> {
         policy_ref: PolicyRef<'_>,
     ) -> Option<SubResponse> {
         let result = match self {
-            Self::Take(take) => engine.take(now, hash, key, Some(policy_ref), &take),
+            Self::Take(take, _) => engine.take(now, hash, key, Some(policy_ref), &take),
             Self::Debt(units) => engine.charge(now, hash, key, policy_ref, units),
             Self::Hold(hold) => engine.charge_hold(now, hash, key, policy_ref, &hold),
             Self::Adjust(change) => change.apply(engine, now, hash, key, Some(policy_ref)),
@@ -407,10 +426,13 @@ impl ExecContext<'_> {
             sub_request.op.apply(engine, now, hash, sub_request.key, policy_ref)
         });
         let response = done.unwrap_or(SubResponse::Result(TakeResult::Full));
-        if let (SubOp::Take(take), Some(limit), SubResponse::Result(result)) =
+        if let (SubOp::Take(take, recorded), Some(limit), SubResponse::Result(result)) =
             (&sub_request.op, limit, &response)
         {
             self.note_result(limit, (hash, sub_request.key), result, take);
+            if let Some((verb, key)) = recorded {
+                self.record_result((hash, key), *verb, result, take);
+            }
         }
         response
     }
@@ -463,7 +485,11 @@ mod tests {
         prop_oneof![
             lease(),
             any::<u64>().prop_map(SubOp::Lend),
-            take().prop_map(SubOp::Take),
+            take().prop_map(|take| SubOp::Take(take, None)),
+            (take(), 0..4_u8, lease()).prop_map(|(take, verb, lease)| {
+                let SubOp::Lease(LeaseParams { client: key, .. }) = lease else { unreachable!() };
+                SubOp::Take(take, Some((SampledVerb::of_code(verb).expect("below 4"), key)))
+            }),
             any::<u64>().prop_map(SubOp::Debt),
             any::<[u64; 3]>().prop_map(|[lease, units, for_ns]| {
                 SubOp::Hold(ForeignHold { lease, units, for_ns })

@@ -27,6 +27,11 @@ fn link_version(feature_version: u32) -> u16 {
 }
 
 impl Node {
+    /// Whether the map has this feature version, so that every node knows what it has.
+    pub(super) fn has_features(&self, version: u32) -> bool {
+        self.control().is_some_and(|control| control.map().settings().version >= version)
+    }
+
     /// Whether this node, and every other one that is not dead, has agreed on a protocol version
     /// that knows what this feature version has.
     fn all_know(&self, control: &Control, feature_version: u32) -> bool {

@@ -46,6 +46,19 @@ pub(crate) enum SampledVerb {
     TakeMany = 3,
 }
 
+impl SampledVerb {
+    /// Returns the verb of this number.
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        Some(match code {
+            0 => Self::Incr,
+            1 => Self::MetaArithmetic,
+            2 => Self::Take,
+            3 => Self::TakeMany,
+            _ => return None,
+        })
+    }
+}
+
 /// The first bytes of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct KeySample {
@@ -194,13 +207,8 @@ impl ProbeSample {
             1 => SampledVerdict::Denied,
             _ => SampledVerdict::ShadowDenied,
         };
-        let verb = match (decision >> VERDICT_BITS) & 3 {
-            0 => SampledVerb::Incr,
-            1 => SampledVerb::MetaArithmetic,
-            2 => SampledVerb::Take,
-            _ => SampledVerb::TakeMany,
-        };
-        (verb, told)
+        let verb = SampledVerb::of_code((decision >> VERDICT_BITS) & 3);
+        (verb.unwrap_or(SampledVerb::TakeMany), told)
     }
 }
 

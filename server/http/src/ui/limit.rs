@@ -100,18 +100,17 @@ impl LimitPage {
 
     /// Returns the sentences on what a result lacks, each with a space before it.
     fn gaps(result: &TryResult) -> String {
-        let mut gaps = String::new();
-        if result.parents.is_some() {
-            gaps += " Parents are charged by the recorded keys only: they would deny more.";
-        }
-        if result.counted_keys.is_some() {
-            gaps += " This text may count keys as one that are counted apart today, and only the \
-                     recorded ones are replayed: it would deny more.";
-        }
-        if !result.missing.is_empty() {
-            gaps += &format!(" No answer: {}.", result.missing.join(", "));
-        }
-        gaps
+        let parents = result.parents.map(|_| {
+            " Parents are charged by the recorded keys only: they would deny more.".to_owned()
+        });
+        let counted_keys = result.counted_keys.map(|_| {
+            " This text may count keys as one that are counted apart today, and only the recorded \
+             ones are replayed: it would deny more."
+                .to_owned()
+        });
+        let missing = (!result.missing.is_empty())
+            .then(|| format!(" No answer: {}.", result.missing.join(", ")));
+        [parents, counted_keys, missing].into_iter().flatten().collect()
     }
 
     /// Returns the lists of keys in a result, with their titles.

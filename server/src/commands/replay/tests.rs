@@ -340,9 +340,8 @@ fn a_text_that_counts_more_coarsely_is_partial() {
         )
     };
     let of_users = limit("api:{tenant}:{user}", "", 9);
-    let partial = |now: &str, then: &str| {
-        tried(&recording, &active(now), then, span_ms).counts.is_coarser
-    };
+    let partial =
+        |now: &str, then: &str| tried(&recording, &active(now), then, span_ms).counts.is_coarser;
     let by_tenant = limit("api:{tenant}:{user}", "{tenant}", 1);
     for now in ["", &of_users] {
         assert!(partial(now, &by_tenant), "{now}");

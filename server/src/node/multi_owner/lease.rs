@@ -123,7 +123,7 @@ impl LeaseRequest {
             LeaseRound::Look => {
                 let peek = TakeParams { peek: true, ..TakeParams::default() };
                 let first = first.iter().map(|row| of(row, lease(u64::MAX, true)));
-                first.chain(parents.iter().map(|row| of(row, SubOp::Take(peek)))).collect()
+                first.chain(parents.iter().map(|row| of(row, SubOp::Take(peek, None)))).collect()
             }
             LeaseRound::Lend(units) => {
                 parents.iter().map(|row| of(row, SubOp::Lend(units))).collect()

@@ -44,8 +44,7 @@ impl Dispatch<'_, '_> {
         out: &mut Vec<u8>,
     ) {
         let node = Arc::clone(self.router.node());
-        let version = node.control().map_or(0, |control| control.map().settings().version);
-        if version < LEASES_VERSION {
+        if !node.has_features(LEASES_VERSION) {
             return self.push_error(NO_LEASES, form, out);
         }
         if let Some(error) = self.ctx.list_for_lease(found) {
