@@ -55,9 +55,9 @@ impl<'a> LimitMatch<'a> {
         self.companion
     }
 
-    /// Whether all keys that are counted as one here are counted as one by `other` too, the match of
-    /// the same key under other limits; without `other` each key is counted for itself. False also
-    /// if the two patterns do not tell.
+    /// Whether all keys that are counted as one here are counted as one by `other` too, the match
+    /// of the same key under other limits; without `other` each key is counted for itself. False
+    /// also if the two patterns do not tell.
     #[must_use]
     pub fn counts_within(&self, other: Option<&LimitMatch<'_>>) -> bool {
         let Some(key) = &self.limit.key else { return true };

@@ -223,6 +223,17 @@ fn look_of_owners(ctx: &mut ExecContext<'_>, keys: Keys<'_>) -> Result<LimitOp, 
     ctx.list_charges(found).map(|()| op).map_err(|_| "too many")
 }
 
+/// The keys on which owners record their decisions on a request.
+fn recorded_keys(request: &Request<'_>) -> RecordedKeys {
+    match request {
+        Request::Command { command, form } => {
+            RecordedKeys::of_command(&command.operation, form, command.key.as_bytes())
+        }
+        Request::TakeMany { many, .. } => RecordedKeys::of_many(many),
+        _ => RecordedKeys::NONE,
+    }
+}
+
 /// A node of a cluster without links.
 struct LoneNode {
     service: Service,
@@ -321,14 +332,7 @@ impl LoneNode {
             let reply_kind =
                 if is_retrieval { ReplyKind::Part } else { ReplyKind::Whole { quiet: false } };
             let client = Client::default();
-            let recorded = match &request {
-                Request::Command { command, form } => {
-                    RecordedKeys::of_command(&command.operation, form, command.key.as_bytes())
-                }
-                Request::TakeMany { many, .. } => RecordedKeys::of_many(many),
-                _ => RecordedKeys::NONE,
-            };
-            let op = (op, recorded);
+            let op = (op, recorded_keys(&request));
             let mut owners =
                 MultiOwnerRequest::new(client, 0, (raw, &reply_kind), op, &ctx, &charges, of);
             for (row, (_, bytes)) in owners.operations().into_iter().enumerate() {

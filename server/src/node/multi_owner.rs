@@ -155,7 +155,7 @@ pub(super) struct MultiOwnerRequest {
 /// The keys of a request, on which their owners record the decisions.
 pub(super) struct RecordedKeys {
     verb: SampledVerb,
-    /// As the client wrote them, in the order of the request; empty: nothing is recorded.
+    /// In the client's spelling and order; empty: nothing is recorded.
     keys: Vec<Box<[u8]>>,
 }
 

@@ -281,8 +281,8 @@ proptest! {
         }
     }
 
-    /// A refund returns the number of units that no longer count. A full log reports its whole limit
-    /// as used, so its units are counted instead.
+    /// A refund returns the number of units that no longer count. A full log reports its whole
+    /// limit as used, so its units are counted instead.
     #[test]
     fn refund_counts_what_it_gives_back(
         algorithm in any_algorithm(),

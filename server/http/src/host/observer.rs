@@ -193,8 +193,8 @@ pub struct TryResult {
     pub fidelity: f64,
     /// `partial` if a limit has parents, which are replayed with the share of the recorded keys.
     pub parents: Option<&'static str>,
-    /// `partial` if the text counts keys as one that are counted apart today, or may do so: only the
-    /// recorded ones of them are replayed.
+    /// `partial` if the text may count keys as one that are counted apart today: only the recorded
+    /// ones of them are replayed.
     pub counted_keys: Option<&'static str>,
     /// True if there are fewer than 30 keys, so that shares say little.
     pub too_few: bool,
