@@ -331,8 +331,7 @@ impl LoneNode {
             let is_retrieval = matches!(request, Request::Retrieve { .. });
             let reply_kind =
                 if is_retrieval { ReplyKind::Part } else { ReplyKind::Whole { quiet: false } };
-            let client = Client::default();
-            let op = (op, recorded_keys(&request));
+            let (client, op) = (Client::default(), (op, recorded_keys(&request)));
             let mut owners =
                 MultiOwnerRequest::new(client, 0, (raw, &reply_kind), op, &ctx, &charges, of);
             for (row, (_, bytes)) in owners.operations().into_iter().enumerate() {
