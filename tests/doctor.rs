@@ -19,7 +19,7 @@ use crate::live::{Client, Program, Server};
 
 /// An address of this machine where nobody listens.
 fn nowhere() -> String {
-    // Servers of other tests may take a port that was let go of, but on 127.0.0.1.
+    // When the listener closes, the server of another test may get its port, but on 127.0.0.1.
     let listener = TcpListener::bind("127.0.77.1:0").expect("a free port");
     listener.local_addr().expect("it is bound").to_string()
 }

@@ -201,7 +201,8 @@ fn keys_are_explained_and_reset_through_any_node() {
     // The key gets its unit back after the reply.
     let explain = format!("explain?key={key}");
     let refused = api.until(&explain, SOON, |view| left(view, 0) == json!(7));
-    assert_eq!((&refused["refused_by"], left(&refused, 1)), (&json!(["tenant"]), json!(0)));
+    assert_eq!(refused["refused_by"], json!(["tenant"]), "{refused}");
+    assert_eq!((left(&refused, 0), left(&refused, 1)), (json!(7), json!(0)), "{refused}");
 
     // One unit back, to the key and its parent; then the parent as good as new.
     let path = format!("keys/{key}");

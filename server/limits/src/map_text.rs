@@ -127,8 +127,8 @@ impl LimitText {
         Ok(file)
     }
 
-    /// Returns the limits of a text. Each limit is checked by itself, and two limits of one name
-    /// are refused. Exemptions are not checked here: that needs all limits.
+    /// Returns the limits of a text. Refuses a limit that is wrong by itself, and two limits with
+    /// the same name. The exemptions stay unchecked, because their check needs all limits.
     ///
     /// # Errors
     ///

@@ -195,13 +195,11 @@ impl MultiOwnerRequest {
         partition_of: impl Fn(u64) -> Partition,
     ) -> Self {
         let limits = ctx.active_limits.limits();
-        let RecordedKeys { verb, keys } = recorded;
-        let mut keys = keys.into_iter().enumerate().peekable();
+        let RecordedKeys { verb, mut keys } = recorded;
         // The first row of a member is its own; a key that is listed twice has one.
         let mut recorded_as = |member: usize| {
-            while keys.next_if(|(other, _)| *other < member).is_some() {}
-            let (_, key) = keys.next_if(|(other, _)| *other == member)?;
-            Some((verb, key))
+            let key = std::mem::take(keys.get_mut(member)?);
+            (!key.is_empty()).then_some((verb, key))
         };
         let rows: Vec<OwnerRow> = charges
             .rows()
