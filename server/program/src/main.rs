@@ -5,7 +5,7 @@
 use std::env::{args_os, vars_os};
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::io::{ErrorKind, Write, stderr, stdout};
+use std::io::{self, ErrorKind, Write, stderr, stdout};
 use std::process::ExitCode;
 
 use tollgate::config::{Config, ConfigError, LogFormat, LogLevel, Startup};
@@ -29,22 +29,22 @@ fn main() -> ExitCode {
     match cli::sub_command(&args) {
         None => start(args),
         Some(Ok(Parsed::Help(text))) => print(&text),
-        Some(Ok(Parsed::Request(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Snapshot(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Token(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Healthcheck(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Top(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Doctor(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Limits(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::CheckLimits(request))) => match request.run(&mut stdout()) {
+        Some(Ok(Parsed::Request(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Snapshot(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Token(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Healthcheck(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Top(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Doctor(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Limits(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::CheckLimits(request))) => match request.run(&mut Output) {
             Err(CliError::Limits(error)) => {
                 let excerpt = error.with_excerpt(Some(request.file()));
                 fail(&excerpt.trim_end(), ConfigError::EXIT_CODE)
             }
             result => ended(result),
         },
-        Some(Ok(Parsed::Explain(request))) => ended(request.run(&mut stdout())),
-        Some(Ok(Parsed::Generate(request))) => ended(request.run(&mut stdout())),
+        Some(Ok(Parsed::Explain(request))) => ended(request.run(&mut Output)),
+        Some(Ok(Parsed::Generate(request))) => ended(request.run(&mut Output)),
         Some(Err(error)) => fail(&error, ConfigError::EXIT_CODE),
     }
 }
@@ -68,12 +68,33 @@ fn start(args: Vec<OsString>) -> ExitCode {
     }
 }
 
+/// Standard output of the sub-commands. When its reader has left, as in `tollgate -h | head -1`,
+/// the rest is written nowhere: the command still does what it is to do, and its exit code tells.
+struct Output;
+
+impl Output {
+    fn or_dropped<T>(result: io::Result<T>, dropped: T) -> io::Result<T> {
+        match result {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(dropped),
+            result => result,
+        }
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Self::or_dropped(stdout().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::or_dropped(stdout().flush(), ())
+    }
+}
+
 /// Returns the exit code of a sub-command.
 fn ended(result: Result<(), CliError>) -> ExitCode {
-    match result.and_then(|()| Ok(stdout().flush()?)) {
+    match result.and_then(|()| Ok(Output.flush()?)) {
         Ok(()) => ExitCode::SUCCESS,
-        // A closed pipe, as in `tollgate -h | head -1`, is no error.
-        Err(CliError::Output(error)) if error.kind() == ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         // The output has said why.
         Err(CliError::NotSafe | CliError::Faults) => ExitCode::from(1),
         Err(error @ CliError::WouldNotStart(_)) => fail(&error, ConfigError::EXIT_CODE),
@@ -205,7 +226,7 @@ fn start_log(config: &Config) -> anyhow::Result<impl Fn(u32) + Send + Sync + 'st
 
 /// Prints a text as the sub-commands print theirs.
 fn print(text: &str) -> ExitCode {
-    ended(stdout().write_all(text.as_bytes()).map_err(CliError::Output))
+    ended(Output.write_all(text.as_bytes()).map_err(CliError::Output))
 }
 
 fn fail(error: &impl Display, code: u8) -> ExitCode {

@@ -26,10 +26,22 @@ fn node(script: Vec<(&'static str, String)>) -> (SocketAddr, JoinHandle<()>) {
     (address, thread::spawn(serve))
 }
 
-fn run(server: SocketAddr, line: &str) -> Output {
+fn command(server: SocketAddr, line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     command.arg("cluster").args(line.split(' ')).arg("--server").arg(server.to_string());
-    command.env_clear().output().expect("the program is built")
+    command.env_clear();
+    command
+}
+
+fn run(server: SocketAddr, line: &str) -> Output {
+    command(server, line).output().expect("the program is built")
+}
+
+/// Runs the program with a standard output that nobody reads, and returns the exit code.
+fn run_unread(server: SocketAddr, line: &str) -> Option<i32> {
+    let (reader, writer) = std::io::pipe().expect("a pipe");
+    drop(reader);
+    command(server, line).stdout(writer).status().expect("the program is built").code()
 }
 
 #[track_caller]
@@ -83,6 +95,10 @@ fn safety_is_the_exit_code_of_a_status() {
         let stdout = String::from_utf8_lossy(&output.stdout);
         assert_eq!((output.status.code(), stdout.lines().last()), (Some(code), Some(sentence)));
         assert!(output.stderr.is_empty(), "{output:?}");
+        script.join().expect("the script was kept to");
+
+        let (server, script) = node(vec![("stats cluster", format!("{ready}{stats}END\r\n"))]);
+        assert_eq!(run_unread(server, line), Some(code), "{line}");
         script.join().expect("the script was kept to");
     }
 }
@@ -192,6 +208,21 @@ fn a_drain_that_comes_to_nothing_fails() {
         ]);
         let output = run(server, "drain 3 --wait");
         check(&output, 1, "n3: 2 copies left, 1 of them primaries\n", why);
+        script.join().expect("the script was kept to");
+    }
+}
+
+#[test]
+fn a_drain_is_followed_to_its_end_without_a_reader() {
+    let nowhere = "192.0.2.1:1".parse().expect("an address");
+    for (last, code) in [(None, 0), (Some(("dead", 1, 1)), 1)] {
+        let (server, script) = node(vec![
+            ("stats cluster nodes", nodes(nowhere, Some(("active", 1, 1)))),
+            ("cluster drain 3", "OK\r\n".to_owned()),
+            ("stats cluster nodes", nodes(nowhere, Some(("draining", 1, 1)))),
+            ("stats cluster nodes", nodes(nowhere, last)),
+        ]);
+        assert_eq!(run_unread(server, "drain 3 --wait"), Some(code));
         script.join().expect("the script was kept to");
     }
 }

@@ -19,7 +19,8 @@ pub(super) async fn status(request: ApiRequest) -> Result<Response, Problem> {
 pub(super) async fn nodes(request: ApiRequest) -> Result<Response, Problem> {
     request.query(&[])?;
     let Some(nodes) = request.host().nodes() else {
-        return Err(Problem::new(StatusCode::NOT_FOUND, "the server is in no cluster"));
+        let detail = "the server is in no cluster, or has not joined it yet";
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     };
     let mut value = view(&nodes);
     value["settings"] = object(nodes.settings);
