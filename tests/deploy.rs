@@ -1,11 +1,11 @@
 //! `deploy/`: the server accepts and obeys the configuration in its files.
 //!
-//! Here: every flag and every `TOLLGATE_` variable in those files is one of `tollgate --help` or of
-//! `tollgate cluster --help`, and all files name the same image. In the modules each configuration
-//! is started for real. Container engine, Kubernetes and systemd are not available, so the test
-//! reads commands, environment and health checks from the files and runs them in network
-//! namespaces. `monitoring` compares alert rules and dashboard with the metrics of real servers,
-//! `dashboard` checks the form of the dashboard.
+//! Here: every flag and every `TOLLGATE_` variable in those files is in the help of `tollgate`,
+//! `tollgate cluster` or `tollgate healthcheck`, and all files name the same image. In the modules
+//! each configuration is started for real. Container engine, Kubernetes and systemd are not
+//! available, so the test reads commands, environment and health checks from the files and runs
+//! them in network namespaces. `monitoring` compares alert rules and dashboard with the metrics of
+//! real servers, `dashboard` checks the form of the dashboard.
 
 mod chart;
 mod compose;
@@ -114,6 +114,7 @@ fn help(words: &[&str]) -> String {
 fn every_flag_in_deploy_is_one_the_server_knows() {
     let server = flags(&help(&["--help"]));
     let mut cluster = flags(&help(&["cluster", "--help"]));
+    cluster.extend(flags(&help(&["healthcheck", "--help"])));
     for verb in ["status", "nodes", "partitions", "drain", "forget", "set"] {
         cluster.extend(flags(&help(&["cluster", verb, "--help"])));
     }

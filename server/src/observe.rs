@@ -14,6 +14,7 @@ mod top_keys;
 mod watcher;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -29,6 +30,7 @@ use self::tail::TailBus;
 use self::top_keys::KeyCount;
 pub(crate) use self::watcher::{LookContext, WATCH_PERIOD, Watcher};
 use crate::config::KeyDisplay;
+use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 
 /// Most hot keys of an answer.
@@ -58,6 +60,8 @@ pub(crate) struct Observatory {
     view: ArcSwap<ObservedView>,
     series: Mutex<SeriesTable>,
     tail: Mutex<TailBus>,
+    /// The greatest number of requests that was seen.
+    requests: AtomicU64,
 }
 
 fn index_of(kind: HotKind) -> usize {
@@ -71,7 +75,20 @@ fn index_of(kind: HotKind) -> usize {
 impl Observatory {
     /// Creates observations that show keys as `display` says.
     pub(crate) fn new(display: KeyDisplay) -> Self {
-        Self { display, view: ArcSwap::default(), series: Mutex::default(), tail: Mutex::default() }
+        Self {
+            display,
+            view: ArcSwap::default(),
+            series: Mutex::default(),
+            tail: Mutex::default(),
+            requests: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the number of requests of these workers since the start. It never falls: a worker
+    /// that is about to take a sample may seem to have had fewer.
+    pub(crate) fn requests<'c>(&self, counters: impl Iterator<Item = &'c Counters>) -> u64 {
+        let total = counters.map(|counters| counters.probe.requests()).sum();
+        self.requests.fetch_max(total, Ordering::Relaxed).max(total)
     }
 
     /// Returns the `count` hottest keys of this node, at most [`HOT_KEYS_MAX`]; of one limit, if

@@ -50,6 +50,11 @@ pub(crate) trait Records: Send + Sync {
     /// Returns the reason why API and operators cannot change records; `None`: they can.
     fn read_only(&self) -> Option<String>;
 
+    /// Returns the error of the last change if it could not be stored.
+    fn fault(&self) -> Option<String> {
+        None
+    }
+
     /// Returns the feature version whose records all readers know.
     fn feature_version(&self) -> u32 {
         u32::MAX

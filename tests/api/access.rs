@@ -1,6 +1,8 @@
 //! The rights of a request of the API: roles, narrowed tokens, wrong tokens, hosts and origins.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -121,6 +123,39 @@ fn narrowed_token_changes_its_own_things() {
     assert_eq!(exempt.status, 201, "{exempt:?}");
     assert_eq!(team.ask("DELETE", "keys/team-a:x", None, None).status, 200);
     assert_eq!(team.get("limits")["limits"].as_array().map(Vec::len), Some(2), "it reads all");
+    drop(operated);
+}
+
+#[test]
+fn narrowed_token_replaces_no_version_that_was_not_checked() {
+    let (operated, clients) = guarded(&["a admin", "t editor names=team-a/ keys=team-a:"]);
+    let [admin, team] = clients.as_slice() else { unreachable!() };
+    let text = |pattern: &str, policy: &str| limit_text("team-a/api", pattern, policy, "");
+    team.put("team-a/api", &text("team-a:{user}", "fixed:1/d"), "*");
+    // Versions count up, so the next one can be guessed.
+    let version = admin.version("team-a%2Fapi");
+    let number: u64 = version.trim_matches('"').parse().expect("a number");
+    let next = format!("\"{}\"", number + 1);
+    let body = json!({ "toml": text("team-a:{user}", "fixed:9/d") }).to_string();
+    let mut stream = TcpStream::connect(team.address).expect("the listener is bound");
+    let head = format!(
+        "PUT /api/v1/limits/team-a%2Fapi HTTP/1.1\r\nHost: localhost\r\n\
+         Authorization: Bearer {}\r\nIf-Match: {next}\r\nConnection: close\r\n\
+         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        team.token.as_deref().unwrap_or_default(),
+        body.len()
+    );
+    stream.write_all(head.as_bytes()).expect("the listener reads");
+    // The request is under way when the limit becomes one of other keys.
+    std::thread::sleep(Duration::from_millis(300));
+    let other = json!({ "toml": text("pay:{user}", "fixed:1/d") });
+    let changed = admin.ask("PUT", "limits/team-a%2Fapi", Some(&version), Some(&other));
+    assert_eq!((changed.status, changed.version.as_deref()), (200, Some(next.as_str())));
+    stream.write_all(body.as_bytes()).expect("the listener reads");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("the listener answers");
+    assert!(reply.starts_with("HTTP/1.1 403 "), "{reply}");
+    assert_eq!(admin.version("team-a%2Fapi"), next);
     drop(operated);
 }
 

@@ -5,6 +5,8 @@
 
 use std::{
     fmt::Write as _,
+    io::{Read as _, Write as _},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -14,10 +16,13 @@ use std::{
 use serde_json::Value;
 
 use super::compose::Image;
-use super::machine::{LONG, Plan, three_count_as_one};
+use super::machine::{LONG, Machine, Plan, three_count_as_one};
 use super::{VERSION, text};
 use crate::cluster::net::Net;
 use crate::live::Program;
+
+/// The value without which the chart is refused.
+pub(super) const KEY: &str = "peerKey.value=0123456789abcdef0123456789abcdef";
 
 /// The path of Helm, as installed by `tests/setup.sh`.
 fn helm() -> PathBuf {
@@ -132,8 +137,7 @@ fn the_chart_starts_three_pods_that_count_as_one() {
     let Some(mut net) = Net::or_say_why(name) else { return };
     let limits =
         "limits=[[limit]]\nname = \"login\"\nmatch = \"login:{ip}\"\npolicy = \"fixed:5/h\"\n";
-    let manifests = render(&["peerKey.value=0123456789abcdef0123456789abcdef", limits]);
-    let manifests = manifests.expect("the chart renders");
+    let manifests = render(&[KEY, limits, "metrics.enabled=true"]).expect("the chart renders");
     let set = of_kind(&manifests, "StatefulSet")[0];
     assert_eq!(set["spec"]["replicas"], 3);
     let peers = format!("{}.prod.svc.cluster.local", text(&set["spec"]["serviceName"]));
@@ -159,6 +163,11 @@ fn the_chart_starts_three_pods_that_count_as_one() {
     let plans = plans.try_into().expect("there are three");
     three_count_as_one(&net, &names, plans, &ready, |first| {
         assert_eq!(first.check(&alive), Ok(()));
+        for path in ["/livez", "/readyz", "/metrics"] {
+            assert_eq!(status(first, "GET", path), "200", "{path} needs no token");
+        }
+        assert_eq!(status(first, "GET", "/api/v1/status"), "401");
+        assert_eq!(status(first, "POST", "/api/v1/nodes/n1/drain"), "401");
         assert_eq!(first.ask("incr login:a 6\r\n").as_deref(), Some("6"), "the limits hold");
         assert_eq!(first.ask("incr login:a 0\r\n").as_deref(), Some("0"), "and took nothing");
         let output = first.run(&stop);
@@ -167,18 +176,58 @@ fn the_chart_starts_three_pods_that_count_as_one() {
     });
 }
 
+/// The status with which a pod's admin listener answers another machine.
+fn status(pod: &Machine, method: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect((pod.host, 31211)).expect("the listener is bound");
+    stream.set_read_timeout(Some(LONG)).expect("a timeout can be set");
+    let head = format!("Host: {}\r\nConnection: close\r\nContent-Length: 0\r\n", pod.host);
+    let request = format!("{method} {path} HTTP/1.1\r\n{head}\r\n");
+    stream.write_all(request.as_bytes()).expect("the listener reads");
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).expect("the listener answers");
+    reply.split(' ').nth(1).expect("a status").to_owned()
+}
+
+#[test]
+fn without_a_secret_of_tokens_nobody_is_admin() {
+    let manifests = render(&[KEY, "metrics.enabled=true"]).expect("it renders");
+    let set = of_kind(&manifests, "StatefulSet")[0];
+    let args = words(&set["spec"]["template"]["spec"]["containers"][0]["args"]);
+    assert!(!args.contains(&"--http-insecure".to_owned()), "{args:?}");
+    let maps = of_kind(&manifests, "ConfigMap");
+    assert_eq!(maps.len(), 1);
+    assert_eq!(maps[0]["metadata"]["name"], "counts-tollgate-tokens");
+    let file = text(&maps[0]["data"]["tokens"]);
+    let lines: Vec<&str> = file.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(lines, [format!("nobody viewer {}", "0".repeat(64))], "no token has this hash");
+}
+
+#[test]
+fn no_probe_depends_on_the_address_of_clients() {
+    let manifests = render(&[KEY, "listen=[::]"]).expect("it renders");
+    let container =
+        &of_kind(&manifests, "StatefulSet")[0]["spec"]["template"]["spec"]["containers"][0];
+    let args = words(&container["args"]);
+    assert!(args.contains(&"--listen=[::]".to_owned()), "{args:?}");
+    assert!(args.contains(&"--admin-socket=/run/tollgate/admin.sock".to_owned()), "{args:?}");
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let command = words(&container[probe]["exec"]["command"]);
+        let server = ["--server", "/run/tollgate/admin.sock"];
+        assert_eq!(command[command.len() - 2..], server, "{probe}");
+    }
+}
+
 #[test]
 fn the_liveness_probe_tells_a_stopped_server() {
     let name = "the_liveness_probe_tells_a_stopped_server";
     let Some(mut net) = Net::or_say_why(name) else { return };
     net.add().expect("a place");
-    let manifests =
-        render(&["peerKey.value=0123456789abcdef0123456789abcdef"]).expect("it renders");
+    let manifests = render(&[KEY]).expect("it renders");
     let set = of_kind(&manifests, "StatefulSet")[0];
     let container = &set["spec"]["template"]["spec"]["containers"][0];
     let alive = words(&container["livenessProbe"]["exec"]["command"]);
     assert_eq!(alive, words(&container["startupProbe"]["exec"]["command"]));
-    let mut machine = super::machine::Machine::start(&net, 0, "", Image::read().plan());
+    let mut machine = Machine::start(&net, 0, "", Image::read().plan());
     machine.until_it_listens();
     assert_eq!(machine.check(&alive), Ok(()));
     machine.signal(nix::sys::signal::Signal::SIGSTOP);
@@ -193,13 +242,12 @@ fn the_liveness_probe_tells_a_stopped_server() {
 
 #[test]
 fn the_chart_refuses_values_that_cannot_be_right() {
-    let key = "peerKey.value=0123456789abcdef0123456789abcdef";
     for (values, why) in [
         (&[][..], "peers must be secured"),
-        (&[key, "replicaCount=2"], "replicaCount is below expect"),
-        (&[key, "replicaCount=6"], "two clusters could be founded"),
-        (&[key, "drainTimeout=120"], "drainTimeout must be below"),
-        (&[key, "peerTls.existingSecret=x"], "one of the two"),
+        (&[KEY, "replicaCount=2"], "replicaCount is below expect"),
+        (&[KEY, "replicaCount=6"], "two clusters could be founded"),
+        (&[KEY, "drainTimeout=120"], "drainTimeout must be below"),
+        (&[KEY, "peerTls.existingSecret=x"], "one of the two"),
     ] {
         let said = render(values).expect_err(why);
         assert!(said.contains(why), "{values:?}: {said}");

@@ -16,7 +16,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use regex_automata::meta::Regex;
 use serde_json::Value;
 
-use super::chart::{list, of_kind, render, words};
+use super::chart::{KEY, list, of_kind, render, words};
 use super::machine::LONG;
 use super::{read, text};
 use crate::http::{Admin, free_port, promtool};
@@ -27,9 +27,6 @@ pub(super) const DASHBOARD: &str = "grafana/tollgate.json";
 
 /// Labels that Prometheus adds.
 const TARGET_LABELS: [&str; 2] = ["job", "instance"];
-
-/// The value without which the chart is refused.
-const KEY: &str = "peerKey.value=0123456789abcdef0123456789abcdef";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the root").to_owned()
@@ -89,7 +86,8 @@ fn peer_certificate(folder: &Path) -> Vec<String> {
     files.into_iter().flat_map(write).collect()
 }
 
-/// The samples of a server with limits and snapshots, and of a node with a peer behind TLS.
+/// The samples of a server with limits and snapshots, and of a node with two peers behind TLS, of
+/// which one was killed.
 fn samples() -> Vec<String> {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let limits = folder.path().join("limits.toml");
@@ -106,6 +104,9 @@ fn samples() -> Vec<String> {
     let _first = Admin::start(&[data.as_slice(), &founder].concat());
     let joining = ["two", "--peer-listen", "127.0.0.1:0", "--join", &peer];
     let second = Admin::start(&[data.as_slice(), &joining].concat());
+    let joining = ["three", "--peer-listen", "127.0.0.1:0", "--join", &peer];
+    // Dropping a server kills it.
+    drop(Admin::start(&[data.as_slice(), &joining].concat()));
     let start = Instant::now();
     let page = loop {
         let page = second.get("/metrics").body;
@@ -115,11 +116,12 @@ fn samples() -> Vec<String> {
             "tollgate_control_lease_seconds ",
         ]
         .iter()
-        .all(|name| page.lines().any(|line| line.starts_with(name)));
+        .all(|name| page.lines().any(|line| line.starts_with(name)))
+            && page.contains("state=\"dead\"");
         if is_whole {
             break page;
         }
-        assert!(start.elapsed() < LONG, "no peer: {page}\n{}", second.server.log());
+        assert!(start.elapsed() < LONG, "no peer, or none dead: {page}\n{}", second.server.log());
         thread::sleep(Duration::from_millis(50));
     };
     let page = alone.get("/metrics").body + &page;
@@ -200,6 +202,7 @@ const METRICS: &str = "
     tollgate_build_info version protocol_level
     tollgate_start_time_seconds
     tollgate_ready
+    tollgate_requests_total
     tollgate_commands_total command result
     tollgate_decisions_total limit outcome
     tollgate_decision_units_total limit
@@ -342,6 +345,20 @@ fn listener_flags(manifests: &[Value]) -> Vec<String> {
     args.into_iter().filter(is_of_listener).collect()
 }
 
+/// The flag of the tokens, whoever provides their file.
+const TOKENS: &str = "--tokens=/etc/tollgate/metrics/tokens";
+
+/// The volume with the file of [`TOKENS`], which is mounted as a folder.
+fn tokens_volume(manifests: &[Value]) -> &Value {
+    let pod = pod(manifests);
+    let mounts = list(&pod["containers"][0]["volumeMounts"]);
+    let mount = mounts.iter().find(|mount| mount["name"] == "tokens").expect("it is mounted");
+    assert_eq!(mount["mountPath"], "/etc/tollgate/metrics");
+    assert!(mount.get("subPath").is_none(), "a file mounted alone never sees a change");
+    let volumes = list(&pod["volumes"]);
+    volumes.iter().find(|volume| volume["name"] == "tokens").expect("it is declared")
+}
+
 /// The Services with a port for metrics.
 fn metrics_services(manifests: &[Value]) -> Vec<&Value> {
     let has_port = |service: &&Value| {
@@ -357,9 +374,11 @@ fn the_chart_opens_metrics_when_asked() {
     assert_eq!(list(&pod(&closed)["containers"][0]["ports"]).len(), 2);
     assert_eq!(metrics_services(&closed).len(), 0);
     assert_eq!(of_kind(&closed, "ServiceMonitor").len(), 0);
+    assert_eq!(of_kind(&closed, "ConfigMap").len(), 0);
 
     let open = render(&[KEY, "metrics.enabled=true"]).expect("it renders");
-    assert_eq!(listener_flags(&open), ["--http=0.0.0.0:31211", "--http-insecure"]);
+    assert_eq!(listener_flags(&open), ["--http=0.0.0.0:31211", TOKENS]);
+    assert_eq!(tokens_volume(&open)["configMap"]["name"], "counts-tollgate-tokens");
     let port = &list(&pod(&open)["containers"][0]["ports"])[2];
     assert_eq!((&port["name"], &port["containerPort"]), (&"metrics".into(), &31211.into()));
     let services = metrics_services(&open);
@@ -404,13 +423,9 @@ fn a_secret_of_tokens_guards_the_metrics() {
     ];
     let guarded = render(&values).expect("it renders");
     let flags = listener_flags(&guarded);
-    assert_eq!(flags, ["--http=0.0.0.0:31211", "--tokens=/etc/tollgate/metrics/tokens"]);
-    let pod = pod(&guarded);
-    let mounts = list(&pod["containers"][0]["volumeMounts"]);
-    let mount = mounts.iter().find(|mount| mount["name"] == "tokens").expect("it is mounted");
-    assert_eq!(mount["mountPath"], "/etc/tollgate/metrics");
-    let volumes = list(&pod["volumes"]);
-    let volume = volumes.iter().find(|volume| volume["name"] == "tokens").expect("it is declared");
+    assert_eq!(flags, ["--http=0.0.0.0:31211", TOKENS]);
+    assert_eq!(of_kind(&guarded, "ConfigMap").len(), 0);
+    let volume = tokens_volume(&guarded);
     assert_eq!(volume["secret"]["secretName"], "scrape");
     let items = list(&volume["secret"]["items"]);
     assert_eq!(items.len(), 1, "the token itself stays out of the pod");

@@ -274,6 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn a_client_that_takes_nothing_loses_its_place() {
+        const REQUESTS: usize = 2_000;
+        let request = "GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        with_listener(Access::default(), |address| async move {
+            // From here on the clock runs ahead when there is nothing to do.
+            tokio::time::pause();
+            let mut stream = TcpStream::connect(address).await.expect("the listener is bound");
+            let requests = request.repeat(REQUESTS);
+            stream.write_all(requests.as_bytes()).await.expect("the listener reads");
+            sleep(WRITE_MAX + HEAD_MAX).await;
+            let (mut bytes, mut replies) = (vec![0; 1 << 20], 0);
+            while let Ok(count @ 1..) = stream.read(&mut bytes).await {
+                replies += bytes[..count].windows(9).filter(|at| *at == b"HTTP/1.1 ").count();
+            }
+            assert!((1..REQUESTS / 2).contains(&replies), "{replies}");
+        });
+    }
+
+    #[test]
     fn a_stream_ends_with_its_token() {
         let (token, hex) = new_token([1; 32]);
         let tokens =

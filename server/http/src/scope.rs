@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use axum::http::StatusCode;
 
 use crate::caller::Caller;
-use crate::host::{AdminHost, LimitView};
+use crate::host::{AdminHost, LimitView, ServiceError};
 use crate::problem::Problem;
 
 /// A change of a single key.
@@ -112,6 +112,23 @@ impl Caller {
             return Ok(());
         }
         Err(self.narrowed("keys that", &self.keys))
+    }
+
+    /// Refuses a change of another version than that of `present`, whose rights were checked: a
+    /// later version may be a limit of others.
+    pub(crate) fn may_version(
+        &self,
+        present: Option<&LimitView>,
+        version: Option<u64>,
+    ) -> Result<(), ServiceError> {
+        let checked = present.map(|limit| limit.version);
+        if self.is_unrestricted() || version == checked {
+            return Ok(());
+        }
+        Err(checked.map_or_else(
+            || ServiceError::NotFound("there is no limit of this name".to_owned()),
+            ServiceError::Changed,
+        ))
     }
 
     /// Returns whether the caller may change everything that its role may.

@@ -193,11 +193,15 @@ impl TokenLine {
         let mut token =
             Self { name: name.to_owned(), role, digest, names: String::new(), keys: String::new() };
         for word in words {
-            match word.split_once('=') {
-                Some(("names", prefix)) => prefix.clone_into(&mut token.names),
-                Some(("keys", prefix)) => prefix.clone_into(&mut token.keys),
+            let (prefix, field) = match word.split_once('=') {
+                Some(("names", prefix)) => (prefix, &mut token.names),
+                Some(("keys", prefix)) => (prefix, &mut token.keys),
                 _ => return Err(format!("expected names=PREFIX or keys=PREFIX, not {word}")),
+            };
+            if prefix.is_empty() || !field.is_empty() {
+                return Err(format!("{word}: each prefix is given once, and not empty"));
             }
+            prefix.clone_into(field);
         }
         Ok(token)
     }
@@ -257,6 +261,9 @@ mod tests {
             (format!("alice admin {}", &hex[1..]), 1, "no SHA-256"),
             (format!("alice admin {}g", &hex[1..]), 1, "no SHA-256"),
             (format!("alice admin {hex} limits=x"), 1, "not limits=x"),
+            (format!("alice admin {hex} names= keys=a:"), 1, "names=: each prefix"),
+            (format!("alice admin {hex} keys="), 1, "not empty"),
+            (format!("alice admin {hex} keys=a: names=x keys=b:"), 1, "keys=b:: each prefix"),
             (format!("a admin {hex}\na viewer {hex}"), 2, "occurs twice"),
             (format!("a admin {hex}\nb viewer {hex}"), 2, "b has the token of a"),
         ] {

@@ -87,7 +87,8 @@ pub enum LimitedKeyError {
     CasOfRefund,
 }
 
-/// The treatment of overrides, exemptions and parents that match nothing.
+/// The treatment of overrides and exemptions that match nothing, and of parents that match nothing
+/// or lead back to their limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadOverrides {
     Refused,

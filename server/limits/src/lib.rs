@@ -138,7 +138,7 @@ pub struct Limits {
     /// Keys of 1 to this many bytes are looked up without a look at exemptions: all keys, or none.
     direct_bytes: usize,
     allow_empty: bool,
-    /// Overrides and parents that match nothing, which were left out.
+    /// Overrides and parents that have no effect, which were left out.
     left_out: usize,
 }
 
@@ -213,7 +213,7 @@ impl Limits {
         Ok(limits)
     }
 
-    /// The number of overrides and parents that match nothing and were left out, which happens to
+    /// The number of overrides and parents that have no effect and were left out, which happens to
     /// limits that are stored already.
     #[must_use]
     pub fn left_out(&self) -> usize {

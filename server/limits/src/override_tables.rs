@@ -53,10 +53,10 @@ impl Limit {
     ///
     /// # Errors
     ///
-    /// There is no room for one more list.
-    pub(super) fn with_flags(&self, policy: Policy) -> Result<Policy, String> {
+    /// [`PolicyListError::Full`]: there is no room for one more list.
+    pub fn with_flags(&self, policy: Policy) -> Result<Policy, PolicyListError> {
         let policy = policy_fields::flagged(policy, self.policy.over, self.policy.shadow);
-        policy_fields::banned(policy, self.policy.ban()).map_err(|error| error.to_string())
+        policy_fields::banned(policy, self.policy.ban())
     }
 
     /// Whether the same overrides make the same table for another version of the limit.
@@ -162,8 +162,8 @@ impl Limits {
         }
     }
 
-    /// Checks that an override of `key` can match, and that no override of the API has the same
-    /// network in another spelling.
+    /// Checks that an override of `key` can match, that no override of the API has the same network
+    /// in another spelling, and that a new prefix hides no network of the API.
     ///
     /// # Errors
     ///
@@ -171,10 +171,11 @@ impl Limits {
     pub fn check_override(&self, limit: &Limit, key: &str) -> Result<(), String> {
         let counted = CountedKeys::of(limit);
         let keys = self.override_keys(limit, &counted, key)?;
-        let (OverrideKeys::Network(literal, network), Some(table)) =
-            (keys, limit.table(OverrideSource::Api))
-        else {
-            return Ok(());
+        let Some(table) = limit.table(OverrideSource::Api) else { return Ok(()) };
+        let (literal, network) = match keys {
+            OverrideKeys::Network(literal, network) => (literal, network),
+            OverrideKeys::Prefix(prefix) => return check_prefix(table, key, prefix),
+            OverrideKeys::Exact(_) => return Ok(()),
         };
         if let Some(prefix) = table.prefix_of(literal.as_bytes()) {
             return Err(format!("it is hidden: `{prefix}` comes before networks"));
@@ -204,7 +205,7 @@ impl Limits {
                 Ok(keys) => match limit.with_flags(policy) {
                     Ok(_) if table.push(text, keys, (policy, weight)) => {}
                     Ok(_) => left_out.push((text.to_owned(), "there is one already".to_owned())),
-                    Err(reason) => left_out.push((text.to_owned(), reason)),
+                    Err(error) => left_out.push((text.to_owned(), error.to_string())),
                 },
                 Err(reason) => left_out.push((text.to_owned(), reason)),
             }
@@ -227,6 +228,18 @@ impl Limits {
         let name = limit.name.clone();
         // An override that the new text cannot match is left out, as it will be in force.
         let _left_out = self.set_overrides(&name, OverrideSource::Api, table.written_rows());
+    }
+}
+
+/// Refuses a prefix, written as `key`, that hides a network of the table, unless it is there
+/// already.
+fn check_prefix(table: &OverrideTable, key: &str, prefix: &str) -> Result<(), String> {
+    if table.prefix_of(prefix.as_bytes()) == Some(key) {
+        return Ok(());
+    }
+    match table.network_behind(prefix.as_bytes()) {
+        Some(network) => Err(format!("it hides `{network}`: prefixes come before networks")),
+        None => Ok(()),
     }
 }
 
@@ -277,6 +290,32 @@ mod tests {
         for other in ["a:2001:0db8::/32", "a:2001:db8::/33", "a:192.0.2.0/25", "a:10.0.0.0/8"] {
             assert_eq!(check(other), Ok(()), "{other}");
         }
+    }
+
+    #[test]
+    fn prefix_of_the_api_that_hides_a_network_is_refused() {
+        let file = "[[limit]]\nname = 'a'\nmatch = 'a:{x}'\npolicy = 'fixed:5/s'\n\
+                    overrides = [{ key = 'a:f:10.0.0.0/8', policy = 'block' }]\n";
+        let mut limits = Limits::parse("l.toml", file.as_bytes()).expect("a good file");
+        let policy = |text| (parse_policy(text).expect("a policy"), None);
+        let check = |limits: &Limits, key: &str| limits.check_override(&limits.limits[0], key);
+        let rows = ["a:l:10.0.0.0/8", "a:l:2001:db8::/32"].map(|row| (row, policy("block")));
+        assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
+        let hides = "it hides `a:l:10.0.0.0/8`: prefixes come before networks".to_owned();
+        for prefix in ["a:l:*", "a:l*", "a:*", "*"] {
+            assert_eq!(check(&limits, prefix), Err(hides.clone()), "{prefix}");
+        }
+        // Other literals, prefixes with a part of the address, and networks of other origins.
+        for other in ["a:m:*", "a:l:1*", "a:l:10.*", "a:f:*", "a:l:10.0.0.1"] {
+            assert_eq!(check(&limits, other), Ok(()), "{other}");
+        }
+        // A prefix that an earlier version accepted is replaced by its text, as any override.
+        let rows = ["a:l:10.0.0.0/8", "a:l:*"].map(|row| (row, policy("block")));
+        assert_eq!(limits.set_overrides("a", OverrideSource::Api, rows), []);
+        assert_eq!(check(&limits, "a:l:*"), Ok(()));
+        assert_eq!(check(&limits, "a:*"), Err(hides));
+        let hidden = "it is hidden: `a:l:*` comes before networks".to_owned();
+        assert_eq!(check(&limits, "a:l:10.0.0.0/8"), Err(hidden));
     }
 
     #[test]

@@ -273,6 +273,13 @@ impl OverrideTable {
         })
     }
 
+    /// Returns a network, as written, whose literal begins with `prefix`, which would hide it.
+    pub(super) fn network_behind(&self, prefix: &[u8]) -> Option<&str> {
+        let literals = self.networks.iter().filter(|(literal, _)| literal.starts_with(prefix));
+        let first = literals.filter_map(|(_, networks)| networks.any()).min()?;
+        self.texts.get(first as usize)
+    }
+
     /// Returns the weight of the override with this number, if it has one.
     pub(super) fn weight(&self, number: u32) -> Option<u64> {
         self.weights.get(&number).copied()

@@ -228,7 +228,7 @@ impl Limits {
                 Some((same, policy)) if same == word => policy,
                 _ => {
                     let policy = parse_policy(word).map_err(wrong)?;
-                    limit.with_flags(policy).map_err(wrong)?
+                    limit.with_flags(policy).map_err(|error| wrong(error.to_string()))?
                 }
             };
             last = Some((word, policy));

@@ -97,7 +97,11 @@ pub(super) fn compile(
     checks.reached()?;
     let overrides: Vec<_> =
         (0..drafts.len()).map(|at| checks.overrides(at)).collect::<Result<_, _>>()?;
-    checks.parents()?;
+    let parents = checks.parents()?;
+    parent_rules::leave_out(&mut limits.limits, parents);
+    let checks = Checks { file, limits: &limits, drafts, bad_overrides, left_out: &left_out };
+    let parents = checks.ancestors()?;
+    parent_rules::leave_out(&mut limits.limits, parents);
     limits.left_out = left_out.get();
     for (limit, overrides) in limits.limits.iter_mut().zip(overrides) {
         limit.overrides = overrides;
@@ -249,7 +253,7 @@ struct Checks<'c> {
 }
 
 impl Checks<'_> {
-    /// Whether a part of a limit that matches nothing is left out: in limits that are stored
+    /// Whether a part of a limit that has no effect is left out: in limits that are stored
     /// already. It is counted, with a warning.
     fn leaves_out(&self, limit: &Limit, part: &dyn Display, reason: &str) -> bool {
         let is_stored = self.bad_overrides == BadOverrides::LeftOut;

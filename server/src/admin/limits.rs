@@ -2,6 +2,7 @@
 //!
 //! Here: the way from a request to `limits::service`. Not here: the changes themselves.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use tollgate_http::{
@@ -53,6 +54,10 @@ impl LimitsService for ServerHost {
 
     fn limit(&self, name: &str) -> Option<LimitView> {
         self.store().limit(name)
+    }
+
+    fn reach(&self, version: u64) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.store().reach(Some(version), None))
     }
 
     fn read_only(&self) -> Option<String> {

@@ -38,7 +38,12 @@ pub(super) fn all(service: &Service) -> Vec<MetricFamily> {
         samples = samples.with(label("kind", word), sum.taken_in);
         dropped = dropped.with(label("kind", word), sum.dropped);
     }
-    vec![samples, dropped, durations(service)]
+    let requests = MetricFamily::counter(
+        "tollgate_requests",
+        "Requests of clients, of all verbs",
+        service.observatory().requests(service.all_counters()),
+    );
+    vec![requests, samples, dropped, durations(service)]
 }
 
 /// The times of the requests that were timed, by listener.

@@ -88,6 +88,9 @@ impl ServerHost {
         if let Some(fault) = self.service.limits().fault() {
             faults.push(format!("The last limits are not in force: {fault}"));
         }
+        if let Some(fault) = self.service.limits_store().store_fault() {
+            faults.push(format!("The last change of limits could not be stored: {fault}"));
+        }
         for Check { name, fault } in self.readiness() {
             if let Some(fault) = fault {
                 faults.push(format!("Not ready ({name}): {fault}"));
@@ -268,5 +271,53 @@ impl Operator for ServerHost {
 
     fn configuration(&self) -> String {
         self.service.config().to_toml()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use cluster::map::{MapLimit, Put};
+    use tollgate_limits::Limits;
+
+    use super::*;
+    use crate::records::{Changed, Records, RecordsError};
+    use crate::runtime::service::Service;
+
+    /// An empty store on a full disk.
+    struct FullRecords;
+
+    impl Records for FullRecords {
+        fn mark(&self) -> u64 {
+            0
+        }
+
+        fn get(&self, _: &str) -> Option<MapLimit> {
+            None
+        }
+
+        fn scan(&self, _: &str, _: &mut dyn FnMut(&str, &MapLimit)) {}
+
+        fn change(&self, _: Vec<Put>) -> Changed<'_> {
+            Box::pin(async { Err(RecordsError::Unavailable("the disk is full".to_owned())) })
+        }
+
+        fn read_only(&self) -> Option<String> {
+            None
+        }
+
+        fn fault(&self) -> Option<String> {
+            Some("the disk is full".to_owned())
+        }
+    }
+
+    #[test]
+    fn a_store_that_cannot_be_written_is_a_fault() {
+        let service = Service::of_flags(&[], Limits::default());
+        service.limits_store().set_records(Arc::new(FullRecords));
+        let faults = ServerHost::new(Arc::new(service), None).faults();
+        let expected = "The last change of limits could not be stored: the disk is full";
+        assert!(faults.iter().any(|fault| fault == expected), "{faults:?}");
     }
 }

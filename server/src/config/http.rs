@@ -108,7 +108,7 @@ impl RawConfig {
         if !address.ip().is_loopback() && self.tokens.is_none() && !insecure {
             return refuse(format!(
                 "--http {address}: other machines reach this address; add --tokens FILE, or \
-                 --http-insecure to let everyone in"
+                 --http-insecure to make everyone an admin"
             ));
         }
         Ok(Some(HttpConfig {

@@ -180,7 +180,7 @@ pub struct RawConfig {
     #[arg(long, help_heading = ADMIN, value_name = "NAME", value_parser = value::host_name)]
     #[arg(action = clap::ArgAction::Append)]
     pub(super) http_host: Vec<String>,
-    /// Allow everyone who reaches the admin listener to use it without a token
+    /// Make everyone who reaches the admin listener an admin, without a token
     #[arg(long, value_name = SWITCH, help_heading = ADMIN)]
     pub(super) http_insecure: Option<bool>,
     /// File for limits that change over HTTP, their overrides and history, without a cluster

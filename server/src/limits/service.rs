@@ -174,6 +174,11 @@ impl LimitsStore {
         self.records.get().and_then(|records| records.read_only())
     }
 
+    /// Returns the error of the last change if it could not be stored.
+    pub(crate) fn store_fault(&self) -> Option<String> {
+        self.records.get().and_then(|records| records.fault())
+    }
+
     fn is_shared(&self) -> bool {
         self.records.get().is_some_and(|records| records.is_shared())
     }
@@ -208,7 +213,7 @@ impl LimitsStore {
         address: Option<IpAddr>,
     ) -> Result<LimitsChanged, ServiceError> {
         let is_file = matches!(request, LimitsRequest::File { .. });
-        self.reach(&request).await?;
+        self.reach(request.version(), request.overridden()).await;
         let committed = {
             let _one = self.editing.lock().await;
             let committed = self.commit(&request, now_ms).await;
@@ -247,26 +252,21 @@ impl LimitsStore {
         request: LimitsRequest,
         now_ms: u64,
     ) -> Result<LimitsChanged, ServiceError> {
-        self.reach(&request).await?;
+        self.reach(request.version(), request.overridden()).await;
         let plan = self.prepare(&request, now_ms).await?;
         let changed = ChangedLimit { version: 0, seq: 0 };
         Ok(LimitsChanged { changed, import: plan.import, count: 0 })
     }
 
-    /// Waits until this node has what the sender has read, maybe through another node: the version
-    /// of a limit, and the limit in force that an override belongs to. Without it, the sender would
-    /// be told of a conflict.
-    async fn reach(&self, request: &LimitsRequest) -> Result<(), ServiceError> {
-        let records = self.records()?;
-        if !records.is_shared() {
-            return Ok(());
-        }
-        let limit = match request {
-            LimitsRequest::Override(change) => Some(&change.limit),
-            _ => None,
+    /// Waits until this node has what a sender has read, maybe through another node: the version of
+    /// a limit, and the limit in force that an override belongs to. Without it, the sender would be
+    /// told of a conflict.
+    pub(crate) async fn reach(&self, version: Option<u64>, limit: Option<&str>) {
+        let Some(records) = self.records().ok().filter(|records| records.is_shared()) else {
+            return;
         };
         let is_behind = || {
-            request.version().is_some_and(|version| records.mark() < version)
+            version.is_some_and(|version| records.mark() < version)
                 || limit.is_some_and(|limit| self.is_coming(&**records, limit))
         };
         let reached = async {
@@ -275,7 +275,6 @@ impl LimitsStore {
             }
         };
         let _ = timeout(REACH_MAX, reached).await;
-        Ok(())
     }
 
     /// Whether a limit that others put is not in force here yet.

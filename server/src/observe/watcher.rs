@@ -165,17 +165,19 @@ impl Watcher {
         has_drained
     }
 
-    /// Sends denials to the tail: all, or every few with the weight of those between.
+    /// Sends denials to the tail: all, or of each limit every few with the weight of those between.
     fn send_denials(&mut self, look: &LookContext<'_>) {
         if self.denials.is_empty() {
             return;
         }
-        self.denials.sort_by_key(|sample| sample.unix_ms(look.unix_ms));
+        let kind_of = |sample: &ProbeSample| (sample.limit_number(), sample.kind() as u8);
+        self.denials.sort_by_key(|sample| (kind_of(sample), sample.unix_ms(look.unix_ms)));
         let span_ms = look.mono_ms.saturating_sub(self.last_ms);
         let stride = stride(self.denials.len(), span_ms);
-        let events: Vec<TailEvent> = self
+        let mut events: Vec<TailEvent> = self
             .denials
-            .chunks(stride)
+            .chunk_by(|one, next| kind_of(one) == kind_of(next))
+            .flat_map(|alike| alike.chunks(stride))
             .map(|alike| {
                 let sample = &alike[0];
                 let is_denied = sample.kind() == SampleKind::Denied;
@@ -192,6 +194,7 @@ impl Watcher {
                 }
             })
             .collect();
+        events.sort_by_key(|event| event.at_ms);
         self.denials.clear();
         look.observatory.tail.lock().send(&events);
     }
@@ -215,9 +218,9 @@ impl Watcher {
             Some((metrics.number(), metrics.sums()))
         });
         let deltas = look.observatory.series.lock().look(look.unix_ms, sums);
-        let total: u64 = look.counters.iter().map(|counters| counters.probe.requests()).sum();
-        let requests = total.saturating_sub(self.requests);
-        self.requests = self.requests.max(total);
+        let total = look.observatory.requests(look.counters.iter().copied());
+        let requests = total - self.requests;
+        self.requests = total;
         self.rates.add([requests, deltas.allowed, deltas.denied], span_ms);
         let mut fine = [0; FINE_BUCKETS];
         let mut max_us = 0;
@@ -399,6 +402,27 @@ mod tests {
         let (_, events) = tail.events.try_recv().expect("denials");
         assert_eq!((events.len(), events[0].weight), (100, 15));
         assert_eq!(events.iter().map(|event| event.weight).sum::<u64>(), 1500);
+    }
+
+    #[test]
+    fn a_flood_hides_no_denial_of_another_kind() {
+        let mut world = World::new(KeyDisplay::Full, None);
+        let mut tail = world.observatory.follow_tail();
+        let _ = tail.events.try_recv();
+        for number in 0..1500 {
+            world.deny(SampleKind::Denied, "api:a", 1);
+            if number % 500 == 7 {
+                world.deny(SampleKind::Shadow, "api:b", 1);
+            }
+        }
+        world.look(100);
+        let (_, events) = tail.events.try_recv().expect("denials");
+        let weights =
+            |kind| events.iter().filter(move |one| one.kind == kind).map(|one| one.weight);
+        assert_eq!(weights("shadow").sum::<u64>(), 3);
+        assert!(weights("shadow").count() > 0, "{events:?}");
+        assert_eq!(weights("denied").sum::<u64>(), 1500);
+        assert!(events.is_sorted_by_key(|event| event.at_ms));
     }
 
     #[test]

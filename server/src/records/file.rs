@@ -1,7 +1,9 @@
 //! Records in a redb file, for a server without a cluster; or in memory, if there is no file.
 //!
 //! Here: the file, and a copy of it in memory that answers every read. A change is one write
-//! transaction with one sync. Not here: the meaning of a body (`limits::service`).
+//! transaction with one sync. After a failed write the next change opens the database again,
+//! because redb refuses all writes after an I/O error. Not here: the meaning of a body
+//! (`limits::service`).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,8 +16,9 @@ use std::sync::Arc;
 use cluster::map::command::{PUTS_BYTES_MAX, PUTS_MAX};
 use cluster::map::{MapLimit, Put, RECORD_BYTES_MAX, RECORDS_MAX};
 use parking_lot::{Mutex, RwLock};
-use redb::{Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _};
-use redb::{TableDefinition, TableError};
+use redb::backends::FileBackend;
+use redb::{Builder, Database, DatabaseError, Durability, ReadableDatabase as _};
+use redb::{ReadableTable as _, TableDefinition, TableError};
 use tollgate_limits::files;
 
 use super::{Changed, Records, RecordsError};
@@ -69,12 +72,26 @@ struct Contents {
     last_version: u64,
 }
 
+/// Opens the database in a file. An empty file becomes a new database.
+type OpenDatabase = fn(File) -> Result<Database, DatabaseError>;
+
+/// The file of a store.
+struct StoreFile {
+    path: PathBuf,
+    /// Stays open: after the change of user, the server may not be allowed to open the path.
+    file: File,
+    open_database: OpenDatabase,
+}
+
 struct Shared {
     /// `None`: the records are in memory only.
-    database: Option<Database>,
+    file: Option<StoreFile>,
     contents: RwLock<Contents>,
-    /// Locked during a change, while reads go on.
-    changing: Mutex<()>,
+    /// Locked during a change, while reads go on. `None`: there is no file, or it could not be
+    /// opened again.
+    database: Mutex<Option<Database>>,
+    /// The error of the last write to the file; `None`: the write succeeded.
+    fault: Mutex<Option<String>>,
 }
 
 /// Records in a file, or in memory. Clones are the same store.
@@ -90,42 +107,67 @@ impl FileRecords {
     ///
     /// [`RecordsFileError`].
     pub(crate) fn open(path: &Path) -> Result<Self, RecordsFileError> {
+        Self::open_with(path, open_database)
+    }
+
+    fn open_with(path: &Path, open_database: OpenDatabase) -> Result<Self, RecordsFileError> {
         let system = |source| RecordsFileError::System { path: path.to_owned(), source };
-        let damaged = |what: String| RecordsFileError::Damaged { path: path.to_owned(), what };
         files::must_be_replaceable(path).map_err(system)?;
+        let mut options = File::options();
+        options.read(true).write(true).create(true).truncate(false);
+        let file = options.open(path).map_err(system)?;
+        let file = StoreFile { path: path.to_owned(), file, open_database };
+        let (database, contents) = file.open()?;
+        // A new file is durable only once its directory entry is.
+        let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        File::open(directory).and_then(|directory| directory.sync_all()).map_err(system)?;
+        Ok(Self::with(Some(file), Some(database), contents))
+    }
+
+    /// Returns a store in memory, which ends with the process and is for what a file says.
+    pub(crate) fn in_memory() -> Self {
+        Self::with(None, None, Contents::default())
+    }
+
+    fn with(file: Option<StoreFile>, database: Option<Database>, contents: Contents) -> Self {
+        let (contents, database) = (RwLock::new(contents), Mutex::new(database));
+        let shared = Shared { file, contents, database, fault: Mutex::default() };
+        Self { shared: Arc::new(shared) }
+    }
+}
+
+fn open_database(file: File) -> Result<Database, DatabaseError> {
+    Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(FileBackend::new(file)?)
+}
+
+impl StoreFile {
+    /// Opens the database, which must not be open, and reads it.
+    fn open(&self) -> Result<(Database, Contents), RecordsFileError> {
+        let system = |source| RecordsFileError::System { path: self.path.clone(), source };
         // A damaged file may fail an assertion of redb's. The operator gets the same advice.
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let database = Builder::new().set_cache_size(CACHE_BYTES).create(path)?;
+            let database = (self.open_database)(self.file.try_clone()?)?;
             let contents = read(&database)?;
             Ok::<_, redb::Error>((database, contents))
         }));
         let (database, contents) = match opened {
             Ok(Ok(opened)) => opened,
             Ok(Err(redb::Error::DatabaseAlreadyOpen)) => {
-                return Err(RecordsFileError::InUse(path.to_owned()));
+                return Err(RecordsFileError::InUse(self.path.clone()));
             }
             Ok(Err(redb::Error::Io(source))) if source.kind() != io::ErrorKind::InvalidData => {
                 return Err(system(source));
             }
-            Ok(Err(error)) => return Err(damaged(error.to_string())),
-            Err(_) => return Err(damaged("its structure".to_owned())),
+            Ok(Err(error)) => return Err(self.damaged(error.to_string())),
+            Err(_) => return Err(self.damaged("its structure".to_owned())),
         };
-        let contents = contents.map_err(damaged)?;
-        // A new file is durable only once its directory entry is.
-        let directory = path.parent().filter(|path| !path.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(system)?;
-        Ok(Self::with(Some(database), contents))
+        let contents = contents.map_err(|what| self.damaged(what))?;
+        Ok((database, contents))
     }
 
-    /// Returns a store in memory, which ends with the process and is for what a file says.
-    pub(crate) fn in_memory() -> Self {
-        Self::with(None, Contents::default())
-    }
-
-    fn with(database: Option<Database>, contents: Contents) -> Self {
-        let (contents, changing) = (RwLock::new(contents), Mutex::new(()));
-        Self { shared: Arc::new(Shared { database, contents, changing }) }
+    fn damaged(&self, what: String) -> RecordsFileError {
+        RecordsFileError::Damaged { path: self.path.clone(), what }
     }
 }
 
@@ -176,7 +218,7 @@ impl Shared {
         let is_new = |put: &&Put| put.version == 0 && put.body.is_some();
         let count = contents.records.len() + puts.iter().filter(is_new).count();
         // The file of an operator has no bound of its own.
-        if self.database.is_some() && count > RECORDS_MAX {
+        if self.file.is_some() && count > RECORDS_MAX {
             return full(format!("the store has at most {RECORDS_MAX} records"));
         }
         Ok(contents.last_version + 1)
@@ -204,13 +246,49 @@ impl Shared {
         Ok(())
     }
 
+    fn fault(&self) -> Option<String> {
+        self.fault.lock().clone()
+    }
+
+    /// Opens the database again after a failed write. The write may be in the file nevertheless:
+    /// its records are read then.
+    fn reopen(
+        &self,
+        file: &StoreFile,
+        database: &mut Option<Database>,
+    ) -> Result<(), RecordsFileError> {
+        // First: the old one has the lock of the file.
+        *database = None;
+        let (opened, stored) = file.open()?;
+        let mut contents = self.contents.write();
+        if stored.last_version < contents.last_version {
+            return Err(file.damaged("its last changes are missing".to_owned()));
+        }
+        if stored.last_version > contents.last_version {
+            *contents = stored;
+        }
+        *database = Some(opened);
+        Ok(())
+    }
+
+    /// Notes that a change cannot be stored.
+    fn failed(&self, error: String) -> RecordsError {
+        let reason = format!("the limits store cannot be written: {error}");
+        *self.fault.lock() = Some(error);
+        RecordsError::Unavailable(reason)
+    }
+
     fn change(&self, puts: Vec<Put>) -> Result<u64, RecordsError> {
-        let _only = self.changing.lock();
+        let mut database = self.database.lock();
+        let has_failed = self.fault().is_some();
+        if let Some(file) = self.file.as_ref().filter(|_| has_failed) {
+            self.reopen(file, &mut database).map_err(|error| self.failed(error.to_string()))?;
+        }
         let version = self.check(&puts)?;
-        if let Some(database) = &self.database {
-            Self::write(database, &puts, version).map_err(|error| {
-                RecordsError::Unavailable(format!("the limits store cannot be written: {error}"))
-            })?;
+        if let Some(database) = &*database {
+            Self::write(database, &puts, version)
+                .map_err(|error| self.failed(error.to_string()))?;
+            *self.fault.lock() = None;
         }
         let mut contents = self.contents.write();
         contents.last_version = version;
@@ -253,7 +331,11 @@ impl Records for FileRecords {
 
     fn read_only(&self) -> Option<String> {
         let reason = "no store: start the server with --limits-store FILE";
-        self.shared.database.is_none().then(|| reason.to_owned())
+        self.shared.file.is_none().then(|| reason.to_owned())
+    }
+
+    fn fault(&self) -> Option<String> {
+        self.shared.fault()
     }
 }
 

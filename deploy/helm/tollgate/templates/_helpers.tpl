@@ -27,16 +27,18 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- .Values.peerKey.existingSecret | default (printf "%s-peer" (include "tollgate.fullname" .)) -}}
 {{- end -}}
 
-{{/* Any answer will do: a hung event loop accepts connections and answers none. */}}
+{{/*
+Any answer will do: a hung event loop accepts connections and answers none. The admin socket is there
+for every `listen`, asks for no password and has room beyond connLimit.
+*/}}
 {{- define "tollgate.alive" -}}
 exec:
   command:
-    - bash
-    - -c
-    - >-
-      exec 3<>/dev/tcp/127.0.0.1/{{ .Values.ports.client }} &&
-      printf 'version\r\n' >&3 &&
-      read -r -t 2 -u 3 line && [[ -n $line ]]
+    - tollgate
+    - healthcheck
+    - --live
+    - --server
+    - /run/tollgate/admin.sock
 {{- end -}}
 
 {{/* What cannot be right is refused before anything is made. */}}

@@ -105,12 +105,9 @@ pub(super) async fn put(mut request: ApiRequest) -> Result<Response, Problem> {
     let dry_run = request.query(&["dry_run"])?.flag("dry_run")?;
     let name = request.text("name")?;
     request.caller.may_name(&name)?;
-    let present = request.host().limit(&name);
     // A check compares no versions, so none is needed.
-    let version = match (dry_run, request.has_version()) {
-        (true, false) => present.as_ref().map(|limit| limit.version),
-        _ => request.version()?,
-    };
+    let needs_version = !dry_run || request.has_version();
+    let given = needs_version.then(|| request.version()).transpose()?;
     let body: LimitBody = request.json().await?;
     if body.adopt {
         request.require(TokenRole::Admin)?;
@@ -120,7 +117,10 @@ pub(super) async fn put(mut request: ApiRequest) -> Result<Response, Problem> {
         let detail = format!("the path names the limit {name}, and the text {}", checked.name);
         return Err(ServiceError::Invalid { detail, line: Some(1) }.into());
     }
-    may_change(&request.caller, present.as_ref(), Some(&checked))?;
+    // Read now: the body may have taken its time.
+    let present = reached(request.host(), &name, given.flatten()).await;
+    let version = given.unwrap_or_else(|| present.as_ref().map(|limit| limit.version));
+    may_change(&request.caller, (present.as_ref(), version), Some(&checked))?;
     let change = LimitChange {
         name,
         toml: body.toml,
@@ -135,17 +135,25 @@ pub(super) async fn put(mut request: ApiRequest) -> Result<Response, Problem> {
     Ok(changed(done, version.is_none()))
 }
 
+/// Returns the limit of a name, once this node knows the version that the sender has read.
+async fn reached(host: &dyn AdminHost, name: &str, version: Option<u64>) -> Option<LimitView> {
+    if let Some(version) = version {
+        host.reach(version).await;
+    }
+    host.limit(name)
+}
+
 /// Refuses a change from `present` to `wanted`, of which each may be missing, unless both are the
-/// caller's.
+/// caller's. `version` is the one that the change replaces.
 fn may_change(
     caller: &Caller,
-    present: Option<&LimitView>,
+    (present, version): (Option<&LimitView>, Option<u64>),
     wanted: Option<&LimitView>,
 ) -> Result<(), Problem> {
     for limit in present.into_iter().chain(wanted) {
         caller.may_limit(limit)?;
     }
-    Ok(())
+    Ok(caller.may_version(present, version)?)
 }
 
 pub(super) async fn delete(request: ApiRequest) -> Result<Response, Problem> {
@@ -154,8 +162,9 @@ pub(super) async fn delete(request: ApiRequest) -> Result<Response, Problem> {
     let name = request.text("name")?;
     request.caller.may_name(&name)?;
     let version = request.existing_version()?;
-    let present = found(request.host(), &name)?;
-    may_change(&request.caller, Some(&present), None)?;
+    let present = reached(request.host(), &name, Some(version)).await;
+    let present = present.ok_or_else(|| no_limit(&name))?;
+    may_change(&request.caller, (Some(&present), Some(version)), None)?;
     let done = request.host().remove_limit(name, version, note, request.actor()).await?;
     Ok(changed(done, false))
 }
@@ -177,6 +186,7 @@ pub(super) async fn revert(mut request: ApiRequest) -> Result<Response, Problem>
     if seq > INTEGER_MAX {
         return Err(Problem::new(StatusCode::BAD_REQUEST, "seq is at most 2^53 - 1"));
     }
+    let present = reached(host, &name, version).await;
     let changes = host.history(Some(&name));
     let Some(change) = changes.into_iter().find(|change| change.seq == seq) else {
         let detail = format!("history keeps no change {seq} of {name}");
@@ -191,7 +201,7 @@ pub(super) async fn revert(mut request: ApiRequest) -> Result<Response, Problem>
     }
     if !request.caller.is_unrestricted() {
         let wanted = change.body.map(|toml| host.check_limit(&toml)).transpose()?;
-        may_change(&request.caller, host.limit(&name).as_ref(), wanted.as_ref())?;
+        may_change(&request.caller, (present.as_ref(), version), wanted.as_ref())?;
     }
     let done = host.revert_limit(name, seq, version, request.actor()).await?;
     Ok(changed(done, version.is_none()))

@@ -1,5 +1,8 @@
 //! Limits and overrides as the admin listener reads and changes them.
 
+use std::future::ready;
+use std::pin::Pin;
+
 use serde::Serialize;
 
 use super::{Actor, Answer, ServiceError, Via};
@@ -234,6 +237,12 @@ pub trait LimitsService {
 
     /// Returns the limit of a name.
     fn limit(&self, name: &str) -> Option<LimitView>;
+
+    /// Waits, within a bound, until this server knows `version`, which the sender of a change may
+    /// have read at another node. A server without other nodes knows all versions.
+    fn reach(&self, _version: u64) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(ready(()))
+    }
 
     /// Returns the reason why limits cannot be changed here; `None`: they can.
     fn read_only(&self) -> Option<String>;

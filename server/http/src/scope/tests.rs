@@ -56,6 +56,22 @@ fn a_limit_matches_counts_and_charges_own_keys() {
 }
 
 #[test]
+fn only_the_version_that_was_checked_may_be_replaced() {
+    let present = LimitView { version: 7, ..LimitView::default() };
+    let (narrow, all) = (caller("team-a/", "team-a:"), caller("", ""));
+    for (present, version, refusal) in [
+        (Some(&present), Some(7), None),
+        (Some(&present), Some(8), Some(ServiceError::Changed(7))),
+        (Some(&present), None, Some(ServiceError::Changed(7))),
+        (None, None, None),
+        (None, Some(8), Some(ServiceError::NotFound("there is no limit of this name".to_owned()))),
+    ] {
+        assert_eq!(narrow.may_version(present, version).err(), refusal);
+        assert_eq!(all.may_version(present, version), Ok(()));
+    }
+}
+
+#[test]
 fn a_key_is_counted_within_the_prefix() {
     let (open, hashed) =
         (FakeHost::default(), FakeHost { keys_hashed: true, ..FakeHost::default() });

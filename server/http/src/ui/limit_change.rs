@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 
 use crate::diff;
-use crate::host::{ChangeView, LimitChange, LimitView, Scope, ServiceError};
+use crate::host::{ChangeView, ChangedLimit, LimitChange, LimitView, Scope, ServiceError};
 
 use super::DIFF_TIME_MAX;
 use super::confirm::ConfirmPage;
@@ -166,7 +166,7 @@ async fn save(
         dry_run: false,
         actor: visit.actor(),
     };
-    match visit.host().put_limit(change).await {
+    match put(visit, present.as_ref(), change).await {
         Ok(changed) if changed.seq == 0 => Ok(redirect(&limit_path(&name), "same")),
         Ok(_) if draft.fields.disabled => Ok(redirect(&limit_path(&name), "disabled")),
         Ok(_) => Ok(redirect(&limit_path(&name), "saved")),
@@ -191,6 +191,16 @@ async fn save(
             Ok(show_limit(visit, shown, draft, status))
         }
     }
+}
+
+/// Puts a limit in place of `present`, on which the caller's rights were checked.
+async fn put(
+    visit: &Visit,
+    present: Option<&LimitView>,
+    change: LimitChange,
+) -> Result<ChangedLimit, ServiceError> {
+    visit.caller.may_version(present, change.version)?;
+    visit.host().put_limit(change).await
 }
 
 /// Returns an error with its line.
@@ -233,7 +243,7 @@ pub(super) async fn shadow(posted: Posted) -> PageResult {
         actor: posted.visit.actor(),
     };
     let toml = change.toml.clone();
-    match posted.visit.host().put_limit(change).await {
+    match put(&posted.visit, Some(&limit), change).await {
         Ok(_) => {
             Ok(redirect(&limit_path(&limit.name), if is_on { "shadowed" } else { "enforced" }))
         }
@@ -292,7 +302,11 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
         };
         return Ok(confirm.reply());
     }
-    match visit.host().remove_limit(name.clone(), version, None, visit.actor()).await {
+    let removed = match visit.caller.may_version(Some(&limit), Some(version)) {
+        Ok(()) => visit.host().remove_limit(name.clone(), version, None, visit.actor()).await,
+        Err(error) => Err(error),
+    };
+    match removed {
         Ok(_) => Ok(redirect(LIMITS, "removed")),
         Err(ServiceError::Changed(_)) => {
             let (present, hidden) = (visit.host().limit(&name), vec![]);
@@ -359,7 +373,11 @@ pub(super) async fn revert(posted: Posted) -> PageResult {
         };
         return Ok(confirm.reply());
     }
-    match visit.host().revert_limit(name.clone(), seq, Some(version), visit.actor()).await {
+    let reverted = match visit.caller.may_version(Some(&limit), Some(version)) {
+        Ok(()) => visit.host().revert_limit(name.clone(), seq, Some(version), visit.actor()).await,
+        Err(error) => Err(error),
+    };
+    match reverted {
         Ok(_) => Ok(redirect(&limit_path(&name), "reverted")),
         Err(ServiceError::Changed(_)) => {
             let (present, hidden) = (visit.host().limit(&name), vec![("seq", seq.to_string())]);

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use axum::body::{Body, to_bytes};
 use axum::http::request::Builder;
 use axum::http::{HeaderMap, Request, StatusCode};
+use bytes::Bytes;
 use tower::ServiceExt as _;
 
 use crate::access::Access;
@@ -80,9 +81,9 @@ impl Site {
         (Self { host: Arc::default(), access }, tokens)
     }
 
-    fn send(&self, request: Builder, body: String) -> Got {
+    fn send(&self, request: Builder, body: impl Into<Body>) -> Got {
         let router = crate::router(self.host.clone(), self.access.clone());
-        let request = request.body(Body::from(body)).expect("tests write requests");
+        let request = request.body(body.into()).expect("tests write requests");
         runtime().block_on(async {
             let response = router.oneshot(request).await.expect("routes do not fail");
             let (parts, body) = response.into_parts();
@@ -115,8 +116,10 @@ impl Site {
     }
 }
 
+/// A runtime whose clock runs ahead when there is nothing to do.
 fn runtime() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime")
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().expect("a runtime")
 }
 
 fn form(path: &str) -> Builder {
@@ -428,6 +431,18 @@ fn a_form_of_another_site_is_refused() {
             assert_eq!(status, if is_served { 303 } else { 403 }, "{path} {headers:?}");
         }
     }
+}
+
+#[test]
+fn a_form_that_does_not_arrive_is_refused() {
+    let site = Site::open();
+    for path in ["/ui/key/reset", "/ui/login"] {
+        let silent = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
+        let got = site.send(form(path), Body::from_stream(silent));
+        assert_eq!(got.status, 408, "{path}");
+        assert!(got.text.contains("The form took longer than 10 s to arrive."), "{}", got.text);
+    }
+    assert!(site.changes().is_empty());
 }
 
 #[test]

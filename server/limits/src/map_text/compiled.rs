@@ -35,7 +35,9 @@ pub fn limits_beside_exemptions(entries: &[OrderedLimit]) -> Result<Limits, Limi
 
 /// Compiles all limits that are stored already. An override that cannot match is left out with a
 /// warning: earlier versions accepted some of them, and their limits stay in force. So does a limit
-/// whose parent has expired; it charges this parent no longer. [`Limits::left_out`] counts them.
+/// whose parent has expired; it charges this parent no longer. The key of that parent may then
+/// match the limit itself, or a limit whose parents lead back to it: such a parent is left out.
+/// [`Limits::left_out`] counts them.
 ///
 /// # Errors
 ///

@@ -305,3 +305,98 @@ fn stored_networks_behind_a_prefix_are_counted_as_left_out() {
     assert_eq!(stored(&["l:10.0.0.0/8", "l:*"]), 1);
     assert_eq!(stored(&["l:10.0.0.0/8", "l:*", "l:10.1.0.0/16"]), 2);
 }
+
+/// Limits of these names, patterns and further lines, as they are stored.
+fn stored(rows: &[(&str, &str, &str)]) -> Vec<OrderedLimit> {
+    let rows = rows.iter().map(|(name, pattern, more)| {
+        let toml = format!(
+            "[[limit]]\nname = '{name}'\nmatch = '{pattern}'\npolicy = 'fixed:9/s'\n{more}"
+        );
+        LimitText::of_one(name, toml.as_bytes()).unwrap_or_else(|error| panic!("{error}"))
+    });
+    shared(rows.collect())
+}
+
+/// The keys that are charged with a key, each with the units for a request of one.
+fn charged(limits: &Limits, key: &str) -> Vec<(String, u64)> {
+    let (mut scratch, mut parents) = (Vec::new(), crate::Parents::default());
+    let found = limits.find(key.as_bytes(), &mut scratch).expect("a short key").expect("a limit");
+    assert_eq!(found.has_parents(), found.charges_more(), "{key}");
+    limits.parents(&found, &mut parents).expect("few parents");
+    let text = |key: &[u8]| String::from_utf8_lossy(key).into_owned();
+    parents.iter().map(|row| (text(row.key), row.cost.capped(1))).collect()
+}
+
+/// Checks that limits without an ended one charge the others, and count what they leave out.
+fn check_ended(entries: &[OrderedLimit], mistake: &str, left_out: usize) -> Limits {
+    let error = limits(entries).expect_err("it is refused in a change").to_string();
+    assert!(error.ends_with(mistake), "{error}");
+    let (agree, error) = limits_that_agree(entries.to_vec());
+    assert!(error.is_none(), "{error:?}");
+    let limits = stored_limits(entries).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!((limits.len(), limits.left_out()), (entries.len(), left_out));
+    assert!(limits.iter().zip(&agree).all(|(one, other)| one.reads_like(other)));
+    limits
+}
+
+#[test]
+fn parent_that_its_own_child_takes_is_left_out() {
+    let parents = "parents = [{ key = 'org:total', cost = 3 }, { key = 'all:1', cost = 2 }]\n";
+    let mut entries = stored(&[
+        ("total", "org:total", ""),
+        ("org", "org:{user}", parents),
+        ("all", "all:{x}", ""),
+    ]);
+    let whole = limits(&entries).expect("all of them agree");
+    let rows = |rows: &[(&str, u64)]| -> Vec<(String, u64)> {
+        rows.iter().map(|(key, units)| ((*key).to_owned(), *units)).collect()
+    };
+    assert_eq!(charged(&whole, "org:ann"), rows(&[("org:total", 3), ("all:1", 2)]));
+    remove(&mut entries, "total").expect("it is there");
+    let ended = check_ended(&entries, "`org:total`: the parent is of this same limit", 1);
+    for key in ["org:ann", "org:total"] {
+        assert_eq!(charged(&ended, key), rows(&[("all:1", 2)]), "{key}");
+    }
+    let alone = stored(&[("org", "org:{user}", "parents = ['org:total']\n")]);
+    let ended = check_ended(&alone, "`org:total`: the parent is of this same limit", 1);
+    assert_eq!(charged(&ended, "org:ann"), []);
+    assert!(ended.by_name(b"org").is_some_and(|limit| limit.parent_rules().is_empty()));
+}
+
+#[test]
+fn parents_that_lead_back_are_left_out() {
+    let (to_end, to_user) = ("parents = ['x:1', 'all:end']\n", "parents = ['user:{x}', 'y:1']\n");
+    let mut entries = stored(&[
+        ("end", "all:end", ""),
+        ("user", "user:{x}", to_end),
+        ("all", "all:{x}", to_user),
+        ("child", "child:{x}", "parents = ['user:{x}']\n"),
+        ("x", "x:{x}", ""),
+        ("y", "y:{x}", ""),
+    ]);
+    limits(&entries).expect("all of them agree");
+    remove(&mut entries, "end").expect("it is there");
+    let mistake = "the parents of `user` lead back to it";
+    let ended = check_ended(&entries, mistake, 2);
+    let keys = |key| charged(&ended, key).into_iter().map(|(key, _)| key).collect::<Vec<_>>();
+    assert_eq!(keys("user:1"), ["x:1"]);
+    assert_eq!(keys("all:end"), ["y:1"]);
+    assert_eq!(keys("child:1"), ["user:1", "x:1"]);
+}
+
+#[test]
+fn parents_that_become_too_many_are_left_out() {
+    let names: Vec<String> = (0..15).map(|number| format!("'p:{number}'")).collect();
+    let all = format!("parents = [{}]\n", names.join(", "));
+    let mut entries = stored(&[
+        ("end", "all:end", ""),
+        ("user", "user:{x}", "parents = ['all:end']\n"),
+        ("all", "all:{x}", &all),
+        ("p", "p:{x}", ""),
+    ]);
+    limits(&entries).expect("all of them agree");
+    remove(&mut entries, "end").expect("it is there");
+    let ended = check_ended(&entries, "with its parents' parents it has more than 15", 1);
+    assert_eq!(charged(&ended, "user:1"), []);
+    assert_eq!(charged(&ended, "all:1").len(), 15);
+}

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hashbrown::HashSet;
 use tokio::time::{sleep, timeout};
-use tollgate_http::{ImportPlan, ServiceError};
+use tollgate_http::{ImportPlan, ServiceError, Via};
 
 use super::book::{self, StoredChange};
 use super::plan::{ChangePlan, LimitsRequest};
@@ -87,7 +87,12 @@ impl LimitsStore {
                         is_whole = false;
                         break;
                     }
-                    Err(error) => return Err(error.into()),
+                    Err(error) => {
+                        for change in changes.take(count) {
+                            self.tell_of_failure(&change, request.address(), &error);
+                        }
+                        return Err(error.into());
+                    }
                 }
             }
             self.follow_records(&*records);
@@ -95,6 +100,10 @@ impl LimitsStore {
             if is_whole {
                 plan.import = imported;
                 return Ok(plan);
+            }
+            if !names.is_empty() {
+                // An import of many batches gets on.
+                late.set(sleep(TRYING_MAX));
             }
             // Who pauses although the change of another has arrived loses the next race too.
             let pause = if records.mark() == mark { PAUSE } else { Duration::ZERO };
@@ -123,6 +132,33 @@ impl LimitsStore {
         super::plan::expire_again(&self.state.read().book, first, now_ms)
     }
 
+    /// Writes to the audit log that a change failed: in a cluster it may come yet.
+    fn tell_of_failure(
+        &self,
+        change: &StoredChange,
+        address: Option<IpAddr>,
+        error: &RecordsError,
+    ) {
+        // An expiry is tried each second, and has no author.
+        let is_unknown = self.is_shared() && matches!(error, RecordsError::Unavailable(_));
+        if !is_unknown || change.via == Via::Expiry.word() {
+            return;
+        }
+        tracing::info!(
+            target: AUDIT,
+            by = change.by,
+            via = change.via,
+            address = address.map(|address| address.to_string()),
+            name = change.name,
+            key = change.key,
+            from = change.from,
+            note = change.note,
+            error = error.to_string(),
+            "{}",
+            change.deed()
+        );
+    }
+
     /// Counts changes, and writes the audit log.
     pub(super) fn tell(&self, plan: &ChangePlan, address: Option<IpAddr>) {
         for change in &plan.changes {
@@ -141,9 +177,8 @@ impl LimitsStore {
                 seq = change.seq,
                 reverts = change.reverts,
                 note = change.note,
-                "{} {}",
-                change.what,
-                if change.body.is_some() { "put" } else { "removed" }
+                "{}",
+                change.deed()
             );
         }
     }

@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use cluster::map::LIMITS_MAX;
+use protocol::PolicyListError;
 use tollgate_http::{Actor, ImportMode, LimitChange, OverrideChange, ServiceError};
 use tollgate_limits::map_text::{self, EditError, FileText, LimitText, Origin};
 use tollgate_limits::{ABOUT_BYTES_MAX, Limits, LimitsError, parse_weighted_policy};
@@ -77,6 +78,14 @@ impl LimitsRequest {
             | Self::File { .. }
             | Self::FileChange { .. }
             | Self::Expire => None,
+        }
+    }
+
+    /// The limit of the override that the change is about.
+    pub(super) fn overridden(&self) -> Option<&str> {
+        match self {
+            Self::Override(change) => Some(&change.limit),
+            _ => None,
         }
     }
 
@@ -316,6 +325,14 @@ fn revert(
     put_text(book, text, body, next.as_deref(), &info)
 }
 
+/// Turns an error of a policy that an override would have into the answer.
+pub(super) fn refused_policy(policy: &str, error: PolicyListError) -> ServiceError {
+    match error {
+        PolicyListError::Full => ServiceError::Full(error.to_string()),
+        error => invalid(format!("`{policy}`: {error}")),
+    }
+}
+
 fn put_override(
     book: &Book,
     change: &OverrideChange,
@@ -332,22 +349,24 @@ fn put_override(
         None => None,
         Some(policy) => {
             let wrong = |reason: String| invalid(format!("`{key}`: {reason}"));
-            parse_weighted_policy(policy)
+            let (parsed, _) = parse_weighted_policy(policy)
                 .map_err(|reason| invalid(format!("`{policy}`: {reason}")))?;
             if expires_ms.is_some_and(|ms| ms <= now_ms) {
                 return Err(invalid("the override would end in the past"));
             }
-            match limits.by_name(limit.as_bytes()) {
-                Some(limit) => limits.check_override(limit, key).map_err(wrong)?,
+            let in_force = match limits.by_name(limit.as_bytes()) {
+                Some(in_force) => in_force,
                 None if book.limits.contains_key(limit) => {
                     return Err(ServiceError::Conflict(format!("limit {limit} is not in force")));
                 }
                 None => return Err(ServiceError::NotFound(no_limit(limit))),
-            }
+            };
+            limits.check_override(in_force, key).map_err(wrong)?;
             if present.is_none() && book.override_count() >= OVERRIDES_MAX {
                 let reason = format!("there are {OVERRIDES_MAX} overrides, the most");
                 return Err(ServiceError::Full(reason));
             }
+            in_force.with_flags(parsed).map_err(|error| refused_policy(policy, error))?;
             Some(StoredOverride {
                 version: 0,
                 limit: limit.clone(),

@@ -491,12 +491,31 @@ async fn overrides_that_cannot_match_are_refused_by_the_api() {
         };
         assert!(detail.ends_with("there is an override of it already: `login:2001:0db8::/32`"));
         let again = world.set("one", "login:2001:0db8::/32", Some("block"), version).await;
+        let version = again.expect("it is the same text").version;
+        let hides = world.set("one", "login:*", Some("allow"), 0).await;
+        let ServiceError::Invalid { detail, .. } = hides.expect_err("it hides") else { panic!() };
+        let network = "login:2001:0db8::/32";
+        let reason = format!("`login:*`: it hides `{network}`: prefixes come before networks");
+        assert_eq!(detail, reason);
+        world.set("one", network, None, version).await.expect("its version");
+        let prefix = world.set("one", "login:*", Some("allow"), 0).await.expect("it matches");
+        let again = world.set("one", "login:*", Some("block"), prefix.version).await;
         again.expect("it is the same text");
-        world.set("one", "login:*", Some("allow"), 0).await.expect("it matches");
         let hidden = world.set("one", "login:192.0.2.0/24", Some("block"), 0).await;
         let ServiceError::Invalid { detail, .. } = hidden.expect_err("hidden") else { panic!() };
         assert!(detail.contains("it is hidden: `login:*` comes before networks"), "{detail}");
     }
+}
+
+/// A process makes no more lists of policies than it has room for.
+#[test]
+fn override_without_room_for_its_policy_is_full() {
+    let refused = |error| plan::refused_policy("fixed:1/s", error);
+    let full = protocol::PolicyListError::Full;
+    assert_eq!(refused(full), ServiceError::Full(full.to_string()));
+    let other = protocol::PolicyListError::Repeated(0, 1);
+    let detail = format!("`fixed:1/s`: {other}");
+    assert_eq!(refused(other), ServiceError::Invalid { detail, line: None });
 }
 
 /// An override that an earlier version accepted does not take its limit out of force.

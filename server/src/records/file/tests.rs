@@ -1,4 +1,8 @@
-//! Tests of the store in a file: what it keeps, and what it refuses.
+//! Tests of the store in a file: what it keeps, what it refuses, and a disk that fails.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use redb::{BackendError, StorageBackend};
 
 use super::*;
 
@@ -80,4 +84,105 @@ fn a_foreign_file_is_refused() {
     let missing = folder.path().join("missing/limits.redb");
     assert!(matches!(FileRecords::open(&missing), Err(RecordsFileError::System { .. })));
     assert!(matches!(FileRecords::open(folder.path()), Err(RecordsFileError::System { .. })));
+}
+
+/// The writes and syncs until the disk of [`FailingDisk`] fails. The sync that fails is done.
+static LEFT: AtomicU32 = AtomicU32::new(u32::MAX);
+
+#[derive(Debug)]
+struct FailingDisk(FileBackend);
+
+impl FailingDisk {
+    fn open(file: File) -> Result<Database, DatabaseError> {
+        Builder::new().create_with_backend(Self(FileBackend::new(file)?))
+    }
+
+    fn count() -> io::Result<()> {
+        let left = LEFT.load(Ordering::Relaxed);
+        LEFT.store(left.saturating_sub(1), Ordering::Relaxed);
+        if left == 0 { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
+    }
+}
+
+impl StorageBackend for FailingDisk {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        Self::count()?;
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()?;
+        Self::count()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        Self::count()?;
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+}
+
+/// Lets the disk fail at an operation of a change, and then work again. Returns whether the change
+/// was stored; `None`: it has fewer operations.
+async fn fail_at(operation: u32) -> Option<bool> {
+    let folder = tempfile::tempdir().expect("a directory for one file");
+    let path = folder.path().join("limits.redb");
+    LEFT.store(u32::MAX, Ordering::Relaxed);
+    let records = FileRecords::open_with(&path, FailingDisk::open).expect("a new file");
+    assert_eq!(records.change(vec![put("a", 0, Some("1"))]).await, Ok(1));
+    LEFT.store(operation, Ordering::Relaxed);
+    let changed = records.change(vec![put("a", 1, Some("2"))]).await;
+    if changed.is_ok() {
+        return None;
+    }
+    for _ in 0..2 {
+        let refused = records.change(vec![put("b", 0, Some("3"))]).await;
+        let fault = records.fault().expect("the disk is full");
+        let reason = format!("the limits store cannot be written: {fault}");
+        assert_eq!(refused, Err(RecordsError::Unavailable(reason)));
+        assert!(!fault.contains("Previous"), "{fault}");
+    }
+    LEFT.store(u32::MAX, Ordering::Relaxed);
+    let again = records.change(vec![put("a", 1, Some("4"))]).await;
+    let is_stored = again == Err(RecordsError::OtherVersion);
+    if is_stored {
+        assert_eq!(all(&records), [row("a", 2, "2")]);
+        assert_eq!(records.change(vec![put("a", 2, Some("4"))]).await, Ok(3));
+    } else {
+        assert_eq!(again, Ok(2));
+    }
+    assert_eq!(records.fault(), None);
+    let expected = all(&records);
+    assert!(matches!(FileRecords::open(&path), Err(RecordsFileError::InUse(_))));
+    drop(records);
+    assert_eq!(all(&FileRecords::open(&path).expect("its own file")), expected);
+    Some(is_stored)
+}
+
+#[tokio::test]
+async fn changes_go_on_once_the_disk_works_again() {
+    let mut outcomes = Vec::new();
+    while let Some(is_stored) = fail_at(outcomes.len() as u32).await {
+        outcomes.push(is_stored);
+    }
+    assert!(outcomes.contains(&false) && outcomes.contains(&true), "{outcomes:?}");
 }
