@@ -73,7 +73,7 @@ impl TestedApi {
     }
 
     /// Sends a request to any path, with these headers and this body.
-    fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> ApiReply {
+    pub(crate) fn send(&self, method: &str, path: &str, headers: &[&str], body: &str) -> ApiReply {
         self.try_send(method, path, headers, body).expect("the listener answers")
     }
 

@@ -5,8 +5,6 @@
 
 use std::{
     fmt::Write as _,
-    io::{Read as _, Write as _},
-    net::TcpStream,
     path::{Path, PathBuf},
     process::Command,
     thread,
@@ -18,6 +16,7 @@ use serde_json::Value;
 use super::compose::Image;
 use super::machine::{LONG, Machine, Plan, three_count_as_one};
 use super::{VERSION, text};
+use crate::api::TestedApi;
 use crate::cluster::net::Net;
 use crate::live::Program;
 
@@ -163,29 +162,19 @@ fn the_chart_starts_three_pods_that_count_as_one() {
     let plans = plans.try_into().expect("there are three");
     three_count_as_one(&net, &names, plans, &ready, |first| {
         assert_eq!(first.check(&alive), Ok(()));
+        let listener = TestedApi::new((first.host, 31211).into());
+        let status = |method, path| listener.send(method, path, &[], "").status;
         for path in ["/livez", "/readyz", "/metrics"] {
-            assert_eq!(status(first, "GET", path), "200", "{path} needs no token");
+            assert_eq!(status("GET", path), 200, "{path} needs no token");
         }
-        assert_eq!(status(first, "GET", "/api/v1/status"), "401");
-        assert_eq!(status(first, "POST", "/api/v1/nodes/n1/drain"), "401");
+        assert_eq!(status("GET", "/api/v1/status"), 401);
+        assert_eq!(status("POST", "/api/v1/nodes/n1/drain"), 401);
         assert_eq!(first.ask("incr login:a 6\r\n").as_deref(), Some("6"), "the limits hold");
         assert_eq!(first.ask("incr login:a 0\r\n").as_deref(), Some("0"), "and took nothing");
         let output = first.run(&stop);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "preStop: {said}");
     });
-}
-
-/// The status with which a pod's admin listener answers another machine.
-fn status(pod: &Machine, method: &str, path: &str) -> String {
-    let mut stream = TcpStream::connect((pod.host, 31211)).expect("the listener is bound");
-    stream.set_read_timeout(Some(LONG)).expect("a timeout can be set");
-    let head = format!("Host: {}\r\nConnection: close\r\nContent-Length: 0\r\n", pod.host);
-    let request = format!("{method} {path} HTTP/1.1\r\n{head}\r\n");
-    stream.write_all(request.as_bytes()).expect("the listener reads");
-    let mut reply = String::new();
-    stream.read_to_string(&mut reply).expect("the listener answers");
-    reply.split(' ').nth(1).expect("a status").to_owned()
 }
 
 #[test]

@@ -69,27 +69,16 @@ impl LimitSeries {
         Self { minutes: [[0; MINUTE_BYTES]; MINUTES], hours: [[0; HOUR_BYTES]; HOURS], minute }
     }
 
-    /// Zeroes the minutes and hours between the last one written and `minute`.
-    fn advance(&mut self, minute: u64) {
-        let (first, last) = (self.minute + 1, minute);
-        for skipped in first.max((last + 1).saturating_sub(MINUTES as u64))..=last {
-            self.minutes[skipped as usize % MINUTES] = [0; MINUTE_BYTES];
+    /// Makes `minute` the last one written, and zeroes the minutes and hours between the two. When
+    /// the wall clock was set back, these are the later ones.
+    fn move_to(&mut self, minute: u64) {
+        let (first, last) = (self.minute.min(minute), self.minute.max(minute));
+        for zeroed in first + 1..=last.min(first + MINUTES as u64) {
+            self.minutes[zeroed as usize % MINUTES] = [0; MINUTE_BYTES];
         }
-        let (first, last) = (self.minute / 60 + 1, minute / 60);
-        for skipped in first.max((last + 1).saturating_sub(HOURS as u64))..=last {
-            self.hours[skipped as usize % HOURS] = [0; HOUR_BYTES];
-        }
-        self.minute = self.minute.max(minute);
-    }
-
-    /// Drops the minutes and hours after `minute`, as when the wall clock was set back.
-    fn turn_back(&mut self, minute: u64) {
-        for later in minute + 1..=self.minute.min(minute + MINUTES as u64) {
-            self.minutes[later as usize % MINUTES] = [0; MINUTE_BYTES];
-        }
-        let hour = minute / 60;
-        for later in hour + 1..=(self.minute / 60).min(hour + HOURS as u64) {
-            self.hours[later as usize % HOURS] = [0; HOUR_BYTES];
+        let (first, last) = (first / 60, last / 60);
+        for zeroed in first + 1..=last.min(first + HOURS as u64) {
+            self.hours[zeroed as usize % HOURS] = [0; HOUR_BYTES];
         }
         self.minute = minute;
     }
@@ -97,10 +86,9 @@ impl LimitSeries {
     /// Adds to the minute, or to the one after it if that was written last: a clock that is
     /// corrected by seconds may go back over the end of a minute.
     fn add(&mut self, minute: u64, figures: Figures) {
-        if self.minute > minute + 1 {
-            self.turn_back(minute);
+        if self.minute != minute + 1 {
+            self.move_to(minute);
         }
-        self.advance(minute);
         let bytes = &mut self.minutes[self.minute as usize % MINUTES];
         *bytes = pack(add(unpack(bytes, MINUTE_WIDTHS), figures), MINUTE_WIDTHS);
         let bytes = &mut self.hours[(self.minute / 60) as usize % HOURS];

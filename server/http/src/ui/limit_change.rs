@@ -302,11 +302,11 @@ pub(super) async fn remove(posted: Posted) -> PageResult {
         };
         return Ok(confirm.reply());
     }
-    let removed = match visit.caller.may_version(Some(&limit), Some(version)) {
-        Ok(()) => visit.host().remove_limit(name.clone(), version, None, visit.actor()).await,
-        Err(error) => Err(error),
+    let removed = async {
+        visit.caller.may_version(Some(&limit), Some(version))?;
+        visit.host().remove_limit(name.clone(), version, None, visit.actor()).await
     };
-    match removed {
+    match removed.await {
         Ok(_) => Ok(redirect(LIMITS, "removed")),
         Err(ServiceError::Changed(_)) => {
             let (present, hidden) = (visit.host().limit(&name), vec![]);
@@ -373,11 +373,11 @@ pub(super) async fn revert(posted: Posted) -> PageResult {
         };
         return Ok(confirm.reply());
     }
-    let reverted = match visit.caller.may_version(Some(&limit), Some(version)) {
-        Ok(()) => visit.host().revert_limit(name.clone(), seq, Some(version), visit.actor()).await,
-        Err(error) => Err(error),
+    let reverted = async {
+        visit.caller.may_version(Some(&limit), Some(version))?;
+        visit.host().revert_limit(name.clone(), seq, Some(version), visit.actor()).await
     };
-    match reverted {
+    match reverted.await {
         Ok(_) => Ok(redirect(&limit_path(&name), "reverted")),
         Err(ServiceError::Changed(_)) => {
             let (present, hidden) = (visit.host().limit(&name), vec![("seq", seq.to_string())]);

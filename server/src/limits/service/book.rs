@@ -103,11 +103,6 @@ impl StoredChange {
         if self.body.is_some() { self.version } else { 0 }
     }
 
-    /// Returns the change in words.
-    pub(super) fn deed(&self) -> String {
-        format!("{} {}", self.what, if self.body.is_some() { "put" } else { "removed" })
-    }
-
     pub(super) fn is_of(&self, what: &str, name: &str, key: Option<&str>) -> bool {
         self.what == what && self.name == name && self.key.as_deref() == key
     }

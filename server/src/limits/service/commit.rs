@@ -144,19 +144,7 @@ impl LimitsStore {
         if !is_unknown || change.via == Via::Expiry.word() {
             return;
         }
-        tracing::info!(
-            target: AUDIT,
-            by = change.by,
-            via = change.via,
-            address = address.map(|address| address.to_string()),
-            name = change.name,
-            key = change.key,
-            from = change.from,
-            note = change.note,
-            error = error.to_string(),
-            "{}",
-            change.deed()
-        );
+        audit(change, address, Some(error));
     }
 
     /// Counts changes, and writes the audit log.
@@ -165,21 +153,29 @@ impl LimitsStore {
             if let Some(place) = VIAS.iter().position(|via| via.word() == change.via) {
                 self.counts[place].fetch_add(1, Ordering::Relaxed);
             }
-            tracing::info!(
-                target: AUDIT,
-                by = change.by,
-                via = change.via,
-                address = address.map(|address| address.to_string()),
-                name = change.name,
-                key = change.key,
-                from = change.from,
-                to = change.to(),
-                seq = change.seq,
-                reverts = change.reverts,
-                note = change.note,
-                "{}",
-                change.deed()
-            );
+            audit(change, address, None);
         }
     }
+}
+
+/// Writes a line of the audit log. A change that failed has neither a version nor a number.
+fn audit(change: &StoredChange, address: Option<IpAddr>, error: Option<&RecordsError>) {
+    let is_made = error.is_none();
+    tracing::info!(
+        target: AUDIT,
+        by = change.by,
+        via = change.via,
+        address = address.map(|address| address.to_string()),
+        name = change.name,
+        key = change.key,
+        from = change.from,
+        to = is_made.then(|| change.to()),
+        seq = is_made.then_some(change.seq),
+        reverts = change.reverts,
+        note = change.note,
+        error = error.map(ToString::to_string),
+        "{} {}",
+        change.what,
+        if change.body.is_some() { "put" } else { "removed" }
+    );
 }
