@@ -181,6 +181,7 @@ impl TransportLink {
             self.read_bytes = (self.read_bytes * 4).min(READ_BYTES_MAX);
         }
         self.outbox.metrics().bytes_in.fetch_add(count as u64, Relaxed);
+        self.pings.received(count);
         Poll::Ready(self.hand_over())
     }
 

@@ -5,8 +5,12 @@
 //!
 //! TCP reports a cut link only after minutes, and repeats lost packets ever less frequently. So the
 //! side that opened a link sends pings, one at a time, more frequently while the link is used; the
-//! other side only answers. Other traffic on the link does not count as an answer: when packets are
-//! lost in one direction, the other direction works for a while.
+//! other side only answers.
+//!
+//! Other traffic on the link does not count as an answer: when packets are lost in one direction,
+//! the other direction works for a while. The exception is much traffic since the ping: the answer
+//! may still be queued behind it. TCP sends at most one window to a host that acknowledges nothing,
+//! so this delays the end of a cut link only a little.
 
 use std::time::Duration;
 
@@ -14,6 +18,8 @@ use super::Timing;
 
 /// Interval of pings on an idle link.
 const IDLE: Duration = Duration::from_secs(1);
+/// Received bytes behind which the answer to a ping may still be queued.
+const QUEUED_BYTES: usize = 1 << 20;
 
 /// The state of pings on one link.
 #[derive(Debug)]
@@ -25,6 +31,8 @@ pub(crate) struct Pings {
     number: u64,
     pinged_ns: u64,
     is_answered: bool,
+    /// Bytes received since the ping, or since they last put off its answer.
+    received: usize,
     /// Whether the link was used since the last ping.
     is_used: bool,
     is_silent: bool,
@@ -58,6 +66,7 @@ impl Pings {
             number: 0,
             pinged_ns: now_ns,
             is_answered: true,
+            received: 0,
             is_used: false,
             is_silent: false,
             owed: None,
@@ -98,6 +107,7 @@ impl Pings {
         self.number += 1;
         self.pinged_ns = now_ns;
         self.is_answered = false;
+        self.received = 0;
         self.is_used = false;
         self.number
     }
@@ -114,6 +124,11 @@ impl Pings {
         self.pinged_ns = self.pinged_ns.max(now_ns);
     }
 
+    /// Records bytes that were received from the peer.
+    pub(crate) fn received(&mut self, count: usize) {
+        self.received = self.received.saturating_add(count);
+    }
+
     /// Whether [`Pings::due`] would report a new action because the peer has not answered.
     pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
         let limit = if self.is_silent { self.timing.lost } else { self.timing.silent };
@@ -127,6 +142,10 @@ impl Pings {
         }
         if self.is_ping_due(now_ns) {
             return PingAction::Ask;
+        }
+        if self.received >= QUEUED_BYTES && self.is_overdue(now_ns) {
+            self.received = 0;
+            self.moved(now_ns);
         }
         let after = |time: Duration| self.pinged_ns.saturating_add(ns(time));
         if self.is_answered {
@@ -189,6 +208,24 @@ mod tests {
         pings.moved(1000 * MS);
         assert_eq!(pings.due(3999 * MS), PingAction::Nothing(4000 * MS));
         assert_eq!(pings.due(4000 * MS), PingAction::End);
+    }
+
+    #[test]
+    fn answer_behind_many_bytes_may_come_late() {
+        let mut pings = pings();
+        pings.used();
+        pings.received(QUEUED_BYTES);
+        pings.next(100 * MS);
+        pings.received(QUEUED_BYTES - 1);
+        assert_eq!(pings.due(399 * MS), PingAction::Nothing(400 * MS));
+        pings.received(1);
+        assert_eq!(pings.due(399 * MS), PingAction::Nothing(400 * MS), "it is not due yet");
+        assert_eq!(pings.due(400 * MS), PingAction::Nothing(700 * MS));
+        pings.received(QUEUED_BYTES - 1);
+        assert_eq!(pings.due(700 * MS), PingAction::Silence, "fewer bytes");
+        pings.received(1);
+        assert_eq!(pings.due(3400 * MS), PingAction::Nothing(6400 * MS), "it is not lost yet");
+        assert_eq!(pings.due(6400 * MS), PingAction::End);
     }
 
     #[test]

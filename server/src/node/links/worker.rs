@@ -240,7 +240,7 @@ impl ReadLink {
             handler.streams_done(&mut memory.done);
         }
         let writer = &link.writer;
-        if writer.settle(now_ns, &mut memory.pings, stream, &memory.done, is_report_due)
+        if writer.settle(now_ns, count, &mut memory.pings, stream, &memory.done, is_report_due)
             && is_report_due
         {
             self.reported_ns = now_ns;

@@ -250,18 +250,25 @@ impl LinkWriter {
         was_silent
     }
 
-    /// Writes the frames that are due after a read: answers to pings, the ack, and a keep-alive if
-    /// `is_report_due` is set and there is no ack. Returns false if there is no connection to take
-    /// them.
+    /// Records `count` received bytes. Writes the frames that are due after a read: answers to
+    /// pings, the ack, and a keep-alive if `is_report_due` is set and there is no ack. Returns
+    /// false if there is no connection to take them.
     pub(super) fn settle(
         &self,
         now_ns: u64,
+        count: usize,
         pings: &mut Vec<u64>,
         stream: &mut ReceiveStream,
         done: &[StreamDone],
         is_report_due: bool,
     ) -> bool {
         let mut output = self.output.lock();
+        // The bytes of a tunnel say nothing about the direct path.
+        if let Some(connection) = &mut output.connection
+            && !connection.wire.is_tunnel()
+        {
+            connection.pings.received(count);
+        }
         let Some(out) = output.sender.loose() else { return false };
         pings.drain(..).for_each(|number| Ping(number).encode_answer(out));
         if stream.owes_ack() {
