@@ -15,7 +15,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::live::{PATIENCE, Server};
+use crate::{
+    api::write_limits,
+    live::{PATIENCE, Server},
+};
 
 /// The limits of one organisation: calls, tokens, calls at once; and tokens of each of its users.
 pub(crate) const LIMITS: &str = r#"
@@ -248,11 +251,30 @@ impl Ledger {
 #[test]
 fn a_call_is_one_atomic_step_on_one_node() {
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
-    let path = folder.path().join("limits.toml");
-    std::fs::write(&path, LIMITS).expect("the folder is ours");
-    let server = Server::start(&["-t", "2", "--limits", path.to_str().expect("it is UTF-8")]);
+    let server = Server::start(&["-t", "2", "--limits", &write_limits(folder.path(), LIMITS)]);
     let ledger = Ledger::default();
     ledger.run(&[server.address()], || ());
     ledger.check(server.address(), None);
     assert!(ledger.allowed.load(Ordering::Relaxed) > 1000, "it is busy");
+}
+
+/// A window in which a test makes all of its requests, on a busy machine too.
+const WINDOW: Duration = Duration::from_secs(3);
+
+#[test]
+fn call_that_ends_in_the_next_window_frees_nothing_there() {
+    let limits = LIMITS.replace("fixed:900k/1d", "fixed:100/3s");
+    let folder = tempfile::tempdir().expect("a temporary folder can be made");
+    let server = Server::start(&["--limits", &write_limits(folder.path(), &limits)]);
+    let mut client = server.connect();
+    let mut ask = |line: &str| client.ask_until(format!("{line}\r\n"), "\r\n");
+    let long = ask("take llm:acme:ann 100 - hold=1m");
+    assert!(long.starts_with("ALLOW "), "{long}");
+    let lease = pair(&long, "lease").expect("it is a hold").to_owned();
+    assert!(ask("take llm:acme:bob 1 -").starts_with("DENY "), "the window is full");
+    thread::sleep(WINDOW);
+    assert!(ask("take llm:acme:bob 100 -").starts_with("ALLOW "), "a new window");
+    assert!(ask(&format!("settle llm:acme:ann {lease} 10")).starts_with("SETTLED "));
+    let after = ask("take llm:acme:bob 1 -");
+    assert!(after.starts_with("DENY 100 0 ") && after.contains(" by=tok"), "{after}");
 }

@@ -130,6 +130,13 @@ impl Shards {
         Self::with_hasher(hasher, options.memory_bytes, engine_options)
     }
 
+    /// [`engine::Engine::keep_hold_usage`] of all shards.
+    pub(crate) fn keep_hold_usage(&self, keeps_hold_usage: bool) {
+        for shard in &self.shards {
+            shard.lock().keep_hold_usage(keeps_hold_usage);
+        }
+    }
+
     /// Creates an empty store of `memory_bytes` that gives each key the same hash as this store
     /// does, and evicts. A decision may depend on the hash of its key.
     pub(crate) fn empty_like(&self, memory_bytes: usize) -> Self {

@@ -23,6 +23,8 @@ use crate::api::{TestedApi, write_limits};
 use crate::live::Program;
 
 const NODES: u8 = 3;
+/// Keys with an estimate that waits to be settled.
+const ESTIMATES: u8 = 12;
 /// The port of a new node's admin listener.
 const HTTP: u16 = 31211;
 /// Replies that clients receive between two steps.
@@ -136,6 +138,16 @@ fn answer(cluster: &Cluster, node: u8, request: &str) -> String {
 struct Left {
     requests: Vec<(String, String)>,
     holds: Vec<String>,
+    /// Estimates of 5 units of a limit of 1000, one for each key.
+    estimates: Vec<String>,
+}
+
+/// Makes a hold, and returns the line that settles it.
+#[track_caller]
+fn hold(cluster: &Cluster, node: u8, key: &str, take: &str, actual: u64) -> String {
+    let reply = answer(cluster, node, &format!("take {key} {take}\r\n"));
+    let lease = reply.rsplit_once("lease=").unwrap_or_else(|| panic!("{reply}")).1;
+    format!("settle {key} {lease} {actual}\r\n")
 }
 
 /// Makes states of every kind that the earlier version has.
@@ -154,17 +166,19 @@ fn leave(cluster: &Cluster) -> Left {
         assert_eq!(answer(cluster, key % NODES, &value), "STORED");
     }
     // The holders of one key fit an item, those of the other do not.
-    let hold = |number: usize| {
+    let holder = |number: usize| {
         let key = if number < 10 { "alone" } else { "crowd" };
-        let reply = answer(
-            cluster,
-            (number % usize::from(NODES)) as u8,
-            &format!("take {key} 1 concurrency:500,hold=10d\r\n"),
-        );
-        let lease = reply.rsplit_once("lease=").unwrap_or_else(|| panic!("{reply}")).1;
-        format!("settle {key} {lease} 0\r\n")
+        let node = (number % usize::from(NODES)) as u8;
+        hold(cluster, node, key, "1 concurrency:500,hold=10d", 0)
     };
-    Left { requests, holds: (0..310).map(hold).collect() }
+    let estimate = |key: u8| {
+        hold(cluster, key % NODES, &format!("guess{key}"), "5 fixed:1000/30d hold=10d", 2)
+    };
+    Left {
+        requests,
+        holds: (0..310).map(holder).collect(),
+        estimates: (0..ESTIMATES).map(estimate).collect(),
+    }
 }
 
 impl Left {
@@ -185,6 +199,13 @@ impl Left {
         for node in 0..NODES {
             assert_eq!(cluster.left(node, "crowd", "concurrency:500,hold=10d"), 200);
         }
+        // A hold that one node makes, another settles.
+        for key in 0..ESTIMATES {
+            let take = "7 fixed:1000/30d hold=10d";
+            let settle = hold(cluster, key % NODES, &format!("guess{key}"), take, 0);
+            let reply = answer(cluster, (key + 1) % NODES, &settle);
+            assert!(reply.starts_with("SETTLED 1000 995 "), "{settle} {reply}");
+        }
     }
 
     fn settle(&self, cluster: &Cluster) {
@@ -193,6 +214,10 @@ impl Left {
             assert!(reply.starts_with("SETTLED 500 "), "{settle} {reply}");
         }
         assert_eq!(cluster.left(0, "crowd", "concurrency:500,hold=10d"), 500);
+        for (key, settle) in (0..).zip(&self.estimates) {
+            let reply = answer(cluster, key % NODES, settle);
+            assert!(reply.starts_with("SETTLED 1000 998 "), "{settle} {reply}");
+        }
     }
 }
 

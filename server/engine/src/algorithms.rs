@@ -26,20 +26,24 @@ mod count;
 
 mod several;
 
+mod amounts;
 mod fast;
 
 use protocol::{Algorithm, COUNT_MAX, Policy};
 
+pub(crate) use self::amounts::{amounts_of, give_back, used_of_each};
 use self::bucket::Bucket;
 pub(crate) use self::bucket::PlainBucket;
 pub(crate) use self::concurrency::{Concurrency, holders_of, state_of};
-pub(crate) use self::count::instant;
+pub(crate) use self::count::{instant, shifted};
 pub(crate) use self::fast::FastPath;
 use self::fixed::Fixed;
 use self::gcra::Gcra;
 use self::leaky::Leaky;
 use self::log::Log;
 use self::several::Several;
+#[cfg(test)]
+pub(crate) use self::several::part_of_several;
 pub(crate) use self::several::{
     SeveralDecision, SeveralScratch, is_state_of_several, take_several,
 };

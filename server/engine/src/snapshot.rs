@@ -7,11 +7,11 @@ use protocol::{Policy, Value};
 
 use crate::algorithms;
 use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, has_own_state, read_u64};
-use crate::engine::Engine;
+use crate::commands::take::{HoldList, encode_holds, has_own_state};
+use crate::engine::{Engine, Hold};
 use crate::policy_table::{LimitState, OwnedPolicy};
+use crate::store::Located;
 use crate::store::item::{Content, Item, ItemFlag, ItemHeader};
-use crate::store::{HAS_SET, Located};
 use crate::time::{Deadline, Now};
 
 /// A saved item. Times are relative, because instants are meaningless to another process.
@@ -133,20 +133,12 @@ impl Engine {
         record: &LimitRecord<'_>,
         shift: i128,
     ) -> bool {
-        let Some(marked) = record.body.first_chunk().map(|run| u16::from_le_bytes(*run)) else {
-            return false;
-        };
-        if marked & HAS_SET != 0 {
+        let Some((list, mut state)) = HoldList::split(record.body) else { return false };
+        if list.has_set {
             return self.restore_holders(now, hash, record, shift);
         }
-        let holds_end = 2 + usize::from(marked & !HAS_LEASES) * HOLD_BYTES;
-        let (Some(holds), Some(mut state)) =
-            (record.body.get(2..holds_end), record.body.get(holds_end..))
-        else {
-            return false;
-        };
         let mut leases = None;
-        if marked & HAS_LEASES != 0 {
+        if list.has_leases {
             let Some((read, rest)) = Leases::decode(state) else { return false };
             leases = read.shifted(shift);
             if leases.is_none() {
@@ -162,13 +154,9 @@ impl Engine {
         let owned = OwnedPolicy { policy: record.policy, limit: 0 };
         let mut body = Vec::new();
         let policy_id = self.policy_id(&owned, &mut body);
-        body.extend_from_slice(&marked.to_le_bytes());
-        for hold in holds.chunks_exact(HOLD_BYTES) {
-            let end = i128::from(read_u64(hold, 16)).saturating_add(shift);
-            let end = u64::try_from(end.max(0)).unwrap_or(u64::MAX);
-            body.extend_from_slice(&hold[..16]);
-            body.extend_from_slice(&end.to_le_bytes());
-        }
+        let holds: Vec<Hold> = list.holds().map(|hold| hold.shifted(shift)).collect();
+        let forms = (list.has_leases, self.limits.keeps_hold_usage);
+        encode_holds(&holds, &record.policy, forms, &mut body);
         if let Some(leases) = leases {
             leases.encode(&mut body);
         }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId, Partition};
 use cluster::map::command::{FOUNDED, MapChange, Setting, YES};
-use cluster::map::{Map, MapCommand};
+use cluster::map::{Map, MapCommand, Settings};
 use cluster::placement::Placement;
 use control::Control;
 use engine::Partitioner;
@@ -40,6 +40,9 @@ const SEEDS_PERIOD: Duration = Duration::from_secs(30);
 /// Time between two looks at state that has no notification.
 pub(super) const POLL: Duration = Duration::from_millis(20);
 
+/// The feature version of the map from which on all nodes can read the usage since a hold's take.
+const HOLD_USAGE_VERSION: u32 = cluster::map::LIMITS_VERSION;
+
 /// The tasks of a node; they end with it.
 pub(crate) struct NodeTasks {
     node: Arc<Node>,
@@ -53,6 +56,8 @@ pub(crate) struct NodeTasks {
 /// [`NodeError`].
 pub(crate) async fn start(service: &Arc<Service>, setup: Setup) -> Result<NodeTasks, NodeError> {
     let node = setup.node;
+    // Until the map says what all nodes know.
+    service.shards().keep_hold_usage(false);
     let _ = node.runtime.set(tokio::runtime::Handle::current());
     let reception = Arc::new(PeerHandler::new(Arc::clone(service), Arc::clone(&node)));
     let transport =
@@ -178,7 +183,7 @@ async fn follow(
     tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
     let (mut vers, mut eras): (Vec<u32>, Vec<u32>) = Default::default();
-    let mut last_lost_after = node.options.replicas.lost_after_ns;
+    let mut settings = None;
     let mut last_lives = BTreeMap::new();
     let mut keepers = JoinSet::new();
     loop {
@@ -202,10 +207,9 @@ async fn follow(
             keepers.spawn(links::keep(Arc::clone(&node), Arc::clone(&reception), links));
         }
         let Some(keyspace) = node.keyspace() else { continue };
-        let lost_after = map.settings().lost_after_ms.map(|ms| ms.saturating_mul(1_000_000));
-        if lost_after != last_lost_after {
-            last_lost_after = lost_after;
-            keyspace.replicas.set_lost_after(lost_after);
+        if settings.as_ref() != Some(map.settings()) {
+            apply(map.settings(), &service, &keyspace.replicas);
+            settings = Some(map.settings().clone());
         }
         let incarnations = incarnations_of(map);
         if incarnations != last_lives {
@@ -233,6 +237,12 @@ async fn follow(
         node.generation.fetch_add(1, Ordering::AcqRel);
         node.wake_workers();
     }
+}
+
+/// Applies the settings of the map.
+fn apply(settings: &Settings, service: &Service, replicas: &Replicas) {
+    replicas.set_lost_after(settings.lost_after_ms.map(|ms| ms.saturating_mul(1_000_000)));
+    service.shards().keep_hold_usage(settings.version >= HOLD_USAGE_VERSION);
 }
 
 /// Logs the partitions that started empty since the last map, and updates `eras`, its eras.

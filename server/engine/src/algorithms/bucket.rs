@@ -21,12 +21,14 @@
 //! cold) bucket is idle and its state empty.
 
 mod plain;
+mod steps;
 mod waiting;
 
 use protocol::{Rate, Warm};
 
 pub(crate) use self::plain::PlainBucket;
 
+use self::steps::{decode_steps, encode_steps};
 use super::warmup::WarmupLine;
 use super::{Attempt, Decision, Verdict, left, tat};
 use crate::time::Now;
@@ -64,6 +66,10 @@ impl BucketLevel {
     /// Ticks missing to a full bucket.
     fn missing(self) -> u128 {
         self.full_at - self.clock
+    }
+
+    fn give_back(&mut self, ticks: u128) {
+        self.full_at = self.full_at.saturating_sub(ticks).max(self.clock);
     }
 }
 
@@ -258,9 +264,22 @@ impl Bucket {
     pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
         let Some(mut seen) = self.see(state, now) else { return 0 };
         let used = self.used(seen);
-        seen.full_at = seen.full_at.saturating_sub(self.cost(units)).max(seen.clock);
+        seen.give_back(self.cost(units));
         self.keep(seen, state);
         used - self.used(seen)
+    }
+
+    /// Gives ticks back, as [`Bucket::refund`] gives units.
+    pub(crate) fn give_back(&self, state: &mut Vec<u8>, now: Now, ticks: u128) {
+        if let Some(mut seen) = self.see(state, now) {
+            seen.give_back(ticks);
+            self.keep(seen, state);
+        }
+    }
+
+    /// The ticks of the missing tokens at their usual price.
+    pub(crate) fn amount_used(&self, state: &[u8], now: Now) -> u128 {
+        self.see(state, now).unwrap_or_else(|| self.unseen(now)).missing()
     }
 
     /// Raises the missing tokens to at least `units`, as if they had been missing all the time: the
@@ -328,21 +347,6 @@ impl Bucket {
         self.encode(full_at, stored, state);
     }
 
-    fn shift_steps(&self, state: &mut Vec<u8>, by: i128) {
-        let Some((mut missing, next)) = decode_steps(state) else { return };
-        let distance = by.unsigned_abs();
-        let mut moved = if by < 0 { next.saturating_sub(distance) } else { next + distance };
-        if by < 0 && distance > next {
-            // Refills before the origin are done.
-            let before = distance - next;
-            let periods = before.div_ceil(self.rate.period.into());
-            let refilled = periods.saturating_mul(self.rate.count.into());
-            missing = missing.saturating_sub(refilled.try_into().unwrap_or(u64::MAX));
-            moved = periods * u128::from(self.rate.period) - before;
-        }
-        encode_steps(missing, moved, state);
-    }
-
     /// The clock of a key if its periods begin now.
     fn fresh_clock(&self, now: Now) -> u128 {
         let ticks = tat::ticks(self.rate, now);
@@ -377,26 +381,6 @@ impl Bucket {
         self.rate.count.into()
     }
 
-    /// The missing tokens after the refills up to now, and the instant of the next refill.
-    fn refilled(&self, missing: u64, next: u128, now: Now) -> (u64, u128) {
-        let period = u128::from(self.rate.period);
-        let since = u128::from(now.mono.0).checked_sub(next);
-        let refills = since.map_or(0, |since| since / period + 1);
-        let missing = u128::from(missing).saturating_sub(refills * self.count());
-        (missing as u64, next + refills * period)
-    }
-
-    fn see_steps(&self, missing: u64, next: u128, now: Now) -> BucketLevel {
-        let (missing, next) = self.refilled(missing, next, now);
-        if missing == 0 {
-            // Periods count from the take that finds the bucket full.
-            let clock = self.fresh_clock(now);
-            return BucketLevel { clock, full_at: clock, stored: 0 };
-        }
-        let clock = next * self.count();
-        BucketLevel { clock, full_at: clock.saturating_add(self.cost(missing)), stored: 0 }
-    }
-
     fn is_idle(&self, seen: BucketLevel) -> bool {
         seen.missing() == 0 && seen.stored == self.cold() && self.begins_full()
     }
@@ -427,21 +411,6 @@ impl Bucket {
         state.extend_from_slice(&full_at.to_le_bytes());
         state.extend_from_slice(&stored.to_le_bytes());
     }
-}
-
-/// Bits of the instant of the next refill, which is at most one period after the greatest instant;
-/// the missing tokens take the remaining bits.
-const NEXT_BITS: u32 = 72;
-
-/// The missing tokens, and the instant of the next refill.
-fn decode_steps(state: &[u8]) -> Option<(u64, u128)> {
-    let both = tat::decode(state)?;
-    Some(((both >> NEXT_BITS) as u64, both & ((1 << NEXT_BITS) - 1)))
-}
-
-fn encode_steps(missing: u64, next: u128, state: &mut Vec<u8>) {
-    let next = next.min((1 << NEXT_BITS) - 1);
-    tat::encode(u128::from(missing) << NEXT_BITS | next, state);
 }
 
 #[cfg(test)]

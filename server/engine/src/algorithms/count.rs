@@ -77,7 +77,7 @@ pub(super) fn between(from: i64, to: i64) -> u64 {
 }
 
 /// Moves `instant` by `by` nanoseconds, saturating.
-pub(super) fn shifted(instant: i64, by: i128) -> i64 {
+pub(crate) fn shifted(instant: i64, by: i128) -> i64 {
     let moved = i128::from(instant).saturating_add(by);
     i64::try_from(moved).unwrap_or(if by < 0 { i64::MIN } else { i64::MAX })
 }

@@ -109,6 +109,11 @@ impl Fixed {
         self.open(state, now, None).map_or(0, |open| open.used)
     }
 
+    /// The count of the window of a key with this hash.
+    pub(crate) fn used_of(&self, state: &[u8], now: Now, hash: u64) -> u64 {
+        self.open(state, now, Some(hash)).map_or(0, |open| open.used)
+    }
+
     /// Nanoseconds to the end of the window, or of the window that an attempt would open.
     pub(crate) fn counted_for(&self, state: &[u8], now: Now, hash: u64) -> u64 {
         let span = || self.left(self.span_at(now, Some(hash)), now, Some(hash)).unwrap_or(0);

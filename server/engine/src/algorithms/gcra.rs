@@ -133,8 +133,22 @@ impl Gcra {
         let Some(stored) = tat::decode(state) else { return 0 };
         let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
         let used = tat::units_of(self.rate, stored.saturating_sub(ticks));
-        self.keep(stored.saturating_sub(tat::cost(self.rate, units)), state, now);
+        self.give_back(state, now, tat::cost(self.rate, units));
         units.min(used)
+    }
+
+    /// Gives ticks back.
+    pub(crate) fn give_back(&self, state: &mut Vec<u8>, now: Now, ticks: u128) {
+        if let Some(stored) = tat::decode(state) {
+            self.keep(stored.saturating_sub(ticks), state, now);
+        }
+    }
+
+    /// The usage in ticks.
+    pub(crate) fn amount_used(&self, state: &[u8], now: Now) -> u128 {
+        let stored = tat::decode(state).unwrap_or(0);
+        let ticks = tat::standing(stored, tat::ticks(self.rate, now), tat::owed_max(self.rate));
+        stored.saturating_sub(ticks)
     }
 
     /// Raises the usage to at least `units`.

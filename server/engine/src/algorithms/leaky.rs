@@ -150,10 +150,22 @@ impl Leaky {
     }
 
     pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
-        let Some(stored) = tat::decode(state) else { return 0 };
+        let used = tat::units_of(self.rate, self.amount_used(state, now));
+        self.give_back(state, now, self.cost(units));
+        units.min(used)
+    }
+
+    /// Gives ticks back.
+    pub(crate) fn give_back(&self, state: &mut Vec<u8>, now: Now, ticks: u128) {
+        if let Some(stored) = tat::decode(state) {
+            self.keep(stored.saturating_sub(ticks), state, now);
+        }
+    }
+
+    /// The level in ticks.
+    pub(crate) fn amount_used(&self, state: &[u8], now: Now) -> u128 {
         let seen = self.see(state, now);
-        self.keep(stored.saturating_sub(self.cost(units)), state, now);
-        units.min(tat::units_of(self.rate, seen.empty - seen.clock))
+        seen.empty - seen.clock
     }
 
     /// Raises the level to at least `units`.

@@ -76,21 +76,33 @@ impl Log {
 
     /// Gives units back, those of the newest attempts first.
     pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        self.refund_of(state, now, units, i64::MAX)
+    }
+
+    /// Gives units back that were taken at `taken`, or, where those are too few, before it: older
+    /// ones leave the window sooner.
+    pub(crate) fn refund_of(&self, state: &mut Vec<u8>, now: Now, units: u64, taken: i64) -> u64 {
         let mut live = self.read(state, now);
         live.trim(state);
+        let mut later = Vec::new();
+        while live.newest > taken
+            && let Some(entry) = live.pop(state)
+        {
+            later.push(entry);
+        }
         let given = units.min(live.units);
         let mut left = given;
-        live.units -= given;
-        while left > 0 {
-            let Some(last) = pop_count(state) else { break };
+        while left > 0
+            && let Some((at, last)) = live.pop(state)
+        {
             if last > left {
-                put_count(state, last - left);
+                self.push(state, &mut live, at, last - left);
                 break;
             }
             left -= last;
-            let since_previous = pop_count(state).unwrap_or(0);
-            live.newest = live.newest.saturating_sub_unsigned(since_previous);
-            live.entries -= 1;
+        }
+        for (at, units) in later.into_iter().rev() {
+            self.push(state, &mut live, at, units);
         }
         live.write(state);
         given
@@ -280,6 +292,17 @@ impl LiveEntries {
             state.drain(HEADER_BYTES..end);
         }
         self.place = HEADER_BYTES;
+    }
+
+    /// Removes the newest entry from a trimmed state. Returns its instant and its units.
+    fn pop(&mut self, state: &mut Vec<u8>) -> Option<(i64, u64)> {
+        self.entries = self.entries.checked_sub(1)?;
+        let units = pop_count(state)?;
+        let since_previous = pop_count(state)?;
+        let at = self.newest;
+        self.newest = at.saturating_sub_unsigned(since_previous);
+        self.units = self.units.saturating_sub(units);
+        Some((at, units))
     }
 
     /// Removes the oldest entry from a trimmed state.

@@ -12,8 +12,10 @@
 //! If every policy is idle, the whole state is empty. Every policy is first peeked at. One refusal
 //! refuses all, and then nothing is taken, unless refused attempts count (`over`).
 
+mod adopt;
 mod ban;
 
+pub(super) use self::adopt::adopt;
 use protocol::{Ban, LIST_POLICIES_MAX, Policy, PolicyList};
 
 use super::{Attempt, Decision, Verdict};
@@ -308,6 +310,41 @@ impl Several {
         of_first
     }
 
+    /// Gives back amounts that were taken at `taken`, one for each policy.
+    pub(super) fn give_back(
+        &self,
+        state: &mut Vec<u8>,
+        now: Now,
+        amounts: &[u128; LIST_POLICIES_MAX],
+        taken: i64,
+    ) {
+        self.change(
+            state,
+            &mut SeveralScratch::default(),
+            |at, policy, part| super::amounts::give_back_one(policy, part, now, amounts[at], taken),
+            |_, _| (),
+        );
+    }
+
+    /// The usage under each policy, for [`super::used_of_each`].
+    pub(super) fn used_of_each(
+        &self,
+        state: &[u8],
+        now: Now,
+        hash: u64,
+        used: &mut [u128; LIST_POLICIES_MAX],
+    ) {
+        let places = Places::of(state, self.parts());
+        for ((start, end), (policy, used)) in
+            places.0.into_iter().zip(self.policies.iter().zip(used))
+        {
+            let part = state.get(start..end).unwrap_or_default();
+            if let Some(limiter) = super::Limiter::of(policy) {
+                *used = limiter.amount_used(part, now, hash);
+            }
+        }
+    }
+
     pub(super) fn set_used(&self, state: &mut Vec<u8>, now: Now, used: u64) {
         self.change(
             state,
@@ -393,48 +430,11 @@ pub(crate) fn take_several(
     Several::of(list).decide(state, now, attempt, scratch)
 }
 
-/// Converts a state if one of both policies is a list.
-pub(super) fn adopt(old: &Policy, new: &Policy, state: &mut Vec<u8>, now: Now) {
-    let (before, after): (Vec<Policy>, Vec<Policy>) = (old.each().collect(), new.each().collect());
-    let same = |one: &Policy, other: &Policy| one.algorithm == other.algorithm;
-    let exact: Vec<Option<usize>> =
-        after.iter().map(|new| before.iter().position(|old| same(old, new))).collect();
-    let places = if old.is_list() {
-        Places::of(state, before.len() + usize::from(old.ban().is_some()))
-    } else {
-        let mut places = Places([(0, 0); PARTS_MAX]);
-        places.0[0] = (0, state.len());
-        places
-    };
-    let (mut whole, mut part, mut is_idle) = (Vec::new(), Vec::new(), true);
-    for (at, policy) in after.iter().enumerate() {
-        // A policy at the same place, unless its state stays with the same policy elsewhere.
-        let beside = || (at < before.len() && !exact.contains(&Some(at))).then_some(at);
-        part.clear();
-        if let Some(from) = exact[at].or_else(beside) {
-            places.copy(state, from, &mut part);
-            super::adopt(&before[from], policy, &mut part, now);
-        }
-        is_idle &= part.is_empty();
-        if new.is_list() {
-            push(&part, &mut whole);
-        } else {
-            whole.extend_from_slice(&part);
-        }
-    }
-    if let Some(new) = new.ban() {
-        part.clear();
-        if let Some(old) = old.ban() {
-            places.copy(state, before.len(), &mut part);
-            ban::adopt(old, new, &mut part, now);
-        }
-        is_idle &= part.is_empty();
-        push(&part, &mut whole);
-    }
-    state.clear();
-    if !is_idle {
-        state.extend_from_slice(&whole);
-    }
+/// The state of the policy at `place`.
+#[cfg(test)]
+pub(crate) fn part_of_several(list: PolicyList, state: &[u8], place: usize) -> &[u8] {
+    let (start, end) = Places::of(state, Several::of(list).parts()).0[place];
+    state.get(start..end).unwrap_or_default()
 }
 
 #[cfg(test)]

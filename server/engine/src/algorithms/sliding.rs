@@ -92,19 +92,35 @@ impl Sliding {
 
     /// Gives units back, the newest first.
     pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
+        self.refund_of(state, now, units, i64::MAX)
+    }
+
+    /// Gives units back that were taken at `taken`, or, where those are too few, before it: older
+    /// ones leave the window sooner.
+    pub(crate) fn refund_of(&self, state: &mut Vec<u8>, now: Now, units: u64, taken: i64) -> u64 {
         if state.is_empty() {
             return 0;
         }
         let mut counts: WindowCounts<COUNTERS_MAX> = self.read(state, now);
         let used = self.used_of(&counts).min(COUNT_MAX);
+        let first = self.age_of(&counts, taken);
         let mut left = units;
-        for count in &mut counts.counts {
+        for count in counts.counts.iter_mut().skip(first) {
             let given = left.min(*count);
             *count -= given;
             left -= given;
         }
         self.write(state, &counts);
         used - self.used_of(&counts).min(COUNT_MAX)
+    }
+
+    /// The number of slices that began after the slice of an instant.
+    fn age_of<const N: usize>(&self, counts: &WindowCounts<N>, instant: i64) -> usize {
+        let slices = i128::from(self.slices_of::<N>());
+        let start = i128::from(counts.start) * slices + i128::from(counts.start_ticks);
+        let before = start - i128::from(instant) * slices;
+        let age = before.max(0).unsigned_abs().div_ceil(u128::from(self.slice_ticks()));
+        usize::try_from(age).unwrap_or(usize::MAX)
     }
 
     /// Moves `units` of the counts that are whole, the oldest first, to now.

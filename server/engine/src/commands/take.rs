@@ -5,6 +5,7 @@
 //! (`loaded_state`), the fast path of most takes (`fast`), ending and renewing holds (`holds`).
 
 mod fast;
+mod hold_list;
 mod holds;
 mod loaded_state;
 mod many;
@@ -14,8 +15,9 @@ use std::num::NonZeroU8;
 
 use protocol::{LIST_POLICIES_MAX, Policy};
 
+pub(crate) use self::hold_list::{HoldList, encode as encode_holds};
 pub use self::holds::ForeignHold;
-pub(crate) use self::loaded_state::{HAS_LEASES, HOLD_BYTES, LoadedState, has_own_state, read_u64};
+pub(crate) use self::loaded_state::{HAS_LEASES, LoadedState, has_own_state, read_u64};
 use self::many::without_hold;
 pub use self::usage::SetUsage;
 use crate::algorithms::{self, Attempt, Decision, Verdict};
@@ -286,8 +288,7 @@ impl Engine {
             && allowed
             && let (Some(lease), Some(hold)) = (lease, take.hold)
         {
-            let end = now.mono.0.saturating_add(hold);
-            loaded.holds.push(Hold { lease, units: decision.granted, end });
+            loaded.holds.push(Hold::begin(lease, decision.granted, now, hold));
             decision.lease = Some(lease);
             decision.changed = true;
         }
@@ -359,5 +360,7 @@ fn is_general(policy: &Policy) -> bool {
         || algorithms::begins_unfilled(policy)
 }
 
+#[cfg(test)]
+mod settle_tests;
 #[cfg(test)]
 mod unfilled_tests;

@@ -5,8 +5,10 @@
 
 use std::hint::cold_path;
 
+use protocol::LIST_POLICIES_MAX;
+
 use super::Engine;
-use crate::algorithms::{SeveralDecision, SeveralScratch};
+use crate::algorithms::{SeveralDecision, SeveralScratch, instant, shifted};
 use crate::policy_table::{INLINE, OwnedPolicy, POLICY_BYTES, PolicyTable, put_inline};
 use crate::time::Now;
 
@@ -17,6 +19,8 @@ pub(crate) struct LimitParts {
     /// The first field, for its place in memory ([`Engine`]).
     pub(crate) policies: PolicyTable,
     last_lease: u64,
+    /// Whether states keep the usage since the take of each hold ([`Engine::keep_hold_usage`]).
+    pub(crate) keeps_hold_usage: bool,
     /// The buffers of the holds and of the state of a command.
     pub(crate) spare: (Vec<Hold>, Vec<u8>),
     pub(crate) encoded: Vec<u8>,
@@ -36,6 +40,7 @@ impl Default for LimitParts {
         Self {
             policies: PolicyTable::new(),
             last_lease: 0,
+            keeps_hold_usage: true,
             spare: (Vec::new(), Vec::new()),
             encoded: Vec::new(),
             several: SeveralScratch::default(),
@@ -51,6 +56,39 @@ pub(crate) struct Hold {
     pub(crate) units: u64,
     /// The instant on the monotonic clock at which the hold ends.
     pub(crate) end: u64,
+    /// The instant of the take, which may have been before this process began; `i64::MAX` if it is
+    /// not known.
+    pub(crate) taken: i64,
+    /// For each policy the least usage since the take until that of the next hold, in amounts of
+    /// [`used_of_each`](crate::algorithms::used_of_each); `u128::MAX` if it is not known.
+    pub(crate) least: [u128; LIST_POLICIES_MAX],
+}
+
+impl Hold {
+    /// A hold of which the time of the take is not known.
+    pub(crate) const fn untimed(lease: u64, units: u64, end: u64) -> Self {
+        Self { lease, units, end, taken: i64::MAX, least: [u128::MAX; LIST_POLICIES_MAX] }
+    }
+
+    /// A hold that is taken now, for `for_ns` nanoseconds.
+    pub(crate) fn begin(lease: u64, units: u64, now: Now, for_ns: u64) -> Self {
+        let hold = Self::untimed(lease, units, now.mono.0.saturating_add(for_ns));
+        Self { taken: instant(now), ..hold }
+    }
+
+    /// The same hold on a clock on which its instants are `by` nanoseconds later.
+    pub(crate) fn shifted(self, by: i128) -> Self {
+        let end = i128::from(self.end).saturating_add(by).max(0);
+        let taken = if self.taken == i64::MAX { i64::MAX } else { shifted(self.taken, by) };
+        Self { end: u64::try_from(end).unwrap_or(u64::MAX), taken, ..self }
+    }
+
+    /// Lowers the least usage to `used` where that is less.
+    pub(crate) fn lower(&mut self, used: &[u128; LIST_POLICIES_MAX]) {
+        for (least, used) in self.least.iter_mut().zip(used) {
+            *least = (*least).min(*used);
+        }
+    }
 }
 
 impl Engine {
@@ -66,6 +104,13 @@ impl Engine {
         let by_clock = now.unix_ms.saturating_mul(shards).saturating_add(shard);
         self.limits.last_lease = by_clock.max(self.limits.last_lease.saturating_add(shards));
         self.limits.last_lease
+    }
+
+    /// Whether states keep the time and the usage since the take of each hold, by which
+    /// [`Engine::settle`] gives back no unit of a window that is over. Nodes of an older version
+    /// cannot read such states. The default is true.
+    pub fn keep_hold_usage(&mut self, keeps_hold_usage: bool) {
+        self.limits.keeps_hold_usage = keeps_hold_usage;
     }
 
     /// Most policies stored by id at a time.

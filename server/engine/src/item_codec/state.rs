@@ -8,7 +8,7 @@ use std::hint::cold_path;
 use protocol::{Algorithm, Policy};
 
 use crate::commands::lease::Leases;
-use crate::commands::take::{HAS_LEASES, HOLD_BYTES, HOLDS_MAX, has_own_state};
+use crate::commands::take::{HOLDS_MAX, HoldList, has_own_state};
 use crate::engine::Engine;
 use crate::policy_table::{INLINE, LimitState, PolicyTable, inline};
 use crate::store::ItemChange;
@@ -118,11 +118,7 @@ impl ItemChange for PutStateInPlace<'_> {
 
 /// Whether the holds and leases at the front of these bytes are complete.
 fn is_body(body: &[u8]) -> bool {
-    let Some((marked, rest)) = body.split_first_chunk() else { return false };
-    let marked = u16::from_le_bytes(*marked);
-    let holds = usize::from(marked & !HAS_LEASES);
-    let Some(rest) = rest.get(holds * HOLD_BYTES..) else { return false };
-    let has_leases = marked & HAS_LEASES != 0;
-    holds <= HOLDS_MAX
-        && (!has_leases || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound()))
+    let Some((holds, rest)) = HoldList::split(body) else { return false };
+    let are_leases_sound = || Leases::decode(rest).is_some_and(|(leases, _)| leases.is_sound());
+    !holds.has_set && holds.len() <= HOLDS_MAX && (!holds.has_leases || are_leases_sound())
 }

@@ -126,11 +126,21 @@ struct TwinCharge {
     named: bool,
 }
 
+/// Units that were taken from a key, or given back (negative); with the id of a hold.
+#[derive(Debug)]
+struct TwinChange {
+    key: usize,
+    units: i64,
+    id: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Twin {
     limits: Vec<TwinLimit>,
     overridden: Option<u64>,
     used: [u64; KEYS.len()],
+    /// All changes; a settled hold has its true cost, as if it had been taken with that.
+    changes: Vec<TwinChange>,
     holds: BTreeMap<(u64, usize), u64>,
 }
 
@@ -192,13 +202,25 @@ impl Twin {
 
     fn charge(&mut self, charges: &[TwinCharge], id: Option<u64>) {
         for charge in charges {
-            self.used[charge.key] += charge.units;
             // Who holds nothing is no holder.
             let is_nobody = charge.units == 0 && self.limits[KEYS[charge.key].1].counts_holders;
-            if let Some(id) = id.filter(|_| charge.held && !is_nobody) {
+            let id = id.filter(|_| charge.held && !is_nobody);
+            if let Some(id) = id {
                 self.holds.insert((id, charge.key), charge.units);
             }
+            self.change(charge.key, charge.units.cast_signed(), id);
         }
+    }
+
+    fn change(&mut self, key: usize, units: i64, id: Option<u64>) {
+        self.changes.push(TwinChange { key, units, id });
+        self.count(key);
+    }
+
+    /// Counts the usage of a key anew. Nothing that is given back makes it negative.
+    fn count(&mut self, key: usize) {
+        let changes = self.changes.iter().filter(|change| change.key == key);
+        self.used[key] = changes.fold(0, |used, change| used.saturating_add_signed(change.units));
     }
 
     fn settle(&mut self, key: usize, id: u64, actual: u64) -> bool {
@@ -208,8 +230,11 @@ impl Twin {
             found = true;
             let is_holder = self.limits[KEYS[charge.key].1].counts_holders;
             let spent = if is_holder || actual == 0 { 0 } else { charge.units };
-            let used = &mut self.used[charge.key];
-            *used = (*used + spent).saturating_sub(units);
+            let of_hold =
+                |change: &&mut TwinChange| (change.id, change.key) == (Some(id), charge.key);
+            let hold = self.changes.iter_mut().find(of_hold).expect("it was taken");
+            hold.units = spent.min(units).cast_signed();
+            self.change(charge.key, spent.saturating_sub(units).cast_signed(), None);
         }
         found
     }
@@ -258,7 +283,8 @@ fn play(
     mut ask: impl FnMut(&[u8]) -> String,
 ) -> Result<(), TestCaseError> {
     let (limits, overridden) = (limits.clone(), *overridden);
-    let mut twin = Twin { limits, overridden, used: [0; KEYS.len()], holds: BTreeMap::new() };
+    let (changes, holds) = (Vec::new(), BTreeMap::new());
+    let mut twin = Twin { limits, overridden, used: [0; KEYS.len()], changes, holds };
     let mut ids: Vec<u64> = Vec::new();
     for step in steps {
         let (line, mut expected) = decide(&mut twin, step, &ids);
@@ -393,7 +419,7 @@ fn finish(
         }
         (Step::Decr { key, cost }, _) => {
             for charge in twin.charges(*key, *cost, false).iter().filter(|charge| charge.scaled) {
-                twin.used[charge.key] = twin.used[charge.key].saturating_sub(charge.units);
+                twin.change(charge.key, -charge.units.cast_signed(), None);
             }
         }
         (Step::Settle { key, nth, actual }, _) => {

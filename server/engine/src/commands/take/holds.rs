@@ -3,8 +3,8 @@
 //! Here: estimates of any policy. Not here: taking one (`take`), holds of `concurrency`
 //! (`algorithms/concurrency`).
 
-use super::{HOLDS_MAX, Hold, TakeResult, is_state};
-use crate::algorithms::Attempt;
+use super::{HOLDS_MAX, Hold, TakeResult, hold_list, is_state};
+use crate::algorithms::{self, Attempt};
 use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
 use crate::store::Full;
@@ -22,8 +22,9 @@ pub struct ForeignHold {
 }
 
 impl Engine {
-    /// Ends a hold at its true cost `actual`: less than its units are given back, more are taken,
-    /// into debt if necessary.
+    /// Ends a hold at its true cost `actual`. If that is more than its units, the rest is taken,
+    /// into debt if necessary. If it is less, the rest is given back as far as it still counts: the
+    /// usage is then as if the take had had the true cost.
     pub fn settle(
         &mut self,
         now: Now,
@@ -44,13 +45,14 @@ impl Engine {
             self.recycle(&mut loaded);
             return TakeResult::NotFound;
         };
-        let hold = loaded.holds.swap_remove(place);
-        if actual < hold.units {
-            self.put_back_units(&mut loaded, now, hold.units - actual);
+        let Hold { units, taken, .. } = loaded.holds[place];
+        let less = algorithms::amounts_of(&loaded.policy, units.saturating_sub(actual));
+        let back = hold_list::settle(&mut loaded.holds, place, less);
+        if actual < units {
+            self.give_back(&mut loaded, now, &back, taken);
         } else {
             // Units already used count even if they would not pass.
-            let attempt =
-                Attempt { cost: actual - hold.units, over: true, hash, ..Attempt::default() };
+            let attempt = Attempt { cost: actual - units, over: true, hash, ..Attempt::default() };
             self.decide(&mut loaded, now, &attempt);
         }
         self.store_and_look(at, &mut loaded)
@@ -98,8 +100,7 @@ impl Engine {
             let attempt = Attempt { cost: units, over: true, hash, ..Attempt::default() };
             self.decide(&mut loaded, now, &attempt);
             if loaded.holds.len() < HOLDS_MAX {
-                let end = now.mono.0.saturating_add(for_ns);
-                loaded.holds.push(Hold { lease, units, end });
+                loaded.holds.push(Hold::begin(lease, units, now, for_ns));
             }
         }
         self.store_and_look(at, &mut loaded)

@@ -1,19 +1,20 @@
 //! The state of a key, decoded for a command and encoded again.
 //!
 //! Here: the encoding of a state in an item, the cas unique of a state, the change of policies. Not
-//! here: the commands (`take`), the algorithm's own bytes (`algorithms`).
+//! here: the commands (`take`), the holds' bytes (`hold_list`), the algorithm's own (`algorithms`).
 //!
 //! ```text
-//! holds u16 | hold: lease u64, units u64, end u64 … | leases | the algorithm's own state
+//! holds | leases | the algorithm's own state
 //! ```
 //!
-//! The top bit of `holds` marks leases. The policy id is in the header of the item. A key with many
-//! holders has the number of a set in place of all these bytes (`store/sets`).
+//! The policy id is in the header of the item. A key with many holders has the number of a set in
+//! place of all these bytes (`store/sets`).
 
 use std::hint::cold_path;
 
 use protocol::Policy;
 
+use super::hold_list::{self, HoldList};
 use super::{Decider, TakeInfo, TakeResult, holds_by_itself};
 use crate::algorithms::{self, Attempt, Decision, SeveralDecision};
 use crate::commands::lease::{Leases, cover_leases, end_leases, kept_until};
@@ -21,7 +22,7 @@ use crate::engine::{Engine, Hold};
 use crate::policy_table::{INLINE, LimitState, OwnedPolicy, PolicyRef};
 use crate::store::arena::Slot;
 use crate::store::item::{Content, ItemHeader};
-use crate::store::{HAS_SET, HoldSetId, Located};
+use crate::store::{HoldSetId, Located};
 use crate::time::{Deadline, Nanos, Now};
 
 /// Greatest capacity in bytes of a buffer that is kept for the next command.
@@ -33,10 +34,6 @@ const UNLIMITED: Policy =
 
 /// Added to the number of holds: leases follow them.
 pub(crate) const HAS_LEASES: u16 = 1 << 15;
-
-/// Bytes before the holds.
-const HEAD_BYTES: usize = 2;
-pub(crate) const HOLD_BYTES: usize = 24;
 
 /// The decoded state of a key.
 pub(crate) struct LoadedState {
@@ -126,6 +123,7 @@ impl Engine {
         }
         let (policy, limit, number) = match (policy_ref, owned) {
             (Some(policy_ref), Some(old)) if *policy_ref.policy != old.policy => {
+                hold_list::adopt(&mut holds, &old.policy, policy_ref.policy);
                 algorithms::adopt(&old.policy, policy_ref.policy, &mut state, at.now);
                 (*policy_ref.policy, policy_ref.limit, None)
             }
@@ -138,6 +136,10 @@ impl Engine {
         };
         if leases.is_some() {
             cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
+        }
+        if !holds.is_empty() {
+            let used = algorithms::used_of_each(&policy, &state, at.now, at.hash);
+            hold_list::note_usage(&mut holds, &used);
         }
         // Under another algorithm a key has no holders.
         set = set.filter(|_| holds_by_itself(&policy));
@@ -160,7 +162,8 @@ impl Engine {
     pub(crate) fn recycle(&mut self, loaded: &mut LoadedState) {
         // One large state must not occupy its memory for ever.
         let LoadedState { holds, state, .. } = loaded;
-        if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() * HOLD_BYTES <= SPARE_BYTES_MAX {
+        let hold_bytes = holds.capacity() * size_of::<Hold>();
+        if state.capacity() <= SPARE_BYTES_MAX && hold_bytes <= SPARE_BYTES_MAX {
             self.limits.spare = (std::mem::take(holds), std::mem::take(state));
         }
         release_large(&mut self.limits.encoded);
@@ -230,7 +233,7 @@ impl Engine {
             // A key with many holders drops the estimates of a former policy.
             loaded.holds.clear();
         }
-        encode(loaded, &mut bytes);
+        encode(loaded, self.limits.keeps_hold_usage, &mut bytes);
         let now_ns = at.now.mono.0;
         let leases_end = loaded
             .leases
@@ -293,22 +296,15 @@ struct BodyParts<'s> {
 /// Decodes a state's body; appends its holds that have not ended at `now` to `holds`.
 #[inline]
 fn decode<'s>(bytes: &'s [u8], now: Now, holds: &mut Vec<Hold>) -> BodyParts<'s> {
-    let marked = bytes.first_chunk().map_or(0, |run| u16::from_le_bytes(*run));
     let set = HoldSetId::of_body(bytes);
-    let count = usize::from(marked & !(HAS_LEASES | HAS_SET));
-    let body = HEAD_BYTES + count * HOLD_BYTES;
-    for index in 0..count {
-        let start = HEAD_BYTES + index * HOLD_BYTES;
-        let end = read_u64(bytes, start + 16);
-        // An expired hold is dropped, and its estimate stays spent.
-        if end > now.mono.0 {
-            let lease = read_u64(bytes, start);
-            holds.push(Hold { lease, units: read_u64(bytes, start + 8), end });
-        }
+    let Some((list, mut own)) = HoldList::split(bytes) else {
+        return BodyParts { leases: None, set, own: &[] };
+    };
+    for hold in list.holds() {
+        hold_list::push_live(holds, hold, now.mono.0);
     }
-    let mut own = bytes.get(body..).unwrap_or_default();
     let mut leases = None;
-    if marked & HAS_LEASES != 0
+    if list.has_leases
         && let Some((read, rest)) = Leases::decode(own)
     {
         leases = Some(Box::new(read));
@@ -319,16 +315,11 @@ fn decode<'s>(bytes: &'s [u8], now: Now, holds: &mut Vec<Hold>) -> BodyParts<'s>
 
 /// Appends a state's body.
 #[inline]
-fn encode(loaded: &LoadedState, out: &mut Vec<u8>) {
-    let mark = if loaded.leases.is_some() { HAS_LEASES } else { 0 };
+fn encode(loaded: &LoadedState, keeps_usage: bool, out: &mut Vec<u8>) {
+    let forms = (loaded.leases.is_some(), keeps_usage);
     match loaded.set {
         Some(set) => out.extend_from_slice(&set.body()),
-        None => out.extend_from_slice(&(loaded.holds.len() as u16 | mark).to_le_bytes()),
-    }
-    for hold in &loaded.holds {
-        for part in [hold.lease, hold.units, hold.end] {
-            out.extend_from_slice(&part.to_le_bytes());
-        }
+        None => hold_list::encode(&loaded.holds, &loaded.policy, forms, out),
     }
     if let Some(leases) = &loaded.leases {
         leases.encode(out);
@@ -347,12 +338,8 @@ pub(super) fn release_large(buffer: &mut Vec<u8>) {
 /// several policies have a form that can be wrong.
 pub(crate) fn has_own_state(policy: &Policy, body: &[u8]) -> bool {
     let protocol::Algorithm::Several(list) = policy.algorithm else { return true };
-    let Some((marked, rest)) = body.split_first_chunk() else { return false };
-    let marked = u16::from_le_bytes(*marked);
-    let holds = usize::from(marked & !(HAS_LEASES | HAS_SET));
     // Neither leases nor a set of holders go with several policies.
-    marked & (HAS_LEASES | HAS_SET) == 0
-        && rest
-            .get(holds * HOLD_BYTES..)
-            .is_some_and(|own| algorithms::is_state_of_several(list, own))
+    HoldList::split(body).is_some_and(|(holds, own)| {
+        !holds.has_leases && !holds.has_set && algorithms::is_state_of_several(list, own)
+    })
 }
