@@ -262,7 +262,7 @@ fn a_call_is_one_atomic_step_on_one_node() {
 const WINDOW: Duration = Duration::from_secs(3);
 
 #[test]
-fn call_that_ends_in_the_next_window_frees_nothing_there() {
+fn call_that_ends_in_a_later_window_frees_nothing() {
     let limits = LIMITS.replace("fixed:900k/1d", "fixed:100/3s");
     let folder = tempfile::tempdir().expect("a temporary folder can be made");
     let server = Server::start(&["--limits", &write_limits(folder.path(), &limits)]);

@@ -45,7 +45,7 @@ use self::several::Several;
 #[cfg(test)]
 pub(crate) use self::several::part_of_several;
 pub(crate) use self::several::{
-    SeveralDecision, SeveralScratch, is_state_of_several, take_several,
+    SeveralDecision, SeveralScratch, counterparts, is_state_of_several, take_several,
 };
 use self::sliding::Sliding;
 pub(crate) use self::sliding::TwoWindows;

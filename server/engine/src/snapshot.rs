@@ -155,8 +155,8 @@ impl Engine {
         let mut body = Vec::new();
         let policy_id = self.policy_id(&owned, &mut body);
         let holds: Vec<Hold> = list.holds().map(|hold| hold.shifted(shift)).collect();
-        let forms = (list.has_leases, self.limits.keeps_hold_usage);
-        encode_holds(&holds, &record.policy, forms, &mut body);
+        let keeps_usage = self.limits.keeps_hold_usage;
+        encode_holds(&holds, &record.policy, list.has_leases, keeps_usage, &mut body);
         if let Some(leases) = leases {
             leases.encode(&mut body);
         }

@@ -40,7 +40,8 @@ const SEEDS_PERIOD: Duration = Duration::from_secs(30);
 /// Time between two looks at state that has no notification.
 pub(super) const POLL: Duration = Duration::from_millis(20);
 
-/// The feature version of the map from which on all nodes can read the usage since a hold's take.
+/// The feature version of the map from which on all nodes read holds with the usage since their
+/// takes.
 const HOLD_USAGE_VERSION: u32 = cluster::map::LIMITS_VERSION;
 
 /// The tasks of a node; they end with it.

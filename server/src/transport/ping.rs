@@ -129,7 +129,8 @@ impl Pings {
         self.received = self.received.saturating_add(count);
     }
 
-    /// Whether [`Pings::due`] would report a new action because the peer has not answered.
+    /// Whether the answer is late: [`Pings::due`] then reports a new action, unless many bytes were
+    /// received.
     pub(crate) fn is_overdue(&self, now_ns: u64) -> bool {
         let limit = if self.is_silent { self.timing.lost } else { self.timing.silent };
         !self.is_answered && now_ns >= self.pinged_ns.saturating_add(ns(limit))

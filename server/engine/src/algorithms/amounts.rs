@@ -22,8 +22,9 @@ pub(crate) fn amounts_of(policy: &Policy, units: u64) -> [u128; LIST_POLICIES_MA
     amounts
 }
 
-/// The usage under each policy, as an amount ([`amounts_of`]); `u128::MAX` where the time of a take
-/// tells what may be given back of it ([`give_back`]), and behind the last policy.
+/// The usage under each policy, as an amount ([`amounts_of`]). It is `u128::MAX` for unused places,
+/// and for a sliding window and a log, of which the time of the take tells what may be given back
+/// ([`give_back`]); 0 for holders, which do not leave with an estimate.
 pub(crate) fn used_of_each(
     policy: &Policy,
     state: &[u8],
@@ -89,8 +90,9 @@ impl Limiter {
             Self::Bucket(bucket) => bucket.amount_used(state, now),
             Self::Gcra(gcra) => gcra.amount_used(state, now),
             Self::Leaky(leaky) => leaky.amount_used(state, now),
-            Self::Fixed(fixed) => fixed.used_of(state, now, hash).into(),
-            Self::Sliding(_) | Self::Log(_) | Self::Concurrency(_) | Self::Several(_) => u128::MAX,
+            Self::Fixed(fixed) => fixed.used_with_hash(state, now, hash).into(),
+            Self::Concurrency(_) => 0,
+            Self::Sliding(_) | Self::Log(_) | Self::Several(_) => u128::MAX,
         }
     }
 }

@@ -110,7 +110,7 @@ impl Fixed {
     }
 
     /// The count of the window of a key with this hash.
-    pub(crate) fn used_of(&self, state: &[u8], now: Now, hash: u64) -> u64 {
+    pub(crate) fn used_with_hash(&self, state: &[u8], now: Now, hash: u64) -> u64 {
         self.open(state, now, Some(hash)).map_or(0, |open| open.used)
     }
 

@@ -96,13 +96,13 @@ impl Log {
             && let Some((at, last)) = live.pop(state)
         {
             if last > left {
-                self.push(state, &mut live, at, last - left);
+                live.append(state, at, last - left);
                 break;
             }
             left -= last;
         }
         for (at, units) in later.into_iter().rev() {
-            self.push(state, &mut live, at, units);
+            live.append(state, at, units);
         }
         live.write(state);
         given
@@ -219,14 +219,8 @@ impl Log {
             if self.is_full(live) {
                 live.drop_oldest(state);
             }
-            if live.entries == 0 {
-                live.oldest = at;
-                live.newest = at;
-            }
-            put_count(state, between(live.newest, at));
-            put_count(state, units);
-            live.newest = at;
-            live.entries += 1;
+            live.append(state, at, units);
+            return live.write(state);
         }
         live.units += units;
         live.write(state);
@@ -292,6 +286,18 @@ impl LiveEntries {
             state.drain(HEADER_BYTES..end);
         }
         self.place = HEADER_BYTES;
+    }
+
+    /// Adds an entry behind the newest to a trimmed state, but not to its header.
+    fn append(&mut self, state: &mut Vec<u8>, at: i64, units: u64) {
+        if self.entries == 0 {
+            (self.oldest, self.newest) = (at, at);
+        }
+        put_count(state, between(self.newest, at));
+        put_count(state, units);
+        self.newest = at;
+        self.entries += 1;
+        self.units += units;
     }
 
     /// Removes the newest entry from a trimmed state. Returns its instant and its units.

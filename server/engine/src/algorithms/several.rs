@@ -16,6 +16,7 @@ mod adopt;
 mod ban;
 
 pub(super) use self::adopt::adopt;
+pub(crate) use self::adopt::counterparts;
 use protocol::{Ban, LIST_POLICIES_MAX, Policy, PolicyList};
 
 use super::{Attempt, Decision, Verdict};

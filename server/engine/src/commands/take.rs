@@ -17,7 +17,7 @@ use protocol::{LIST_POLICIES_MAX, Policy};
 
 pub(crate) use self::hold_list::{HoldList, encode as encode_holds};
 pub use self::holds::ForeignHold;
-pub(crate) use self::loaded_state::{HAS_LEASES, LoadedState, has_own_state, read_u64};
+pub(crate) use self::loaded_state::{LoadedState, has_own_state};
 use self::many::without_hold;
 pub use self::usage::SetUsage;
 use crate::algorithms::{self, Attempt, Decision, Verdict};

@@ -263,10 +263,7 @@ impl LinkWriter {
         is_report_due: bool,
     ) -> bool {
         let mut output = self.output.lock();
-        // The bytes of a tunnel say nothing about the direct path.
-        if let Some(connection) = &mut output.connection
-            && !connection.wire.is_tunnel()
-        {
+        if let Some(connection) = &mut output.connection {
             connection.pings.received(count);
         }
         let Some(out) = output.sender.loose() else { return false };

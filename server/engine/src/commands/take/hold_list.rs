@@ -14,16 +14,19 @@
 //! A settlement to less than the estimate leaves the state as if the take had had its true cost.
 //! Units that a bucket has refilled since, or whose window is over, are not given back: that would
 //! let later callers have them twice. For this each hold keeps, for each policy, the least usage
-//! between its take and that of the next hold. The difference that is given back falls to that
-//! usage wherever it is less, and later usage falls by what is left of it ([`settle`]).
+//! between its take and that of the next hold. No more is given back than the least usage since
+//! the take ([`settle`]).
+
+use std::mem::discriminant;
 
 use protocol::{LIST_POLICIES_MAX, Policy};
 
-use super::{HAS_LEASES, read_u64};
 use crate::algorithms;
 use crate::engine::Hold;
 use crate::store::HAS_SET;
 
+/// Added to the number of holds: leases follow them.
+const HAS_LEASES: u16 = 1 << 15;
 /// Added to the number of holds: each of them has the time of its take and the usage since.
 const HAS_USAGE: u16 = 1 << 13;
 
@@ -85,6 +88,10 @@ impl<'b> HoldList<'b> {
     }
 }
 
+fn read_u64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
+}
+
 fn read_u128(bytes: &[u8], at: usize) -> u128 {
     u128::from(read_u64(bytes, at)) | u128::from(read_u64(bytes, at + 8)) << 64
 }
@@ -93,17 +100,17 @@ fn bytes_of_hold(policies: Option<usize>) -> usize {
     policies.map_or(SHORT_BYTES, |count| LONG_BYTES + LEAST_BYTES * count)
 }
 
-/// Appends holds under a policy, with their times and usage if `keeps_usage` is set. `leases` tells
-/// whether leases follow them.
+/// Appends holds under a policy, with their times and usage if `keeps_usage` is set.
 #[inline]
 pub(crate) fn encode(
     holds: &[Hold],
     policy: &Policy,
-    (leases, keeps_usage): (bool, bool),
+    has_leases: bool,
+    keeps_usage: bool,
     out: &mut Vec<u8>,
 ) {
     let mut mark = holds.len() as u16;
-    if leases {
+    if has_leases {
         mark |= HAS_LEASES;
     }
     if holds.is_empty() {
@@ -139,27 +146,52 @@ pub(crate) fn push_live(holds: &mut Vec<Hold>, hold: Hold, now_ns: u64) {
     }
 }
 
-/// Notes the present usage under each policy.
-pub(crate) fn note_usage(holds: &mut [Hold], used: &[u128; LIST_POLICIES_MAX]) {
+/// Notes the present usage under each policy. The units of leases, `leased`, count in any case.
+pub(crate) fn note_usage(
+    holds: &mut [Hold],
+    mut used: [u128; LIST_POLICIES_MAX],
+    leased: &[u128; LIST_POLICIES_MAX],
+) {
+    for (used, leased) in used.iter_mut().zip(leased).filter(|(used, _)| **used < u128::MAX) {
+        *used = used.saturating_sub(*leased);
+    }
     if let Some(last) = holds.last_mut() {
-        last.lower(used);
+        last.lower(&used);
     }
 }
 
-/// Converts the usage of `old` for use under `new`, in whole units, rounded down. If one of them is
-/// a list, each policy gets the least usage of all: less may then be given back.
+/// Gives nothing back of the holds any more.
+pub(crate) fn forget_usage(holds: &mut [Hold]) {
+    if let Some(last) = holds.last_mut() {
+        last.lower(&[0; LIST_POLICIES_MAX]);
+    }
+}
+
+/// Converts the usage of `old` for use under `new`: each policy takes over that of the policy whose
+/// state it takes over, in whole units, rounded down. If that is of another algorithm, whose units
+/// left by time, nothing is given back any more.
 pub(crate) fn adopt(holds: &mut [Hold], old: &Policy, new: &Policy) {
-    let (unit_before, unit) = (algorithms::amounts_of(old, 1), algorithms::amounts_of(new, 1));
-    let count = old.each().count();
+    if old.algorithm == new.algorithm {
+        return;
+    }
+    let (units_before, units) = (algorithms::amounts_of(old, 1), algorithms::amounts_of(new, 1));
+    let counterparts = algorithms::counterparts(old, new);
     for Hold { least, .. } in holds {
-        for (least, unit) in least[..count].iter_mut().zip(unit_before) {
-            *least = if *least == u128::MAX { u128::MAX } else { *least / unit.max(1) };
-        }
-        if old.is_list() || new.is_list() {
-            *least = [least[..count].iter().copied().fold(u128::MAX, u128::min); LIST_POLICIES_MAX];
-        }
-        for (least, unit) in least.iter_mut().zip(unit) {
-            *least = least.saturating_mul(unit);
+        let before = *least;
+        for (at, policy) in new.each().enumerate() {
+            let Some((from, former)) =
+                counterparts[at].and_then(|from| Some((from, old.each().nth(from)?)))
+            else {
+                least[at] = 0;
+                continue;
+            };
+            let is_alike = discriminant(&former.algorithm) == discriminant(&policy.algorithm);
+            least[at] = match before[from] {
+                u128::MAX if is_alike => u128::MAX,
+                u128::MAX => 0,
+                known if former.algorithm == policy.algorithm => known,
+                known => (known / units_before[from].max(1)).saturating_mul(units[at]),
+            };
         }
     }
 }

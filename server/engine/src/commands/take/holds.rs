@@ -49,7 +49,7 @@ impl Engine {
         let less = algorithms::amounts_of(&loaded.policy, units.saturating_sub(actual));
         let back = hold_list::settle(&mut loaded.holds, place, less);
         if actual < units {
-            self.give_back(&mut loaded, now, &back, taken);
+            algorithms::give_back(&loaded.policy, &mut loaded.state, now, &back, taken);
         } else {
             // Units already used count even if they would not pass.
             let attempt = Attempt { cost: actual - units, over: true, hash, ..Attempt::default() };

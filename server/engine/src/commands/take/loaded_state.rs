@@ -27,13 +27,12 @@ use crate::time::{Deadline, Nanos, Now};
 
 /// Greatest capacity in bytes of a buffer that is kept for the next command.
 const SPARE_BYTES_MAX: usize = 16 << 10;
+/// Greatest capacity in holds.
+const SPARE_HOLDS_MAX: usize = 512;
 
 /// The policy of a key if neither caller nor state has one.
 const UNLIMITED: Policy =
     Policy { algorithm: protocol::Algorithm::Unlimited, over: false, shadow: false };
-
-/// Added to the number of holds: leases follow them.
-pub(crate) const HAS_LEASES: u16 = 1 << 15;
 
 /// The decoded state of a key.
 pub(crate) struct LoadedState {
@@ -82,10 +81,6 @@ impl LoadedState {
             Some(_) => unique != 0 && unique == self.header.cas,
         }
     }
-}
-
-pub(crate) fn read_u64(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..at + 8).and_then(|run| run.try_into().ok()).map_or(0, u64::from_le_bytes)
 }
 
 impl Engine {
@@ -138,8 +133,10 @@ impl Engine {
             cover_leases(&policy, &mut state, &mut leases, at.now, at.hash);
         }
         if !holds.is_empty() {
+            let leased = leases.as_ref().map_or(0, |leases| leases.outstanding());
+            let leased = algorithms::amounts_of(&policy, leased);
             let used = algorithms::used_of_each(&policy, &state, at.now, at.hash);
-            hold_list::note_usage(&mut holds, &used);
+            hold_list::note_usage(&mut holds, used, &leased);
         }
         // Under another algorithm a key has no holders.
         set = set.filter(|_| holds_by_itself(&policy));
@@ -162,8 +159,7 @@ impl Engine {
     pub(crate) fn recycle(&mut self, loaded: &mut LoadedState) {
         // One large state must not occupy its memory for ever.
         let LoadedState { holds, state, .. } = loaded;
-        let hold_bytes = holds.capacity() * size_of::<Hold>();
-        if state.capacity() <= SPARE_BYTES_MAX && hold_bytes <= SPARE_BYTES_MAX {
+        if state.capacity() <= SPARE_BYTES_MAX && holds.capacity() <= SPARE_HOLDS_MAX {
             self.limits.spare = (std::mem::take(holds), std::mem::take(state));
         }
         release_large(&mut self.limits.encoded);
@@ -300,6 +296,7 @@ fn decode<'s>(bytes: &'s [u8], now: Now, holds: &mut Vec<Hold>) -> BodyParts<'s>
     let Some((list, mut own)) = HoldList::split(bytes) else {
         return BodyParts { leases: None, set, own: &[] };
     };
+    holds.reserve(list.len());
     for hold in list.holds() {
         hold_list::push_live(holds, hold, now.mono.0);
     }
@@ -316,10 +313,10 @@ fn decode<'s>(bytes: &'s [u8], now: Now, holds: &mut Vec<Hold>) -> BodyParts<'s>
 /// Appends a state's body.
 #[inline]
 fn encode(loaded: &LoadedState, keeps_usage: bool, out: &mut Vec<u8>) {
-    let forms = (loaded.leases.is_some(), keeps_usage);
+    let LoadedState { holds, policy, leases, .. } = loaded;
     match loaded.set {
         Some(set) => out.extend_from_slice(&set.body()),
-        None => hold_list::encode(&loaded.holds, &loaded.policy, forms, out),
+        None => hold_list::encode(holds, policy, leases.is_some(), keeps_usage, out),
     }
     if let Some(leases) = &loaded.leases {
         leases.encode(out);

@@ -4,7 +4,7 @@
 //! Here: the choice between them. Not here: their arithmetic (`algorithms`,
 //! `algorithms/concurrency/many`), the storage of holds (`store`).
 
-use protocol::{Algorithm, LIST_POLICIES_MAX, PolicyList};
+use protocol::{Algorithm, PolicyList};
 
 use super::{ForeignHold, LoadedState};
 use crate::algorithms::{self, Attempt, Decision, Verdict};
@@ -71,21 +71,6 @@ impl Engine {
                 self.store.change_holders(set, refunded).unwrap_or(0)
             }
             None => algorithms::refund(&loaded.policy, &mut loaded.state, now, units),
-        }
-    }
-
-    /// Gives back amounts that were taken at `taken`, one for each policy.
-    pub(super) fn give_back(
-        &mut self,
-        loaded: &mut LoadedState,
-        now: Now,
-        amounts: &[u128; LIST_POLICIES_MAX],
-        taken: i64,
-    ) {
-        if loaded.set.is_some() {
-            self.put_back_units(loaded, now, u64::try_from(amounts[0]).unwrap_or(u64::MAX));
-        } else {
-            algorithms::give_back(&loaded.policy, &mut loaded.state, now, amounts, taken);
         }
     }
 

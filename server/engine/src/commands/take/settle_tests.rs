@@ -8,6 +8,7 @@ use protocol::{Algorithm, CalendarUnit, Oldest, Policy, Window};
 
 use super::*;
 use crate::algorithms::Verdict;
+use crate::commands::lease::{LeaseParams, LeaseResult};
 use crate::{EngineOptions, KeyHasher, MemoryCap};
 
 const KEY: &[u8] = b"k";
@@ -266,6 +267,77 @@ fn changed_policy_gives_back_no_more_than_was_taken() {
         let used = usage(&mut engine, now, &new);
         assert!(used.iter().all(|used| *used >= 6), "{old:?} {new:?}: {used:?}");
     }
+}
+
+#[test]
+fn former_sliding_window_gives_nothing_back() {
+    for (old, new) in [("sliding:10/10s", "fixed:20/10s"), ("log:10/10s", "bucket:20/10s")] {
+        let (old, new, mut engine) = (policy(old), policy(new), engine());
+        let lease = hold(&mut engine, BEGIN_MS, &old, 10);
+        hold(&mut engine, BEGIN_MS + 20_000, &old, 7);
+        hold(&mut engine, BEGIN_MS + 20_001, &new, 2);
+        let now = Now::at_ms(BEGIN_MS + 20_001);
+        let before = usage(&mut engine, now, &new);
+        settle(&mut engine, BEGIN_MS + 20_001, lease, 0);
+        assert_eq!(usage(&mut engine, now, &new), before, "{old:?}");
+    }
+}
+
+#[test]
+fn edited_list_gives_back_what_counts_under_each_policy() {
+    let old = policy("fixed:100/10s,align=calendar;fixed:1000/1h,align=calendar");
+    // The first policy has another bound, the second is the same.
+    let new = policy("fixed:200/10s,align=calendar;fixed:1000/1h,align=calendar");
+    let mut engine = engine();
+    let lease = hold(&mut engine, BEGIN_MS, &old, 50);
+    hold(&mut engine, BEGIN_MS + 10_000, &old, 30);
+    hold(&mut engine, BEGIN_MS + 10_001, &new, 7);
+    settle(&mut engine, BEGIN_MS + 10_002, lease, 10);
+    assert_eq!(usage(&mut engine, Now::at_ms(BEGIN_MS + 10_002), &new), [37, 47]);
+}
+
+#[test]
+fn usage_that_was_set_stays() {
+    for text in POLICIES {
+        let (policy, mut engine) = (policy(text), engine());
+        let leases =
+            [hold(&mut engine, BEGIN_MS, &policy, 3), hold(&mut engine, BEGIN_MS, &policy, 2)];
+        let now = Now::at_ms(BEGIN_MS + 1);
+        let set = SetUsage { used: 7, client_flags: 0, compare_cas: None };
+        let result = engine.set_used(now, hash(), KEY, Some((&policy).into()), &set);
+        assert!(matches!(result, TakeResult::Decided(_)), "{result:?}");
+        let before = usage(&mut engine, now, &policy);
+        for lease in leases {
+            settle(&mut engine, BEGIN_MS + 1, lease, 0);
+        }
+        assert_eq!(usage(&mut engine, now, &policy), before, "{text}");
+    }
+}
+
+#[test]
+fn leased_units_count_beside_a_settled_hold() {
+    let (policy, mut engine) = (policy("bucket:20/20s"), engine());
+    let lease = hold(&mut engine, BEGIN_MS, &policy, 10);
+    let now = Now::at_ms(BEGIN_MS);
+    let params = LeaseParams {
+        client: b"client",
+        want: 10,
+        used: 0,
+        unused: 0,
+        weight: 1,
+        ttl: Some(3_600_000_000_000),
+        max: u64::MAX,
+        peek: false,
+    };
+    let lent = engine.lease(now, hash(), KEY, Some((&policy).into()), &params);
+    let LeaseResult::Decided(line) = lent else { panic!("{lent:?}") };
+    assert!(line.granted > 0);
+    let later_ms = BEGIN_MS + 30_000;
+    let take = TakeParams { cost: 8, ..TakeParams::default() };
+    engine.take(Now::at_ms(later_ms), hash(), KEY, Some((&policy).into()), &take);
+    // The units of the hold were refilled, those of the lease are outstanding.
+    settle(&mut engine, later_ms, lease, 0);
+    assert_eq!(usage(&mut engine, Now::at_ms(later_ms), &policy), [line.granted + 8]);
 }
 
 proptest! {

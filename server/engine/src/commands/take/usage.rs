@@ -2,7 +2,7 @@
 //!
 //! Here: usage as a whole. Not here: holds (`holds`), the arithmetic (`algorithms`).
 
-use super::{TakeResult, is_state};
+use super::{TakeResult, hold_list, is_state};
 use crate::algorithms::{self, Attempt};
 use crate::engine::Engine;
 use crate::policy_table::PolicyRef;
@@ -86,6 +86,8 @@ impl Engine {
             }
         }
         loaded.set = None;
+        // From here on usage does not depend on the takes before.
+        hold_list::forget_usage(&mut loaded.holds);
         algorithms::set_used(&loaded.policy, &mut loaded.state, now, set.used);
         loaded.header.client_flags = set.client_flags;
         self.store_and_look(at, &mut loaded)
