@@ -297,7 +297,7 @@ impl LiveEntries {
         put_count(state, units);
         self.newest = at;
         self.entries += 1;
-        self.units += units;
+        self.units = self.units.saturating_add(units);
     }
 
     /// Removes the newest entry from a trimmed state. Returns its instant and its units.

@@ -255,6 +255,9 @@ proptest! {
             match step.act {
                 0 => {
                     prop_assert!(refund(&old, &mut state, now, attempt.cost) <= attempt.cost);
+                    let amounts = amounts_of(&old, attempt.cost);
+                    used_of_each(&old, &state, now, attempt.hash);
+                    give_back(&old, &mut state, now, &amounts, by as i64);
                 }
                 1 => set_used(&old, &mut state, now, attempt.cost),
                 2 => shift(&old, &mut state, by >> (clock % 128)),
