@@ -10,6 +10,7 @@ use std::{
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Command, Output},
+    sync::atomic::{AtomicU16, Ordering},
     thread,
 };
 
@@ -19,9 +20,10 @@ use crate::live::{Client, Program, Server};
 
 /// An address of this machine where nobody listens.
 fn nowhere() -> String {
-    // When the listener closes, the server of another test may get its port, but on 127.0.0.1.
-    let listener = TcpListener::bind("127.0.77.1:0").expect("a free port");
-    listener.local_addr().expect("it is bound").to_string()
+    // No test listens on this host. Its ports, and those above them for nodes and the admin
+    // listener, are below the ones that the kernel gives out.
+    static PORT: AtomicU16 = AtomicU16::new(12_000);
+    format!("127.0.77.1:{}", PORT.fetch_add(1, Ordering::Relaxed))
 }
 
 fn command(words: &[&str]) -> Command {
