@@ -31,7 +31,7 @@ pub(crate) struct Pings {
     number: u64,
     pinged_ns: u64,
     is_answered: bool,
-    /// Bytes received since the ping, or since they last put off its answer.
+    /// Bytes received since the ping, or since they last gave its answer more time.
     received: usize,
     /// Whether the link was used since the last ping.
     is_used: bool,

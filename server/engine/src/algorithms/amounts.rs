@@ -8,7 +8,7 @@ use super::{Limiter, refund, tat};
 use crate::time::Now;
 
 /// `units` as an amount of usage under each policy: ticks of the rate of a bucket, of GCRA and of a
-/// leaky bucket, units of all others. An amount is exact where units are refilled gradually.
+/// leaky bucket, units of all others. Ticks also tell parts of a unit, which a rate refills.
 pub(crate) fn amounts_of(policy: &Policy, units: u64) -> [u128; LIST_POLICIES_MAX] {
     let mut amounts = [units.into(); LIST_POLICIES_MAX];
     for (amount, policy) in amounts.iter_mut().zip(policy.each()) {

@@ -217,7 +217,7 @@ impl Twin {
         self.count(key);
     }
 
-    /// Counts the usage of a key anew. Nothing that is given back makes it negative.
+    /// Computes the usage of a key from all its changes. A refund beyond the usage makes it 0.
     fn count(&mut self, key: usize) {
         let changes = self.changes.iter().filter(|change| change.key == key);
         self.used[key] = changes.fold(0, |used, change| used.saturating_add_signed(change.units));

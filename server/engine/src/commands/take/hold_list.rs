@@ -160,7 +160,7 @@ pub(crate) fn note_usage(
     }
 }
 
-/// Gives nothing back of the holds any more.
+/// Lets no settlement of these holds give anything back.
 pub(crate) fn forget_usage(holds: &mut [Hold]) {
     if let Some(last) = holds.last_mut() {
         last.lower(&[0; LIST_POLICIES_MAX]);
@@ -168,8 +168,8 @@ pub(crate) fn forget_usage(holds: &mut [Hold]) {
 }
 
 /// Converts the usage of `old` for use under `new`: each policy takes over that of the policy whose
-/// state it takes over, in whole units, rounded down. If that is of another algorithm, whose units
-/// left by time, nothing is given back any more.
+/// state it takes over, in whole units, rounded down. A sliding window or a log that becomes
+/// another algorithm gives nothing back.
 pub(crate) fn adopt(holds: &mut [Hold], old: &Policy, new: &Policy) {
     if old.algorithm == new.algorithm {
         return;

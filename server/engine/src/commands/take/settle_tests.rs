@@ -1,17 +1,14 @@
 //! Tests of settlements against a slow exact twin, which counts every take at its true cost from
 //! the beginning.
 
-use std::sync::Arc;
-
 use proptest::prelude::*;
 use protocol::{Algorithm, CalendarUnit, Oldest, Policy, Window};
 
+use super::unfilled_tests::{KEY, engine, hash, policy};
 use super::*;
 use crate::algorithms::Verdict;
 use crate::commands::lease::{LeaseParams, LeaseResult};
-use crate::{EngineOptions, KeyHasher, MemoryCap};
 
-const KEY: &[u8] = b"k";
 /// The first instant, at which the slices of all windows below begin.
 const BEGIN_MS: u64 = 3_600_000;
 
@@ -31,19 +28,6 @@ const POLICIES: [&str; 14] = [
     "fixed:50/7s,align=calendar;sliding:90/20s;log:70/15s;bucket:100/10s",
     "log:50/9s;gcra:120/70s,burst=30",
 ];
-
-fn engine() -> Engine {
-    let memory_cap = Arc::new(MemoryCap::new(64 << 20));
-    Engine::new(KeyHasher::new([1, 2, 3, 4]), memory_cap, EngineOptions::default())
-}
-
-fn hash() -> u64 {
-    KeyHasher::new([1, 2, 3, 4]).hash(KEY)
-}
-
-fn policy(text: &str) -> Policy {
-    Policy::parse_list(text.as_bytes()).expect(text)
-}
 
 /// A step of a run: the milliseconds before it, an act, and two numbers.
 #[derive(Debug, Clone, Copy)]

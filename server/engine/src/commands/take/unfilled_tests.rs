@@ -8,21 +8,21 @@ use super::*;
 use crate::algorithms::Verdict::{Allow, Deny};
 use crate::{EngineOptions, KeyHasher, MemoryCap, PutError, SetUsage};
 
-const KEY: &[u8] = b"k";
+pub(super) const KEY: &[u8] = b"k";
 const LIST: &str = "bucket:10/60s,init=0;fixed:100/30s";
 const POLICIES: [&str; 4] =
     ["bucket:10/60s,init=0", "bucket:10/60s,init=3,debt=2", "bucket:10/60s,init=0,interval", LIST];
 
-fn engine() -> Engine {
+pub(super) fn engine() -> Engine {
     let memory_cap = Arc::new(MemoryCap::new(64 << 20));
     Engine::new(KeyHasher::new([1, 2, 3, 4]), memory_cap, EngineOptions::default())
 }
 
-fn hash() -> u64 {
+pub(super) fn hash() -> u64 {
     KeyHasher::new([1, 2, 3, 4]).hash(KEY)
 }
 
-fn policy(text: &str) -> Policy {
+pub(super) fn policy(text: &str) -> Policy {
     Policy::parse_list(text.as_bytes()).expect(text)
 }
 
