@@ -26,10 +26,15 @@ use crate::caller::ClientAddress;
 use crate::streams::ListenerEnd;
 use crate::tls::TlsSettings;
 
-/// Most connections at once; one more gets 503.
+/// Most connections at once. Of more than these only probes are answered, all else gets 503.
 pub const CONNECTIONS_MAX: usize = 64;
+/// Most connections beyond [`CONNECTIONS_MAX`], each for one request: whoever restarts servers that
+/// do not answer must not take a busy listener for a server that hangs.
+const PROBES_MAX: usize = 8;
 /// Longest time for the head of a request, and for a TLS handshake.
 const HEAD_MAX: Duration = Duration::from_secs(10);
+/// The same for a connection beyond [`CONNECTIONS_MAX`].
+const PROBE_HEAD_MAX: Duration = Duration::from_secs(1);
 /// Longest time in which a client takes nothing of a reply or stream.
 const WRITE_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for requests under way when the listener ends.
@@ -39,6 +44,25 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const BUSY: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n\
     Connection: close\r\nContent-Length: 21\r\n\r\ntoo many connections\n";
+
+/// The requests that a connection may send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Anything.
+    Open,
+    /// One probe: the other places are taken.
+    ProbeOnly,
+}
+
+impl Place {
+    /// Returns the longest time for the head of a request, and for a TLS handshake.
+    fn head_max(self) -> Duration {
+        match self {
+            Self::Open => HEAD_MAX,
+            Self::ProbeOnly => PROBE_HEAD_MAX,
+        }
+    }
+}
 
 /// A bound address that does not serve yet.
 #[derive(Debug)]
@@ -93,6 +117,7 @@ async fn serve_until(
     let listener = TcpListener::from_std(listener.0)?;
     let tls = tls.map(|tls| (TlsAcceptor::from(tls.config), tls.figures));
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let probe_places = Arc::new(Semaphore::new(PROBES_MAX));
     let (end, ended) = watch::channel(());
     loop {
         let accepted = tokio::select! {
@@ -104,22 +129,27 @@ async fn serve_until(
             sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
+        let open = Arc::clone(&places).try_acquire_owned().map(|taken| (Place::Open, taken));
+        let probe = || {
+            let taken = Arc::clone(&probe_places).try_acquire_owned();
+            taken.map(|taken| (Place::ProbeOnly, taken))
+        };
+        let Ok((place, taken)) = open.or_else(|_| probe()) else {
             tokio::spawn(refuse(stream));
             continue;
         };
         let (routes, tls, ended) = (routes.clone(), tls.clone(), ended.clone());
         let address = ClientAddress::new(address.ip());
         tokio::spawn(async move {
-            let _place = place;
+            let _taken = taken;
             // A broken connection concerns its client only.
             let _ = match tls {
-                None => converse(stream, routes, address, ended).await,
+                None => converse(stream, routes, address, (place, ended)).await,
                 Some((tls, figures)) => {
-                    let accepted = timeout(HEAD_MAX, tls.accept(stream)).await;
+                    let accepted = timeout(place.head_max(), tls.accept(stream)).await;
                     figures.count(matches!(accepted, Ok(Ok(_))));
                     match accepted {
-                        Ok(Ok(stream)) => converse(stream, routes, address, ended).await,
+                        Ok(Ok(stream)) => converse(stream, routes, address, (place, ended)).await,
                         Ok(Err(_)) | Err(_) => Ok(()),
                     }
                 }
@@ -138,12 +168,13 @@ async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     routes: Router,
     address: ClientAddress,
-    mut ended: watch::Receiver<()>,
+    (place, mut ended): (Place, watch::Receiver<()>),
 ) -> Result<(), hyper::Error> {
     let routes = TowerToHyperService::new(routes);
     let listener_end = ListenerEnd(Some(ended.clone()));
     let service = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(address);
+        request.extensions_mut().insert(place);
         request.extensions_mut().insert(listener_end.clone());
         // hyper drops a reply when the client hangs up, perhaps before the change has begun.
         let reply = if request.method().is_safe() {
@@ -155,7 +186,8 @@ async fn converse(
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_MAX)
+        .header_read_timeout(place.head_max())
+        .keep_alive(place == Place::Open)
         .serve_connection(TokioIo::new(patient(stream)), service);
     let mut connection = std::pin::pin!(connection);
     tokio::select! {
@@ -252,6 +284,34 @@ mod tests {
         start = Instant::now();
         with_listener(Access::default(), |_| async {});
         assert!(start.elapsed() < DRAIN_MAX);
+    }
+
+    #[test]
+    fn probes_are_answered_while_all_places_are_taken() {
+        with_listener(Access::default(), |address| async move {
+            let mut taken = Vec::new();
+            for _ in 0..CONNECTIONS_MAX {
+                let (stream, head) = ask(address, "GET /api/v1/openapi.json").await;
+                assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+                taken.push(stream);
+            }
+            // Nobody keeps the places of probes: each of these ends after its second.
+            for _ in 0..PROBES_MAX {
+                taken.push(TcpStream::connect(address).await.expect("the listener is bound"));
+            }
+            sleep(2 * PROBE_HEAD_MAX).await;
+            for probe in ["/livez", "/readyz", "/healthz", "/livez?verbose"] {
+                let (mut stream, head) = ask(address, &format!("GET {probe}")).await;
+                assert!(head.starts_with("HTTP/1.1 200"), "{probe}: {head}");
+                let mut rest = Vec::new();
+                stream.read_to_end(&mut rest).await.expect("one request for each connection");
+            }
+            for path in ["/", "/metrics", "/api/v1/status", "/livez/"] {
+                let (_, head) = ask(address, &format!("GET {path}")).await;
+                assert!(head.starts_with("HTTP/1.1 503"), "{path}: {head}");
+                assert!(head.contains("too many connections"), "{path}: {head}");
+            }
+        });
     }
 
     #[test]

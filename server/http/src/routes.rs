@@ -20,6 +20,7 @@ use crate::app::App;
 use crate::caller::ClientAddress;
 use crate::health;
 use crate::host::AdminHost;
+use crate::listener::Place;
 use crate::metrics::{self, MetricFamily, OPEN_METRICS, PROMETHEUS_TEXT, ScrapeText};
 use crate::problem::Problem;
 use crate::streams::StreamPlaces;
@@ -28,16 +29,19 @@ use crate::ui;
 
 /// Longest time for a request.
 const REQUEST_MAX: Duration = Duration::from_secs(30);
+/// The routes that say whether the server is well.
+const PROBES: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
 /// Returns the routes of the admin listener.
 pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
     let pages = ui::routes(Arc::clone(&host), Arc::clone(&access));
     let requests = Arc::new(RequestCounts::default());
     let app = App { host, access, streams: StreamPlaces::default(), requests };
+    let [live, ready, health] = PROBES;
     api::router(&app)
-        .route("/livez", get(livez))
-        .route("/readyz", get(readyz))
-        .route("/healthz", get(readyz))
+        .route(live, get(livez))
+        .route(ready, get(readyz))
+        .route(health, get(readyz))
         .route("/metrics", get(prometheus))
         .route("/metrics/memcached", get(memcached))
         .with_state(app.clone())
@@ -51,7 +55,8 @@ pub fn router(host: Arc<dyn AdminHost>, access: Arc<Access>) -> Router {
 async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().cloned();
     let (method, headers) = (request.method(), request.headers());
-    let checked = app.access.check_host(headers);
+    let checked = check_place(request.extensions().get(), route.as_ref());
+    let checked = checked.and_then(|()| app.access.check_host(headers));
     let checked = checked.and_then(|()| Access::check_origin(method, headers));
     let mut response = if let Err(problem) = checked {
         problem.into_response()
@@ -72,6 +77,15 @@ async fn guard(State(app): State<App>, request: Request, next: Next) -> Response
         response.headers_mut().entry(name).or_insert(HeaderValue::from_static(value));
     }
     response
+}
+
+/// Refuses all but probes to connections beyond the most.
+fn check_place(place: Option<&Place>, route: Option<&MatchedPath>) -> Result<(), Problem> {
+    let is_probe = route.is_some_and(|route| PROBES.contains(&route.as_str()));
+    if place == Some(&Place::ProbeOnly) && !is_probe {
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "too many connections"));
+    }
+    Ok(())
 }
 
 type Pairs = Query<BTreeMap<String, String>>;
