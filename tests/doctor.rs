@@ -8,13 +8,14 @@ use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpListener,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Output},
     sync::atomic::{AtomicU16, Ordering},
     thread,
 };
 
 use nix::unistd::geteuid;
+use tempfile::TempDir;
 
 use crate::live::{Client, Program, Server};
 
@@ -49,11 +50,12 @@ fn is_healthy(words: &[&str]) {
 }
 
 #[track_caller]
-fn finds(words: &[&str], problem: &str, remedy: &str) {
+fn finds(words: &[&str], problem: &str, remedy: &str) -> String {
     let output = command(words).output().expect("the program is built");
     let said = text(&output);
     assert_eq!(output.status.code(), Some(1), "{words:?}: {said}");
     assert!(said.contains(problem) && said.contains(remedy), "{problem:?}: {said}");
+    said
 }
 
 #[test]
@@ -212,13 +214,19 @@ fn live_server_that_evicts_is_found() {
     finds(&words, "were removed before they expired: the cap of 8 MiB is too small", "raise -m");
 }
 
-#[test]
-fn secrets_of_a_live_server_that_another_user_may_not_read_are_a_finding() {
+/// A folder that every user may enter, and the program in it: others may not read the folder that
+/// it is built in.
+fn folder_for_all() -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().expect("a place for it");
     fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).expect("it is ours");
-    // The program too: others may not read the folder that it is built in.
     let program = folder.path().join("tollgate");
     fs::copy(Program::Tollgate.path(), &program).expect("the program is built");
+    (folder, program)
+}
+
+#[test]
+fn secrets_of_a_live_server_that_another_user_may_not_read_are_a_finding() {
+    let (folder, program) = folder_for_all();
     let auth = folder.path().join("auth");
     fs::write(&auth, "user:pass\n").expect("the folder is ours");
     let path = auth.to_str().expect("the path is text");
@@ -229,19 +237,38 @@ fn secrets_of_a_live_server_that_another_user_may_not_read_are_a_finding() {
     fs::set_permissions(socket, Permissions::from_mode(0o777)).expect("it is ours");
     is_healthy(&flags);
     fs::set_permissions(&auth, Permissions::from_mode(0o000)).expect("it is ours");
-    let mut other = Command::new(&program);
-    other.arg("doctor").args(flags).env_clear();
-    if geteuid().is_root() {
-        // Root may read everything.
-        other.uid(65_534);
-    }
-    let output = other.output().expect("the program is built");
-    let (code, said) = (output.status.code(), text(&output));
+    let (code, said) = as_another_user(&program, &flags);
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("The server runs."), "{said}");
     let problem = format!("cannot read auth file {path}: Permission denied");
     assert!(said.contains(&problem), "{said}");
     assert!(said.contains("run the doctor as the server's user"), "{said}");
+}
+
+/// Runs the doctor as another user than root. Returns its exit code and what it said.
+fn as_another_user(program: &Path, flags: &[&str]) -> (Option<i32>, String) {
+    let mut doctor = Command::new(program);
+    doctor.arg("doctor").args(flags).env_clear();
+    if geteuid().is_root() {
+        // Root may read everything.
+        doctor.uid(65_534);
+    }
+    let output = doctor.output().expect("the program is built");
+    (output.status.code(), text(&output))
+}
+
+#[test]
+fn a_server_whose_admin_socket_is_closed_to_others_is_asked_at_its_port() {
+    let (folder, program) = folder_for_all();
+    let socket = folder.path().join("admin");
+    let socket = socket.to_str().expect("the path is text");
+    let server = Server::start_as(Program::Tollgate, &["--admin-socket", socket]);
+    let address = server.address().to_string();
+    let flags = ["-l", &address, "--admin-socket", socket];
+    is_healthy(&flags);
+    fs::set_permissions(socket, Permissions::from_mode(0o000)).expect("it is ours");
+    let (code, said) = as_another_user(&program, &flags);
+    assert!(code == Some(0) && said.starts_with("The server runs."), "{said}");
 }
 
 /// Answers as a node of another version, to one client.
@@ -262,7 +289,7 @@ fn older_node() -> (String, thread::JoinHandle<()>) {
 #[test]
 fn mixed_versions_are_found() {
     // A real cluster of two versions needs an old program: both nodes are scripted.
-    let (other, older) = older_node();
+    let ((other, older), silent) = (older_node(), nowhere());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("it is bound").to_string();
     let newer = thread::spawn(move || {
@@ -274,14 +301,20 @@ fn mixed_versions_are_found() {
             "STAT tollgate_version 7.0.0\r\nSTAT place active\r\nSTAT nodes_active 2\r\n\
              STAT replicas 2\r\nEND\r\n"
                 .to_owned(),
-            format!("STAT n1:self yes\r\nSTAT n2:self no\r\nSTAT n2:client {other}\r\nEND\r\n"),
+            format!(
+                "STAT n1:self yes\r\nSTAT n2:self no\r\nSTAT n2:client {other}\r\n\
+                 STAT n3:client {silent}\r\nSTAT n4:state dead\r\n\
+                 STAT n4:client {silent}\r\nEND\r\n"
+            ),
         ] {
             stream.read_line(&mut String::new()).expect("the doctor asks");
             stream.get_mut().write_all(answer.as_bytes()).expect("the doctor listens");
         }
     });
     let problem = "versions are mixed: the asked node has 7.0.0, n2 an older one";
-    finds(&["-l", &address], problem, "finish the update");
+    let unknown = "The versions of these nodes could not be asked: n3 (";
+    let said = finds(&["-l", &address], problem, "finish the update");
+    assert!(said.contains(unknown) && !said.contains("n4"), "{said}");
     older.join().expect("the script was kept to");
     newer.join().expect("the script was kept to");
 }

@@ -78,22 +78,24 @@ fn plain(text: &str) -> String {
 }
 
 /// Returns where a server with these settings answers on this machine, the admin socket first: it
-/// asks for no password. `None`: it is not known before the server binds.
-fn own_address(config: &Config) -> Option<String> {
-    let socket = config.admin_socket.as_ref();
-    let socket = socket.or(config.unix_socket.as_ref().map(|socket| &socket.path));
-    if let Some(path) = socket {
+/// asks for no password, but only its user may open it. A port that the server chooses is left out.
+fn own_addresses(config: &Config) -> Vec<String> {
+    let socket = config.unix_socket.as_ref().map(|socket| &socket.path);
+    let sockets = config.admin_socket.iter().chain(socket).filter_map(|path| {
         let path = path.to_str()?;
-        return Some(if path.contains('/') { path.to_owned() } else { format!("./{path}") });
-    }
-    let address = config.listen.iter().find(|address| address.port != 0)?;
-    let host = match address.host.as_str() {
-        ListenAddr::ANY | "0.0.0.0" => "127.0.0.1",
-        "::" => "::1",
-        host => host,
-    };
-    let address = ListenAddr { host: host.to_owned(), port: address.port, label: None };
-    Some(address.to_string()).filter(|address| host_and_port(address).is_ok())
+        Some(if path.contains('/') { path.to_owned() } else { format!("./{path}") })
+    });
+    let ports = config.listen.iter().filter(|address| address.port != 0).take(1);
+    let ports = ports.filter_map(|address| {
+        let host = match address.host.as_str() {
+            ListenAddr::ANY | "0.0.0.0" => "127.0.0.1",
+            "::" => "::1",
+            host => host,
+        };
+        let address = ListenAddr { host: host.to_owned(), port: address.port, label: None };
+        Some(address.to_string()).filter(|address| host_and_port(address).is_ok())
+    });
+    sockets.chain(ports).collect()
 }
 
 impl DoctorRequest {
@@ -105,11 +107,15 @@ impl DoctorRequest {
     /// [`CliError::Faults`] if there are findings, or the output cannot be written.
     pub fn run(&self, out: &mut impl Write) -> Result<(), CliError> {
         let config = &self.config;
-        let server = own_address(config).map(|address| ServerClient::connect(&address, None));
-        let server = server.and_then(Result::ok);
+        let mut addresses = own_addresses(config).into_iter();
+        let server = addresses.find_map(|address| ServerClient::connect(&address, None).ok());
+        let mut unknown = None;
         let (mut findings, state) = match server {
             Some(mut server) => match beside::look(&mut server) {
-                Ok(seen) => (seen.findings, seen.state),
+                Ok(seen) => {
+                    unknown = seen.unknown;
+                    (seen.findings, seen.state)
+                }
                 Err(error) => {
                     let remedy = "ask it through --admin-socket, or look at the server's log";
                     let problem = format!("the running server tells nothing: {error}");
@@ -135,6 +141,9 @@ impl DoctorRequest {
         findings.extend(before::look(config, &state));
         let is_running = if state.is_running { "runs" } else { "does not run, or cannot be asked" };
         writeln!(out, "The server {is_running}.")?;
+        if let Some(unknown) = unknown {
+            writeln!(out, "{}.", plain(&unknown))?;
+        }
         for finding in &findings {
             writeln!(out, "\n* {}.\n  {}.", plain(&finding.problem), plain(&finding.remedy))?;
         }
@@ -162,15 +171,16 @@ mod tests {
     #[test]
     fn running_server_is_asked_on_this_machine() {
         for (flags, expected) in [
-            (&[][..], Some("127.0.0.1:11211")),
-            (&["-p", "7"][..], Some("127.0.0.1:7")),
-            (&["-p", "7", "-l", "10.0.0.9"][..], Some("10.0.0.9:7")),
-            (&["-p", "7", "-l", "[::]:8"][..], Some("[::1]:8")),
-            (&["-s", "sock"][..], Some("./sock")),
-            (&["--admin-socket", "/run/a.sock"][..], Some("/run/a.sock")),
-            (&["-p", "0", "-l", "127.0.0.1"][..], None),
+            (&[][..], &["127.0.0.1:11211"][..]),
+            (&["-p", "7"], &["127.0.0.1:7"]),
+            (&["-p", "7", "-l", "10.0.0.9"], &["10.0.0.9:7"]),
+            (&["-p", "7", "-l", "[::]:8"], &["[::1]:8"]),
+            (&["-s", "sock"], &["./sock"]),
+            (&["-p", "7", "--admin-socket", "/run/a.sock"], &["/run/a.sock", "127.0.0.1:7"]),
+            (&["-s", "sock", "--admin-socket", "/run/a.sock"], &["/run/a.sock", "./sock"]),
+            (&["-p", "0", "-l", "127.0.0.1"], &[]),
         ] {
-            assert_eq!(own_address(&config(flags)).as_deref(), expected, "{flags:?}");
+            assert_eq!(own_addresses(&config(flags)), expected, "{flags:?}");
         }
     }
 

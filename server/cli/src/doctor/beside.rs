@@ -31,6 +31,8 @@ pub(super) struct RunningState {
 pub(super) struct Diagnosis {
     pub(super) findings: Vec<Finding>,
     pub(super) state: RunningState,
+    /// A sentence, without its full stop, on facts that could not be found out.
+    pub(super) unknown: Option<String>,
 }
 
 /// Asks the running server and the nodes of its cluster.
@@ -49,7 +51,7 @@ pub(super) fn look(server: &mut ServerClient) -> Result<Diagnosis, CliError> {
         Ok(cluster) => cluster,
         // A lone server, and a node that still starts, have nothing to say.
         Err(CliError::NoCluster(_) | CliError::Refused { .. }) => {
-            return Ok(Diagnosis { findings, state });
+            return Ok(Diagnosis { findings, state, unknown: None });
         }
         Err(error) => return Err(error),
     };
@@ -58,8 +60,9 @@ pub(super) fn look(server: &mut ServerClient) -> Result<Diagnosis, CliError> {
     let nodes = rows(&nodes);
     findings.extend(copies(&cluster, &nodes));
     findings.extend(nodes.iter().filter_map(clock));
-    findings.extend(versions(server, &cluster, &nodes));
-    Ok(Diagnosis { findings, state })
+    let (mixed, unknown) = versions(server, &cluster, &nodes);
+    findings.extend(mixed);
+    Ok(Diagnosis { findings, state, unknown })
 }
 
 /// Whether the process of this machine with that id is a Tollgate: a remote server's id means
@@ -138,28 +141,36 @@ fn clock(row: &StatRow<'_>) -> Option<Finding> {
     })
 }
 
-/// Nodes of other versions than the asked one. A node that does not answer is left out: others
-/// report it.
-fn versions(server: &ServerClient, cluster: &StatPairs, nodes: &[StatRow<'_>]) -> Option<Finding> {
+/// Nodes of other versions than the asked one, and which nodes did not tell theirs. A node that is
+/// not alive is left out: others report it.
+fn versions(
+    server: &ServerClient,
+    cluster: &StatPairs,
+    nodes: &[StatRow<'_>],
+) -> (Option<Finding>, Option<String>) {
     let own = printed(cluster, VERSION);
-    let others = nodes.iter().filter(|row| row.get("self") != Some("yes")).take(NODES_MAX);
-    let mut different = Vec::new();
-    for row in others {
+    let is_alive =
+        |row: &&StatRow<'_>| row.get("self") != Some("yes") && row.get("state") != Some("dead");
+    let (mut different, mut silent) = (Vec::new(), Vec::new());
+    for row in nodes.iter().filter(is_alive).take(NODES_MAX) {
         let Some(address) = row.get("client") else { continue };
         let asked = server.another(address).and_then(|mut node| node.stats("cluster"));
-        let Ok(stats) = asked else { continue };
-        match printed(&stats, VERSION) {
-            version if version == own => {}
-            "-" => different.push(format!("{} an older one", row.id)),
-            version => different.push(format!("{} {version}", row.id)),
+        match asked.as_ref().map(|stats| printed(stats, VERSION)) {
+            Ok(version) if version == own => {}
+            Ok("-") => different.push(format!("{} an older one", row.id)),
+            Ok(version) => different.push(format!("{} {version}", row.id)),
+            Err(error) => silent.push(format!("{} ({error})", row.id)),
         }
     }
-    (!different.is_empty()).then(|| {
+    let mixed = (!different.is_empty()).then(|| {
         Finding::new(
             format!("versions are mixed: the asked node has {own}, {}", different.join(", ")),
             "finish the update of all nodes; what only the new version knows is off until then",
         )
-    })
+    });
+    let unknown = (!silent.is_empty())
+        .then(|| format!("The versions of these nodes could not be asked: {}", silent.join(", ")));
+    (mixed, unknown)
 }
 
 /// The stat with a node's version.
