@@ -5,15 +5,18 @@
 //!
 //! A probe costs a request a subtraction a batch and a mask a counted key. Everything else is cold.
 
+mod gaps;
 mod latency;
 mod sample;
 mod thinning;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam::queue::ArrayQueue;
 
+pub(crate) use self::gaps::DueSample;
+use self::gaps::Gaps;
 pub(crate) use self::latency::{
     FINE_BUCKETS, LATENCY_BOUNDS_US, LISTENERS, LatencyCounts, LatencySums, fine_bound_us,
 };
@@ -22,8 +25,6 @@ use self::thinning::Thinning;
 
 /// Samples that a worker's ring holds.
 pub(crate) const RING_PLACES: usize = 4096;
-/// One request of about this many is taken as a sample.
-pub(crate) const TAKEN_GAP: u64 = 64;
 
 /// The first of the bits of a key's hash that choose the recorded keys.
 pub(crate) const RECORD_SHIFT: u32 = 24;
@@ -49,12 +50,7 @@ pub(crate) struct SampleCounts {
 /// The probe of one worker, which alone uses it; any thread drains the ring and reads the counts.
 #[derive(Debug)]
 pub(crate) struct Probe {
-    /// Requests before the next sample; negative if samples are due.
-    gap: AtomicI64,
-    /// The sum of all gaps so far.
-    gaps: AtomicU64,
-    /// The state of the generator of gaps.
-    random: AtomicU64,
+    gaps: Gaps,
     record_mask: AtomicU64,
     thinning: Thinning,
     /// Absent until there is an observer, which alone empties it.
@@ -67,10 +63,7 @@ pub(crate) struct Probe {
 impl Default for Probe {
     fn default() -> Self {
         Self {
-            // Without an observer no sample is ever due.
-            gap: AtomicI64::new(i64::MAX),
-            gaps: AtomicU64::new(i64::MAX as u64),
-            random: AtomicU64::new(1),
+            gaps: Gaps::default(),
             record_mask: AtomicU64::new(RECORD_NOTHING),
             thinning: Thinning::default(),
             ring: OnceLock::new(),
@@ -85,19 +78,11 @@ fn add(number: &AtomicU64, count: u64) {
     number.store(number.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
 }
 
-/// Converts a number of requests of a batch.
-fn signed(requests: usize) -> i64 {
-    (requests as u64).cast_signed()
-}
-
 impl Probe {
     /// Makes the ring, before the worker starts. `seed` chooses the gaps.
     pub(crate) fn open(&self, seed: u64) {
         if self.ring.set(ArrayQueue::new(RING_PLACES)).is_ok() {
-            self.random.store(seed | 1, Ordering::Relaxed);
-            let first = self.next_gap();
-            self.gap.store(first.cast_signed(), Ordering::Relaxed);
-            self.gaps.store(first, Ordering::Relaxed);
+            self.gaps.begin(seed);
         }
     }
 
@@ -105,47 +90,24 @@ impl Probe {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is four instructions of every batch")]
     pub(crate) fn pass(&self, requests: usize) -> bool {
-        let left = self.gap.load(Ordering::Relaxed).wrapping_sub(signed(requests));
-        self.gap.store(left, Ordering::Relaxed);
-        left < 0
+        self.gaps.pass(requests)
     }
 
-    /// Returns the position of the next request to sample in the batch of `requests` that was noted
-    /// last; `None` if no further one is due.
+    /// Returns the next sample of the batch of `requests` that was noted last; `None` if no further
+    /// one is due.
     #[cold]
-    pub(crate) fn next_due(&self, requests: usize) -> Option<usize> {
-        let left = self.gap.load(Ordering::Relaxed);
-        if left >= 0 {
-            return None;
-        }
-        let gap = 1 + self.next_gap();
-        self.gap.store(left + gap.cast_signed(), Ordering::Relaxed);
-        add(&self.gaps, gap);
-        usize::try_from(left + signed(requests)).ok().filter(|position| *position < requests)
-    }
-
-    /// Returns a random number of requests to skip, on average one less than [`TAKEN_GAP`].
-    fn next_gap(&self) -> u64 {
-        let mut state = self.random.load(Ordering::Relaxed);
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        self.random.store(state, Ordering::Relaxed);
-        let gaps = 2 * TAKEN_GAP - 1;
-        ((u128::from(state) * u128::from(gaps)) >> 64) as u64
+    pub(crate) fn next_due(&self, requests: usize, unix_ms: u64) -> Option<DueSample> {
+        self.gaps.next_due(requests, unix_ms)
     }
 
     /// Returns the number of requests since the ring was made.
     pub(crate) fn requests(&self) -> u64 {
-        let left = self.gap.load(Ordering::Relaxed);
-        self.gaps.load(Ordering::Relaxed).saturating_add_signed(left.saturating_neg())
+        self.gaps.requests()
     }
 
     /// Returns a random number below `end`, for a choice within a request.
     pub(crate) fn choose(&self, end: usize) -> usize {
-        self.next_gap();
-        let state = self.random.load(Ordering::Relaxed);
-        ((u128::from(state) * end as u128) >> 64) as usize
+        self.gaps.draw_below(end as u64) as usize
     }
 
     /// Puts a request into the ring. `weight` is the number of requests that it stands for.
@@ -252,32 +214,6 @@ mod tests {
     const UNIX_MS: u64 = 1_700_000_000_000;
 
     #[test]
-    fn about_one_request_in_64_is_taken() {
-        for batch in [1, 3, 16] {
-            let probe = Probe::default();
-            probe.open(7);
-            let batches = 640_000 / batch;
-            let mut positions = vec![0_u32; batch];
-            for _ in 0..batches {
-                if probe.pass(batch) {
-                    let mut last = None;
-                    while let Some(position) = probe.next_due(batch) {
-                        assert!(last < Some(position), "in order, each once");
-                        last = Some(position);
-                        positions[position] += 1;
-                    }
-                }
-            }
-            let mean = 10_000 / batch as u32;
-            for count in positions {
-                assert!(count.abs_diff(mean) < mean / 5, "{count} of about {mean}");
-            }
-            let requests = (batches * batch) as u64;
-            assert!(probe.requests().abs_diff(requests) < 2 * TAKEN_GAP);
-        }
-    }
-
-    #[test]
     fn closed_probe_takes_nothing() {
         let probe = Probe::default();
         assert!(!(0..1000).any(|_| probe.pass(16)));
@@ -291,14 +227,14 @@ mod tests {
         let probe = Probe::default();
         probe.open(7);
         for hash in 0..RING_PLACES as u64 + 10 {
-            probe.put_taken(UNIX_MS, (hash, b"a"), 0, TAKEN_GAP);
+            probe.put_taken(UNIX_MS, (hash, b"a"), 0, 64);
         }
         let counts = probe.counts(SampleKind::Taken);
         assert_eq!((counts.taken_in, counts.dropped), (RING_PLACES as u64, 10));
         let mut hashes = Vec::new();
         probe.drain(|sample| hashes.push(sample.hash()));
         assert!(hashes.iter().copied().eq(0..RING_PLACES as u64), "the oldest stay, in order");
-        probe.put_taken(UNIX_MS, (9, b"a"), 0, TAKEN_GAP);
+        probe.put_taken(UNIX_MS, (9, b"a"), 0, 64);
         assert_eq!(probe.counts(SampleKind::Taken).dropped, 10);
     }
 

@@ -4,10 +4,10 @@
 //! of events on the path of a request (`sample`), their replay (`commands::replay`).
 //!
 //! The ring is a list of shared chunks, so that a replay reads it without a copy and without the
-//! lock. Memory grows as it fills, up to the bound. While a full ring spans less than an hour the
-//! sample of keys is halved; after an hour that needs less than a quarter of the ring it is
-//! doubled again. The bound on names of keys counts as the ring does: names of events that are more
-//! than an hour old are forgotten before the sample is halved.
+//! lock. Memory grows as it fills, up to the bound. While a full ring spans less than an hour, or
+//! the decisions are too many a second, the sample of keys is halved; after an hour that needs less
+//! than a quarter of the ring it is doubled again. The bound on names of keys counts as the ring
+//! does: names of events that are more than an hour old are forgotten before the sample is halved.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -397,6 +397,13 @@ impl<F: Fn() -> u64 + Send> RecordSink for RecorderSink<F> {
         let mut recorder = self.handle.recorder.lock();
         recorder.tick((self.clock)());
         recorder.bits()
+    }
+
+    fn halve(&mut self) {
+        let mut recorder = self.handle.recorder.lock();
+        if recorder.bits < RECORD_BITS {
+            recorder.halve();
+        }
     }
 }
 

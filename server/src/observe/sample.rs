@@ -31,4 +31,7 @@ pub(crate) trait RecordSink: Send {
     /// Returns the number of times that the sample of keys was halved: one key in `2^halvings` is
     /// recorded, at most `2^RECORD_BITS`. Read after each drain; workers follow.
     fn halvings(&self) -> u32;
+
+    /// Halves the sample of keys, as far as it can be: there are more decisions than are wanted.
+    fn halve(&mut self);
 }

@@ -17,12 +17,15 @@ use super::top_keys::TopKeys;
 use super::{Observatory, ObservedView};
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
-use crate::probe::{FINE_BUCKETS, ProbeSample, SampleKind, record_mask};
+use crate::probe::{FINE_BUCKETS, ProbeSample, RING_PLACES, SampleKind, record_mask};
 
 /// Time between two wake-ups while there are samples or followers of the tail.
 pub(crate) const WATCH_PERIOD: Duration = Duration::from_millis(100);
 /// Time between two publications, in milliseconds; also between two looks at the limits' figures.
 const PUBLISH_MS: u64 = 1000;
+/// Recorded decisions a second and worker above which the sample of keys is halved: a quarter of
+/// what the rings hold, so that no decision on a key of the sample is dropped.
+const RECORDED_A_SECOND: u64 = RING_PLACES as u64 * 1000 / WATCH_PERIOD.as_millis() as u64 / 4;
 
 /// The state of the server at a wake-up.
 pub(crate) struct LookContext<'a> {
@@ -48,6 +51,8 @@ pub(crate) struct Watcher {
     /// Denials since the last wake-up, for the tail.
     denials: Vec<ProbeSample>,
     recorded: Vec<RecordedSample>,
+    /// Their number from the worker with the most.
+    recorded_most: usize,
     sink: Option<Box<dyn RecordSink>>,
     last_ms: u64,
     published_ms: u64,
@@ -75,6 +80,7 @@ impl Watcher {
             active: Arc::clone(look.active),
             denials: Vec::new(),
             recorded: Vec::new(),
+            recorded_most: 0,
             sink,
             last_ms: look.mono_ms,
             published_ms: look.mono_ms,
@@ -137,9 +143,11 @@ impl Watcher {
 
     /// Takes the samples out of the rings. Returns whether there was one.
     fn drain(&mut self, look: &LookContext<'_>) -> bool {
-        let Self { top, denials, recorded, .. } = self;
+        let Self { top, denials, recorded, recorded_most, .. } = self;
         let mut has_drained = false;
+        *recorded_most = 0;
         for counters in look.counters {
+            let before = recorded.len();
             counters.probe.drain(|sample| {
                 has_drained = true;
                 let kind = sample.kind();
@@ -161,6 +169,7 @@ impl Watcher {
                     denials.push(*sample);
                 }
             });
+            *recorded_most = (*recorded_most).max(recorded.len() - before);
         }
         has_drained
     }
@@ -202,8 +211,15 @@ impl Watcher {
     /// Hands the recorded decisions to their receiver, and the mask to the workers.
     fn record(&mut self, look: &LookContext<'_>) {
         self.recorded.sort_by_key(|sample| sample.at_ms);
+        // A few at once are no crowd, however short the time since the last wake-up.
+        let span_ms =
+            look.mono_ms.saturating_sub(self.last_ms).max(WATCH_PERIOD.as_millis() as u64);
+        let is_crowded = self.recorded_most as u64 > RECORDED_A_SECOND * span_ms / 1000;
         if let Some(sink) = &mut self.sink {
             self.recorded.iter().for_each(|sample| sink.record(sample));
+            if is_crowded {
+                sink.halve();
+            }
         }
         self.recorded.clear();
         let mask = self.sink.as_ref().map(|sink| record_mask(sink.halvings()));
@@ -277,7 +293,7 @@ mod tests {
     use super::*;
     use crate::config::KeyDisplay;
     use crate::limits::LimitsHandle;
-    use crate::probe::{RING_PLACES, SampledVerb, SampledVerdict, TAKEN_GAP};
+    use crate::probe::{SampledVerb, SampledVerdict};
 
     const UNIX_MS: u64 = 1_700_000_000_000;
 
@@ -431,7 +447,7 @@ mod tests {
         let mut tail = world.observatory.follow_tail();
         let _ = tail.events.try_recv();
         world.deny(SampleKind::Denied, "api:secret", 1);
-        world.counters.probe.put_taken(UNIX_MS, (9, b"secret"), 0, TAKEN_GAP);
+        world.counters.probe.put_taken(UNIX_MS, (9, b"secret"), 0, 64);
         world.look(1000);
         let (_, events) = tail.events.try_recv().expect("denials");
         assert!(events[0].key.starts_with("api#") && events[0].key.len() == 16, "{events:?}");
@@ -503,7 +519,7 @@ mod tests {
         for _ in 0..11 {
             for _ in 0..1000 {
                 if world.counters.probe.pass(1) {
-                    while world.counters.probe.next_due(1).is_some() {}
+                    while world.counters.probe.next_due(1, UNIX_MS).is_some() {}
                 }
             }
             world.counters.probe.latency.add(0, 16, 90);
@@ -516,23 +532,33 @@ mod tests {
         assert_eq!((latency.count, latency.p50_us, latency.max_us), (11 * 16, 90, 90));
     }
 
-    /// Keeps what it gets, and halves the sample once.
-    struct Kept(Arc<Mutex<Vec<RecordedSample>>>);
+    /// Keeps what it gets, and the number of halvings, at first 6.
+    struct Kept {
+        samples: Arc<Mutex<Vec<RecordedSample>>>,
+        halvings: u32,
+    }
 
     impl RecordSink for Kept {
         fn record(&mut self, sample: &RecordedSample) {
-            self.0.lock().expect("no panic before").push(*sample);
+            self.samples.lock().expect("no panic before").push(*sample);
         }
 
         fn halvings(&self) -> u32 {
-            6
+            self.halvings
+        }
+
+        fn halve(&mut self) {
+            self.halvings += 1;
         }
     }
 
     #[test]
     fn recorded_decisions_reach_their_receiver_in_order() {
         let kept = Arc::new(Mutex::new(Vec::new()));
-        let mut world = World::new(KeyDisplay::Full, Some(Box::new(Kept(Arc::clone(&kept)))));
+        let mut world = World::new(
+            KeyDisplay::Full,
+            Some(Box::new(Kept { samples: Arc::clone(&kept), halvings: 6 })),
+        );
         assert!(!world.counters.probe.records(64 << 24), "before the first wake-up");
         world.look(100);
         assert!(world.counters.probe.records(64 << 24) && !world.counters.probe.records(1 << 24));
@@ -549,12 +575,56 @@ mod tests {
     }
 
     #[test]
+    fn flood_of_recorded_decisions_halves_the_sample_before_the_ring_is_full() {
+        let mut world = World::new(
+            KeyDisplay::Full,
+            Some(Box::new(Kept { samples: Arc::default(), halvings: 6 })),
+        );
+        let decision = (SampledVerb::Incr, SampledVerdict::Allowed);
+        let mut record = |count: usize, pause_ms: u64| {
+            for _ in 0..count {
+                world.counters.probe.put_recorded(UNIX_MS, (64 << 24, b"user:7"), 1, decision);
+            }
+            world.look(pause_ms);
+            (6..=8).map(|bits| world.counters.probe.records(1 << (24 + bits))).collect::<Vec<_>>()
+        };
+        // What is sent: whether keys of the sample of one in 64, 128 and 256 alone are recorded.
+        let before = record(0, 100);
+        assert_eq!(record(RING_PLACES / 4, 1), before);
+        assert_eq!(record(RING_PLACES / 2, 1000), before, "in ten times the time");
+        let after = record(RING_PLACES / 4 + 10, 100);
+        assert_eq!((before, after), (vec![true, true, true], vec![false, true, true]));
+    }
+
+    #[test]
+    fn six_million_requests_a_second_drop_no_sample() {
+        let mut world = World::new(KeyDisplay::Full, None);
+        let (batch, batches) = (64, 600_000 / 64);
+        for look in 0..20_u64 {
+            for at in 0..batches {
+                let now_ms = UNIX_MS + 100 * look + 100 * at / batches;
+                if world.counters.probe.pass(batch) {
+                    while let Some(due) = world.counters.probe.next_due(batch, now_ms) {
+                        // A quarter of the requests are on one key.
+                        let hash = (due.position as u64 % 4).min(1) * (1000 + due.position as u64);
+                        world.counters.probe.put_taken(now_ms, (hash, b"key"), 0, due.weight);
+                    }
+                }
+            }
+            world.look(100);
+        }
+        let hot = world.observatory.hot_keys(HotKind::Taken, None, 1);
+        assert_eq!(hot.dropped, 0);
+        assert!((hot.keys[0].rate - 1_500_000.0).abs() < 75_000.0, "{:?}", hot.keys);
+    }
+
+    #[test]
     fn full_rings_drop_and_count_while_nobody_waits() {
         let mut world = World::new(KeyDisplay::Full, None);
         // The observer does not run; a worker that waited for it would never end.
         let fill = || {
             for hash in 0..3 * RING_PLACES as u64 {
-                world.counters.probe.put_taken(UNIX_MS, (hash, b"key"), 0, TAKEN_GAP);
+                world.counters.probe.put_taken(UNIX_MS, (hash, b"key"), 0, 64);
             }
         };
         thread::scope(|scope| {

@@ -10,7 +10,6 @@ use super::batch::{AnyRequest, BatchRequests};
 use super::cluster_batch::FastBatchEntry;
 use crate::commands::context::ExecContext;
 use crate::commands::lookup::{KeyLookup, look_up};
-use crate::probe::TAKEN_GAP;
 
 /// Notes the first `count` requests of a batch. `lookups` are those of the first keys; it is empty
 /// without limits.
@@ -36,18 +35,18 @@ fn sample_batch(
     hashes: &[u64],
     lookups: &[KeyLookup<'_>],
 ) {
-    while let Some(position) = exec.counters.probe.next_due(count) {
-        let (lookup, hash) = (lookups.get(position), hashes[position]);
-        match batch.request(position) {
-            AnyRequest::Fast(fast) => put_at(exec, fast.key(), lookup, hash),
+    while let Some(due) = exec.counters.probe.next_due(count, exec.now.unix_ms) {
+        let (lookup, hash) = (lookups.get(due.position), hashes[due.position]);
+        match batch.request(due.position) {
+            AnyRequest::Fast(fast) => put_at(exec, fast.key(), lookup, (hash, due.weight)),
             AnyRequest::General(Request::Command { command, .. }) => {
-                put_at(exec, command.key.as_bytes(), lookup, hash);
+                put_at(exec, command.key.as_bytes(), lookup, (hash, due.weight));
             }
             AnyRequest::General(
                 Request::Retrieve { keys, .. }
                 | Request::TakeMany { many: TakeMany { keys, .. }, .. },
             ) => {
-                sample_key(exec, *keys);
+                sample_key(exec, *keys, due.weight);
             }
             AnyRequest::General(Request::Admin { .. }) => {}
         }
@@ -62,29 +61,34 @@ pub(super) fn sample_fast(
     batch: &[FastBatchEntry<'_>],
     lookups: &[KeyLookup<'_>],
 ) {
-    while let Some(position) = exec.counters.probe.next_due(batch.len()) {
-        let own = batch[position].fast.key();
-        let lookup = lookups.get(position);
+    while let Some(due) = exec.counters.probe.next_due(batch.len(), exec.now.unix_ms) {
+        let own = batch[due.position].fast.key();
+        let lookup = lookups.get(due.position);
         let hash = lookup.map_or_else(|| exec.service.shards().hash(own), |lookup| lookup.hash);
-        put_at(exec, own, lookup, hash);
+        put_at(exec, own, lookup, (hash, due.weight));
     }
 }
 
-/// Takes a key with this hash.
-fn put_at(exec: &ExecContext<'_>, own: &[u8], lookup: Option<&KeyLookup<'_>>, hash: u64) {
+/// Takes a key with this hash, which stands for `weight` requests.
+fn put_at(
+    exec: &ExecContext<'_>,
+    own: &[u8],
+    lookup: Option<&KeyLookup<'_>>,
+    (hash, weight): (u64, u64),
+) {
     let plain = KeyLookup { hash, key_limit: Ok(None) };
-    put(exec, own, lookup.unwrap_or(&plain), TAKEN_GAP);
+    put(exec, own, lookup.unwrap_or(&plain), weight);
 }
 
-/// Takes one of several keys, which stands for all of them.
-fn sample_key(exec: &ExecContext<'_>, keys: Keys<'_>) {
+/// Takes one of several keys of a request that stands for `weight`: it stands for all of its keys.
+fn sample_key(exec: &ExecContext<'_>, keys: Keys<'_>, weight: u64) {
     let count = keys.iter().count();
     let chosen = exec.counters.probe.choose(count);
     let Some((key, _)) = keys.iter().nth(chosen) else { return };
     // Empty: memory is needed only if the key's limit counts under another key.
     let mut counted = Vec::new();
     let lookup = look_up(exec, key.as_bytes(), &mut counted);
-    put(exec, key.as_bytes(), &lookup, TAKEN_GAP.saturating_mul(count as u64));
+    put(exec, key.as_bytes(), &lookup, weight.saturating_mul(count as u64));
 }
 
 fn put(exec: &ExecContext<'_>, own: &[u8], lookup: &KeyLookup<'_>, weight: u64) {

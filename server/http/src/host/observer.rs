@@ -36,7 +36,8 @@ pub struct HotKey {
     pub limit: Option<String>,
     /// Requests a second over the last one to two minutes: an upper bound of what the samples say.
     pub rate: f64,
-    /// A lower bound of the same. Of requests one of 64 is a sample, so both are estimates.
+    /// A lower bound of the same. Of requests at most one of 64 is a sample, so both are
+    /// estimates.
     pub rate_at_least: f64,
 }
 
