@@ -304,15 +304,16 @@ impl Report {
 /// Medians over the rounds; ratios are taken within each round, then their median.
 fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
     let of = |f: fn(&Measurement) -> f64| median(rounds.iter().map(f));
-    let ratio = |f: fn(&Measurement, &Measurement) -> f64| {
-        median(rounds.iter().zip(reference).map(|(own, other)| f(own, other)))
-    };
+    let throughputs = (rounds.iter().zip(reference))
+        .map(|(own, other)| own.ops_per_second() / other.ops_per_second());
+    let costs = (rounds.iter().zip(reference))
+        .map(|(own, other)| other.server_ns_per_op() / own.server_ns_per_op());
     let p99s = (rounds.iter().zip(reference))
         .filter_map(|(own, other)| Some(own.undisturbed_ns(1)? / other.undisturbed_ns(1)?));
     let cpu: Vec<f64> = rounds.iter().map(Measurement::server_ns_per_op).collect();
     vec![
         cell(of(Measurement::ops_per_second), whole),
-        cell(ratio(|own, other| own.ops_per_second() / other.ops_per_second()), times),
+        cell(median(throughputs), times),
         cell(of(|m| m.latency_ns[0] as f64), micros),
         cell(of(|m| m.latency_ns[1] as f64), micros),
         cell(of(|m| m.latency_ns[2] as f64), micros),
@@ -320,7 +321,7 @@ fn numbers(rounds: &[Measurement], reference: &[Measurement]) -> Vec<String> {
         ratio_cell(Ratio::of(p99s)),
         cell(of(Measurement::server_ns_per_op), whole),
         cell(span(&cpu).map(|s| s / 2.0), percent),
-        cell(ratio(|own, other| other.server_ns_per_op() / own.server_ns_per_op()), times),
+        ratio_cell(Ratio::of(costs)),
         cell(of(Measurement::busy), percent),
         cell(of(Measurement::waited), percent),
         cell(of(Measurement::generator_ns_per_op), whole),
@@ -372,7 +373,7 @@ mod tests {
         let line = text.lines().rfind(|line| line.contains("new")).unwrap_or("");
         let cells = line.split('|').map(str::trim).collect::<Vec<_>>().join("|");
         let expected = "|incr|50×1|new|300,000|2.00×|1.0|20|300|7.5|0.20× (0.20 to 0.20)|750|\
-                        33 %|5.00×|20 %|1 %|700|0|";
+                        33 %|5.00× (5.00 to 5.00)|20 %|1 %|700|0|";
         assert_eq!(cells, expected, "{text}");
         assert!(text.contains("**750** · 300k · 20"), "{text}");
         assert!(text.contains("no reply was wrong"), "{text}");
