@@ -28,8 +28,8 @@ use crate::tls::TlsSettings;
 
 /// Most connections at once. Of more than these only probes are answered, all else gets 503.
 pub const CONNECTIONS_MAX: usize = 64;
-/// Most connections beyond [`CONNECTIONS_MAX`], each for one request: whoever restarts servers that
-/// do not answer must not take a busy listener for a server that hangs.
+/// Most connections beyond [`CONNECTIONS_MAX`]. Each gets the answer to one probe, so that no
+/// orchestrator restarts a server because its listener is full.
 const PROBES_MAX: usize = 8;
 /// Longest time for the head of a request, and for a TLS handshake.
 const HEAD_MAX: Duration = Duration::from_secs(10);

@@ -51,8 +51,6 @@ pub(crate) struct Watcher {
     /// Denials since the last wake-up, for the tail.
     denials: Vec<ProbeSample>,
     recorded: Vec<RecordedSample>,
-    /// Their number from the worker with the most.
-    recorded_most: usize,
     sink: Option<Box<dyn RecordSink>>,
     last_ms: u64,
     published_ms: u64,
@@ -80,7 +78,6 @@ impl Watcher {
             active: Arc::clone(look.active),
             denials: Vec::new(),
             recorded: Vec::new(),
-            recorded_most: 0,
             sink,
             last_ms: look.mono_ms,
             published_ms: look.mono_ms,
@@ -96,9 +93,9 @@ impl Watcher {
         for kind in &mut self.top {
             kind.turn(look.mono_ms);
         }
-        let has_drained = self.drain(look);
+        let (has_drained, recorded_most) = self.drain(look);
         self.send_denials(look);
-        self.record(look);
+        self.record(look, recorded_most);
         self.last_ms = look.mono_ms;
         let span_ms = look.mono_ms.saturating_sub(self.published_ms);
         if span_ms >= PUBLISH_MS {
@@ -141,11 +138,11 @@ impl Watcher {
         look.observatory.tail.lock().send(&events);
     }
 
-    /// Takes the samples out of the rings. Returns whether there was one.
-    fn drain(&mut self, look: &LookContext<'_>) -> bool {
-        let Self { top, denials, recorded, recorded_most, .. } = self;
-        let mut has_drained = false;
-        *recorded_most = 0;
+    /// Takes the samples out of the rings. Returns whether there was one, and the most recorded
+    /// decisions of one worker.
+    fn drain(&mut self, look: &LookContext<'_>) -> (bool, usize) {
+        let Self { top, denials, recorded, .. } = self;
+        let (mut has_drained, mut recorded_most) = (false, 0);
         for counters in look.counters {
             let before = recorded.len();
             counters.probe.drain(|sample| {
@@ -169,9 +166,9 @@ impl Watcher {
                     denials.push(*sample);
                 }
             });
-            *recorded_most = (*recorded_most).max(recorded.len() - before);
+            recorded_most = recorded_most.max(recorded.len() - before);
         }
-        has_drained
+        (has_drained, recorded_most)
     }
 
     /// Sends denials to the tail: all, or of each limit every few with the weight of those between.
@@ -208,13 +205,14 @@ impl Watcher {
         look.observatory.tail.lock().send(&events);
     }
 
-    /// Hands the recorded decisions to their receiver, and the mask to the workers.
-    fn record(&mut self, look: &LookContext<'_>) {
+    /// Hands the recorded decisions to their receiver, and the mask to the workers. `recorded_most`
+    /// are from one worker.
+    fn record(&mut self, look: &LookContext<'_>, recorded_most: usize) {
         self.recorded.sort_by_key(|sample| sample.at_ms);
         // A few at once are no crowd, however short the time since the last wake-up.
         let span_ms =
             look.mono_ms.saturating_sub(self.last_ms).max(WATCH_PERIOD.as_millis() as u64);
-        let is_crowded = self.recorded_most as u64 > RECORDED_A_SECOND * span_ms / 1000;
+        let is_crowded = recorded_most as u64 > RECORDED_A_SECOND * span_ms / 1000;
         if let Some(sink) = &mut self.sink {
             self.recorded.iter().for_each(|sample| sink.record(sample));
             if is_crowded {
