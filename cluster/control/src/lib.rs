@@ -11,7 +11,8 @@
 //! * [`Control`]: a node's part in the control plane, and the server's interface to it.
 //! * [`ControlTransport`]: the calls between nodes, which the server carries.
 //! * [`ControlStore`]: the data directory.
-//! * `rpc`, `raft_network`: the calls, and their delivery; `raft_types`: the types of Raft.
+//! * `rpc`, `raft_network`: the calls, and their delivery; `raft_types`: the types of Raft;
+//!   `raft_runtime`: its tasks and waits.
 //! * `map_watch`: the newest map, and the watchers of it.
 //! * `failure_detector`: the nodes with recent heartbeats.
 //! * [`WakeGrid`]: the instants at which periodic waits end, here and in the server.
@@ -24,6 +25,7 @@ mod failure_detector;
 mod handle;
 mod map_watch;
 mod raft_network;
+mod raft_runtime;
 mod raft_types;
 mod rpc;
 mod store;

@@ -17,7 +17,7 @@ openraft::declare_raft_types!(
         Node = BasicNode,
         Entry = openraft::Entry<Types>,
         SnapshotData = Bytes,
-        AsyncRuntime = openraft::TokioRuntime,
+        AsyncRuntime = crate::raft_runtime::RaftRuntime,
 );
 
 /// The result of applying an entry.

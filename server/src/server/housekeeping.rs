@@ -21,8 +21,8 @@ const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
-/// The look for expired limits and overrides comes once in this many periods: once a second.
-const EXPIRY_PERIODS: u32 = 4;
+/// Some work is done once in this many periods: once a second.
+const RARE_PERIODS: u32 = 4;
 /// The sweep visits every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 117;
 
@@ -40,6 +40,7 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
 /// Sweeps items, ends idle connections and rings the observer's bell, forever.
 pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBell>) -> Infallible {
     let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
+    let mut sweep_now = node::sweep_now(service, service.clock().now());
     let mut tick = service.grid().ticks(HOUSEKEEPING_PERIOD);
     loop {
         tick.tick().await;
@@ -47,8 +48,9 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         service.note_housekeeping();
         end_idle(service);
         // In a cluster the leader does it.
-        periods = (periods + 1) % EXPIRY_PERIODS;
-        let is_due = periods == 0 && service.node().is_none();
+        periods = (periods + 1) % RARE_PERIODS;
+        let is_rare = periods == 0;
+        let is_due = is_rare && service.node().is_none();
         if is_due && expiry.as_ref().is_none_or(JoinHandle::is_finished) {
             let (store, now_ms) = (service.limits_store(), service.clock().now().unix_ms);
             expiry = store.has_expired(now_ms).then(|| {
@@ -58,15 +60,18 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         }
         service.delays().wake(service.clock().now().mono.millis());
         service.shards().sweep_ids(service.clock().now());
-        // Finding the time of a cluster's items reads the times of all partitions.
-        let now = node::sweep_now(service, service.clock().now());
+        // Finding the time of a cluster's items reads the times of all partitions. By an older time
+        // the sweep keeps some items for a second longer.
+        if is_rare || service.node().is_none() {
+            sweep_now = node::sweep_now(service, service.clock().now());
+        }
         let mut first = 0;
         loop {
             // In each step: a sweep may last longer than the rings have room for.
             if let Some(bell) = bell {
                 bell.ring_if_due();
             }
-            let Some(next) = service.shards().sweep(now, SWEEP_PARTS, first) else { break };
+            let Some(next) = service.shards().sweep(sweep_now, SWEEP_PARTS, first) else { break };
             first = next;
             sleep(SWEEP_PAUSE).await;
         }

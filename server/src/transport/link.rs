@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{BufMut as _, BytesMut};
 use cluster::message::handshake::CloseReason;
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
@@ -172,7 +172,9 @@ impl TransportLink {
             return Poll::Pending;
         }
         self.input.reserve(self.read_bytes);
-        let count = match ready!(pin!(self.wire.read_buf(&mut self.input)).poll(context)) {
+        // Each read zeroes its room first, so it gets no more than it is likely to need.
+        let mut room = (&mut self.input).limit(self.read_bytes);
+        let count = match ready!(pin!(self.wire.read_buf(&mut room)).poll(context)) {
             Ok(0) => return Poll::Ready(Err(LinkEnd::Lost(io::ErrorKind::UnexpectedEof))),
             Ok(count) => count,
             Err(error) => return Poll::Ready(Err(link_end(&error))),

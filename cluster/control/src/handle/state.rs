@@ -20,6 +20,7 @@ use super::{ControlOptions, MembershipState, bootstrap};
 use crate::failure_detector::FailureDetector;
 use crate::map_watch::MapPublisher;
 use crate::raft_network::{ControlTransport, RpcClient};
+use crate::raft_runtime::on_grid;
 use crate::raft_types::{Types, node_id};
 use crate::rpc::{DiskState, Sender};
 use crate::store::raft_log::RaftLog;
@@ -311,13 +312,10 @@ impl ControlNode {
     pub(super) async fn start_raft(self: &Arc<Self>) -> Result<(), StoreError> {
         let Some(membership) = self.membership() else { return Ok(()) };
         self.rpc.join(membership.cluster, membership.node);
-        let (timeout, jitter) = {
-            let rng = &mut self.state.lock().rng;
-            (ELECTION_MS + rng.below(ELECTION_SPREAD_MS), rng.below(20))
-        };
+        let timeout = ELECTION_MS + self.state.lock().rng.below(ELECTION_SPREAD_MS);
         let config = Config {
             cluster_name: format!("{:x}", membership.cluster),
-            heartbeat_interval: HEARTBEAT_MS + jitter,
+            heartbeat_interval: HEARTBEAT_MS,
             // A single value, drawn here: openraft's own generator cannot be seeded.
             election_timeout_min: timeout,
             election_timeout_max: timeout + 1,
@@ -331,7 +329,8 @@ impl ControlNode {
         let state_machine = MapStateMachine::new(store.clone(), self.published.clone())?;
         let log = RaftLog::new(store);
         let id = u64::from(membership.node.0);
-        let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine).await;
+        let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine);
+        let raft = on_grid(self.options.grid, raft).await;
         let raft = raft.map_err(|error| {
             tracing::error!(%error, "Raft failed to start on this node");
             StoreError::Unreadable("Raft's state")
@@ -393,9 +392,11 @@ async fn wake_leader(
     }
 }
 
-/// Raft's heartbeat interval; openraft's timer ticks at one and a half times this.
-const HEARTBEAT_MS: u64 = 100;
-/// A follower waits twice this before it stands for election: the leader's lease, then the timeout.
+/// The least time between two heartbeats of Raft's leader, which sends them with its
+/// [ticks](crate::raft_runtime::RAFT_TICK), and the timeout of one.
+const HEARTBEAT_MS: u64 = 120;
+/// A follower waits twice this before it stands for election, with the next tick: the leader's
+/// lease, then the timeout.
 const ELECTION_MS: u64 = 250;
 /// Nodes draw their timeouts from a range of this width, so that two seldom stand at once.
 const ELECTION_SPREAD_MS: u64 = 100;

@@ -7,14 +7,17 @@ use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::Path;
 
 use redb::{Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _};
+use rustix::fs::statvfs;
 
 use super::error::{StoreError, Wrap as _};
 use super::{FACTS, LOG, commit};
 
 /// The file has a few megabytes; by default redb would cache up to a gigabyte.
 const CACHE_BYTES: usize = 8 << 20;
-/// The free space that the probe checks for.
-const ROOM_BYTES: usize = 64 << 10;
+/// The contents of the file that the probe for free space writes.
+static ROOM: &[u8] = &[0; 64 << 10];
+/// With so many free bytes the probe writes only if it is thorough.
+const ROOM_PLENTY: u64 = 64 << 20;
 
 /// Opens a file that failed, by copying its contents to a new file. After a failed sync the system
 /// may show contents that are not on the disk, and a second sync would not report that.
@@ -50,10 +53,18 @@ pub(super) fn rewrite(file: &Path) -> Result<Database, StoreError> {
 }
 
 /// Checks that there is free space in a directory. Some writes of the control log need new space,
-/// and others succeed on a full disk.
-pub(super) fn room(directory: &Path) -> io::Result<()> {
+/// and others succeed on a full disk. `is_thorough`: writes even if the system reports plenty of
+/// free space, because a quota may leave none for this directory.
+pub(super) fn room(directory: &Path, is_thorough: bool) -> io::Result<()> {
+    let has_plenty = || {
+        statvfs(directory)
+            .is_ok_and(|system| system.f_bavail.saturating_mul(system.f_frsize) >= ROOM_PLENTY)
+    };
+    if !is_thorough && has_plenty() {
+        return Ok(());
+    }
     let path = directory.join("probe");
-    let written = fs::write(&path, vec![0; ROOM_BYTES]);
+    let written = fs::write(&path, ROOM);
     let removed = fs::remove_file(&path);
     written.and(removed)
 }

@@ -22,6 +22,9 @@ const SICK_PENDING: Duration = Duration::from_millis(1500);
 /// The most fast writes that a slow disk needs to be fine again.
 const SLOW_WRITES_MAX: u32 = 5;
 
+/// One of this number of probes writes a file to find out whether there is free space.
+const THOROUGH_EVERY: u64 = 16;
+
 /// The condition of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DiskCondition {
@@ -94,6 +97,13 @@ impl DiskHealth {
         } else {
             state.slow.saturating_sub(1)
         };
+    }
+
+    /// Whether the probe before this write should not trust the free space that the system reports:
+    /// one of [`THOROUGH_EVERY`], and each while a write has found none.
+    pub(super) fn wants_thorough_probe(&self, number: Option<u64>) -> bool {
+        let is_due = number.is_some_and(|number| number % THOROUGH_EVERY == 0);
+        is_due || self.state.lock().full.is_some()
     }
 
     /// Records whether there is free space beside the file.
