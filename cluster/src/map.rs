@@ -49,6 +49,13 @@ pub const RECORDS_VERSION: u32 = 2;
 /// The feature version from which on limits may have what earlier nodes cannot read: `where`,
 /// `order`, and classes of captures. The server looks at it before it proposes a limit.
 pub const LIMITS_VERSION: u32 = 3;
+/// The feature version from which on a partition with three copies gets a fourth before one of them
+/// is removed.
+pub const FOURTH_COPY_VERSION: u32 = 5;
+/// The newest feature version.
+pub const FEATURE_VERSION_MAX: u32 = FOURTH_COPY_VERSION;
+/// The most in-sync copies of a partition: the wanted ones, and one that replaces another.
+pub const IN_SYNC_MAX: usize = COPIES_MAX + 1;
 /// The first byte of the names of records that are no limits.
 pub const OWN_NAME: char = '@';
 /// The greatest weight of a node.
@@ -256,6 +263,16 @@ impl Map {
         self.nodes.get(&copy.node).is_none_or(|node| node.incarnation != copy.incarnation)
     }
 
+    /// The number of in-sync copies from which on a partition gets no further one: one more than
+    /// wanted, so that one can replace another, and at least [`COPIES_MAX`].
+    #[must_use]
+    pub fn in_sync_max(&self) -> usize {
+        if self.settings.version < FOURTH_COPY_VERSION {
+            return COPIES_MAX;
+        }
+        COPIES_MAX.max(usize::from(self.settings.replicas) + 1)
+    }
+
     /// The nodes that should hold copies: neither draining nor dead, and no witness.
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
@@ -325,7 +342,7 @@ impl PartitionEntry {
         nodes.sort_unstable();
         nodes.dedup();
         let claims = [
-            (self.in_sync.len() <= COPIES_MAX, "in-sync copies are bounded"),
+            (self.in_sync.len() <= IN_SYNC_MAX, "in-sync copies are bounded"),
             (
                 self.primary.map_or(self.in_sync.is_empty(), |copy| self.in_sync.contains(&copy)),
                 "the primary is in sync",

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::id::LinkIndex;
-use crate::placement::COPIES_MAX;
+use crate::map::IN_SYNC_MAX;
 
-/// The most links of a set. A partition has at most [`COPIES_MAX`] copies, the primary and a
-/// learner included, so two links would do; the third is a reserve for later maps.
-pub const LINKS_MAX: usize = COPIES_MAX;
+/// The most links of a set. A partition has at most [`IN_SYNC_MAX`] copies, the primary and a
+/// learner included.
+pub const LINKS_MAX: usize = IN_SYNC_MAX - 1;
 
 /// A row in the table of sets. 0 is the empty set.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

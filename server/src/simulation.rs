@@ -16,7 +16,8 @@ use std::sync::{Arc, Weak};
 
 pub use cluster::map::command::Setting;
 pub use cluster::map::{
-    LIMITS_VERSION, Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put, RECORDS_VERSION,
+    FEATURE_VERSION_MAX, LIMITS_VERSION, Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put,
+    RECORDS_VERSION,
 };
 use cluster::message::{VERSION_MAX, VERSION_MIN};
 pub use cluster::replica::{Position, Role};

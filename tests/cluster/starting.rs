@@ -107,3 +107,31 @@ fn first_signal_after_a_drain_by_command_ends_no_node_early() {
         assert_eq!(ask(&mut line, &format!("incr key{key} 0\r\n")), "7", "{}", cluster.log(2));
     }
 }
+
+#[test]
+fn three_copies_stay_while_one_moves_to_a_node_that_joins() {
+    let mut cluster = Cluster::start(4, &["--replicas", "3"]);
+    let start = Instant::now();
+    while !(0..4).any(|number| cluster.log(number).contains("all nodes are updated")) {
+        assert!(start.elapsed() < Duration::from_secs(20), "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(20));
+    }
+    cluster.join();
+    let count = |name: &str| -> u64 {
+        let text = cluster.stat(0, name).expect("it answers");
+        text.parse().expect("a number")
+    };
+    let mut most = 0;
+    loop {
+        let is_active = count("nodes_active") == 5;
+        let learners = count("partitions_learners");
+        most = most.max(learners);
+        assert_eq!(count("partitions_under_replicated"), 0, "{}", cluster.logs());
+        if is_active && learners == 0 && most > 0 {
+            break;
+        }
+        assert!(start.elapsed() < Duration::from_secs(40), "{}", cluster.logs());
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("{most} copies were made at a time");
+}

@@ -276,7 +276,8 @@ impl Plan<'_> {
         }
         // A draining primary does not wait for the first node to be in sync. Neither does a primary
         // outside the target that blocks the room for that node's copy.
-        let is_full = entry.in_sync.len() == COPIES_MAX && !target.contains(&primary.node);
+        let is_full =
+            entry.in_sync.len() >= self.map.in_sync_max() && !target.contains(&primary.node);
         let is_leaving = self.is_leaving(primary.node);
         if !is_leaving && !is_full {
             return None;
@@ -303,9 +304,9 @@ impl Plan<'_> {
     }
 
     /// Adds the missing replica before removing the surplus one, unless that would exceed
-    /// `COPIES_MAX`. A partition with one copy does not wait for nodes to come back: its counts
-    /// would end with that node, even if a copy that lives was removed because it refused to
-    /// follow.
+    /// [`Map::in_sync_max`]. A partition with one copy does not wait for nodes to come back: its
+    /// counts would end with that node, even if a copy that lives was removed because it refused
+    /// to follow.
     fn add_or_remove(
         &mut self,
         entry: &PartitionEntry,
@@ -318,10 +319,10 @@ impl Plan<'_> {
         });
         match (missing, surplus) {
             (None, surplus) => surplus.map(Transition::RemoveInSync),
-            (Some(_), Some(surplus)) if entry.in_sync.len() == COPIES_MAX => {
+            (Some(_), Some(surplus)) if entry.in_sync.len() >= self.map.in_sync_max() => {
                 Some(Transition::RemoveInSync(surplus))
             }
-            (Some(node), _) if entry.in_sync.len() < COPIES_MAX => {
+            (Some(node), _) if entry.in_sync.len() < self.map.in_sync_max() => {
                 if entry.learner.is_some()
                     || (self.facts.hold_copies && entry.in_sync.len() > 1)
                     || !self.may_move(node, primary.node)

@@ -720,6 +720,62 @@ fn useless_learners_and_transfers_are_withdrawn() {
     }
 }
 
+/// Moves copies between five nodes with three copies of each partition, by a drain and by other
+/// weights. Returns the fewest and the most in-sync copies that a partition has meanwhile.
+fn copies_while_they_move(version: u32) -> (usize, usize) {
+    let mut map = created(Scheme::Ketama, 8);
+    done(&mut map, &MapCommand::Set(Setting::Version(version)));
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
+    (1..=5).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &ControllerInput::default());
+    let (mut fewest, mut most) = (usize::MAX, 0);
+    let mut rest = |map: &mut Map| {
+        let mut at_rest = None;
+        while at_rest != Some(map.ver()) {
+            at_rest = Some(map.ver());
+            round(map, &ControllerInput::default());
+            primaries_act(map, || false);
+            let copies = map.partitions().iter().map(|entry| entry.in_sync.len());
+            (fewest, most) = copies
+                .fold((fewest, most), |(fewest, most), count| (fewest.min(count), most.max(count)));
+            map.check().expect("always");
+        }
+        is_at_target(map);
+    };
+    rest(&mut map);
+    done(&mut map, &MapCommand::Drain(N[3], LIFE));
+    rest(&mut map);
+    for (number, weight) in [(1, 9), (2, 1), (3, 5), (5, 2)] {
+        let description = description(number, weight, if number < 3 { "a" } else { "b" });
+        done(&mut map, &MapCommand::Register { node_uuid: number, incarnation: LIFE, description });
+    }
+    rest(&mut map);
+    (fewest, most)
+}
+
+#[test]
+fn third_copy_stays_until_another_replaces_it() {
+    assert_eq!(copies_while_they_move(FOURTH_COPY_VERSION), (3, 4));
+    assert_eq!(copies_while_they_move(LIMITS_VERSION), (2, 3), "older nodes know three copies");
+}
+
+#[test]
+fn fourth_copy_becomes_in_sync_even_if_fewer_are_wanted_meanwhile() {
+    let mut map = created(Scheme::Ketama, 0);
+    done(&mut map, &MapCommand::Set(Setting::Version(FOURTH_COPY_VERSION)));
+    done(&mut map, &MapCommand::Set(Setting::Replicas(3)));
+    (1..=4).for_each(|number| done(&mut map, &register(number, 1)));
+    settle(&mut map, &ControllerInput::default());
+    let fourth = N[..4].iter().find(|node| map.partitions()[0].in_sync_on(**node).is_none());
+    step(&mut map, Transition::SetLearner(*fourth.expect("R is 3"), LIFE)).expect("a fourth");
+    let learner = map.partitions()[0].learner.expect("it was just set");
+    done(&mut map, &MapCommand::Set(Setting::Replicas(2)));
+    step(&mut map, Transition::AddInSync(learner)).expect("it is the learner");
+    assert_eq!(map.partitions()[0].in_sync.len(), IN_SYNC_MAX);
+    settle(&mut map, &ControllerInput::default());
+    is_at_target(&map);
+}
+
 #[test]
 fn three_copies_make_room_by_handing_over() {
     let mut map = created(Scheme::Ketama, 10);
@@ -809,7 +865,7 @@ fn command(map: &Map, kind: u8, a: u8, b: u8, c: u8) -> MapCommand {
             version: u64::from(b),
             body: c.is_multiple_of(2).then(|| vec![c]),
         },
-        11 => MapCommand::Set(Setting::Version(u32::from(a % 4))),
+        11 => MapCommand::Set(Setting::Version(u32::from(a % 6))),
         12 => MapCommand::Change(puts(map, [a, b, c])),
         _ => {
             let changes = [(a, b), (b, c), (c, a)].map(|(x, y)| change(map, x, y, incarnation, id));
@@ -962,8 +1018,10 @@ proptest! {
     fn controller_reaches_the_target_from_any_map(
         draws in proptest::collection::vec(any::<[u8; 3]>(), 1..60),
         scheme in prop_oneof![Just(Scheme::Ketama), Just(Scheme::Xxh3)],
+        version in prop_oneof![Just(LIMITS_VERSION), Just(FOURTH_COPY_VERSION)],
     ) {
         let mut map = created(scheme, 8);
+        done(&mut map, &MapCommand::Set(Setting::Version(version)));
         let mut facts = ControllerInput::default();
         let mut turn = 0_u32;
         for [kind, a, b] in draws {

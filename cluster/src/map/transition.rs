@@ -6,9 +6,8 @@
 
 use super::command::{CHANGES_MAX, MapAnswer, MapChange, MapRefusal, Transition};
 use super::delta::DeltaItem;
-use super::{Map, NodeState, PartitionEntry, TERM_MAX};
+use super::{IN_SYNC_MAX, Map, NodeState, PartitionEntry, TERM_MAX};
 use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use crate::placement::COPIES_MAX;
 
 impl Map {
     pub(super) fn change_partitions(
@@ -68,7 +67,7 @@ impl Map {
                     return Err(MapRefusal::NotLearner);
                 }
                 self.living(copy)?;
-                if entry.in_sync.len() >= COPIES_MAX {
+                if entry.in_sync.len() >= IN_SYNC_MAX {
                     return Err(MapRefusal::EnoughCopies);
                 }
                 after.in_sync.push(copy);
@@ -129,7 +128,7 @@ impl Map {
 
     /// Checks that a partition may get a learner on a node.
     fn check_learner(&self, entry: &PartitionEntry, node: NodeId) -> Result<(), MapRefusal> {
-        if entry.in_sync.len() >= COPIES_MAX {
+        if entry.in_sync.len() >= self.in_sync_max() {
             return Err(MapRefusal::EnoughCopies);
         }
         if entry.in_sync_on(node).is_some() {

@@ -6,8 +6,8 @@ use super::Core;
 use super::event::{CallContext, Environment, ReplicaEvent};
 use super::primary::Primary;
 use super::progress::{PeerProgress, ProgressState, removed};
+use crate::map::IN_SYNC_MAX;
 use crate::map::command::{MapChange, Transition};
-use crate::placement::COPIES_MAX;
 use crate::rules::Bug;
 
 impl<O> Primary<O> {
@@ -74,7 +74,7 @@ impl<O> Primary<O> {
                 return Some(Transition::DropLearner(peer.copy));
             }
             // A learner that is complete is in sync first: the removal would leave fewer copies.
-            let has_room = core.entry.in_sync.len() < COPIES_MAX;
+            let has_room = core.entry.in_sync.len() < IN_SYNC_MAX;
             return ready.filter(|_| has_room).or(Some(Transition::RemoveInSync(peer.copy)));
         }
         if let Some(to) = Self::transfer_to(core) {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::Setting;
-use cluster::map::{LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
+use cluster::map::{FEATURE_VERSION_MAX, LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
 use cluster::message::VERSION_MIN;
 use control::Control;
 
@@ -19,10 +19,13 @@ const PERIOD: Duration = Duration::from_millis(1024);
 /// The time to live of one command.
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 
+/// The feature versions, the newest first.
+const FEATURE_VERSIONS: [u32; 3] = [FEATURE_VERSION_MAX, LIMITS_VERSION, RECORDS_VERSION];
+
 /// The oldest protocol version of links in a cluster whose map has this feature version: a node
 /// that does not know the map's commands must not take part.
 fn link_version(feature_version: u32) -> u16 {
-    let known = u16::try_from(feature_version.min(LIMITS_VERSION)).unwrap_or(VERSION_MIN);
+    let known = u16::try_from(feature_version.min(FEATURE_VERSION_MAX)).unwrap_or(VERSION_MIN);
     known.max(VERSION_MIN)
 }
 
@@ -58,8 +61,7 @@ impl Node {
 /// Raises the feature version of the map to the newest one that all nodes know.
 pub(super) async fn raise(node: &Node, control: &Control) {
     let present = control.map().settings().version;
-    let mut newer =
-        [LIMITS_VERSION, RECORDS_VERSION].into_iter().filter(|version| *version > present);
+    let mut newer = FEATURE_VERSIONS.into_iter().filter(|version| *version > present);
     let Some(version) = newer.find(|version| node.all_know(control, *version)) else { return };
     match control.propose(MapCommand::Set(Setting::Version(version)), COMMAND_TTL).await {
         Ok(_) => {
@@ -94,7 +96,7 @@ mod tests {
 
     #[test]
     fn the_oldest_link_follows_the_map() {
-        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 3), (4, 3), (u32::MAX, 3)] {
+        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 3), (5, 5), (u32::MAX, 5)] {
             assert_eq!(link_version(feature_version), expected);
         }
     }

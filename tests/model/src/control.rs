@@ -7,7 +7,7 @@ use std::time::Duration;
 use cluster::map::command::{MapAnswer, MapChange, MapCommand, Transition};
 use cluster::map::controller::{self, ControllerInput};
 use cluster::map::removals::WaitingRemovals;
-use cluster::map::{Map, NodeDescription, NodeState, SharedEntry};
+use cluster::map::{FEATURE_VERSION_MAX, Map, NodeDescription, NodeState, SharedEntry};
 use cluster::placement::Scheme;
 use cluster::{Bug, Incarnation, NodeId, Partition, PartitionOwners, Placement, Rules};
 
@@ -60,6 +60,8 @@ impl Control {
         let lost_after_ms = base.lost_after_ns.map(|lost| lost / 1_000_000);
         let setting = cluster::map::command::Setting::LostAfterMs(lost_after_ms);
         map.apply(&MapCommand::Set(setting)).expect("it is a good setting");
+        let version = cluster::map::command::Setting::Version(FEATURE_VERSION_MAX);
+        map.apply(&MapCommand::Set(version)).expect("it is a good setting");
         Self {
             map,
             placement,

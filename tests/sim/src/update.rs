@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use tollgate::simulation::{
-    self, Actor, LIMITS_VERSION, LimitChange, LimitsEdit, MapAnswer, MapCommand, MapRefusal,
+    self, Actor, FEATURE_VERSION_MAX, LimitChange, LimitsEdit, MapAnswer, MapCommand, MapRefusal,
     PEER_VERSION_NEW, PEER_VERSION_OLD, Put, ServiceError, Via,
 };
 
@@ -56,7 +56,7 @@ impl Run {
         }
         let is_new = |run: &mut Self| {
             let sights = run.sights();
-            sights.iter().all(|(_, sight)| sight.map.settings().version == LIMITS_VERSION)
+            sights.iter().all(|(_, sight)| sight.map.settings().version == FEATURE_VERSION_MAX)
         };
         if self.until(NOTICED, is_new).is_none() {
             return self.violation("all nodes are updated, and the map does not say so");

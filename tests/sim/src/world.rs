@@ -297,7 +297,7 @@ impl Run {
         let is_new = |run: &mut Self| {
             let sights = run.sights();
             !sights.is_empty()
-                && sights.iter().all(|(_, sight)| sight.map.settings().version == LIMITS_VERSION)
+                && sights.iter().all(|(_, sight)| sight.map.settings().version >= LIMITS_VERSION)
         };
         if self.until(BEGIN_MAX, is_new).is_none() {
             self.violation("the cluster does not take changes");
