@@ -49,8 +49,8 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         end_idle(service);
         // In a cluster the leader does it.
         periods = (periods + 1) % RARE_PERIODS;
-        let is_rare = periods == 0;
-        let is_due = is_rare && service.node().is_none();
+        let is_rare_period = periods == 0;
+        let is_due = is_rare_period && service.node().is_none();
         if is_due && expiry.as_ref().is_none_or(JoinHandle::is_finished) {
             let (store, now_ms) = (service.limits_store(), service.clock().now().unix_ms);
             expiry = store.has_expired(now_ms).then(|| {
@@ -62,7 +62,7 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         service.shards().sweep_ids(service.clock().now());
         // Finding the time of a cluster's items reads the times of all partitions. By an older time
         // the sweep keeps some items for a second longer.
-        if is_rare || service.node().is_none() {
+        if is_rare_period || service.node().is_none() {
             sweep_now = node::sweep_now(service, service.clock().now());
         }
         let mut first = 0;

@@ -51,6 +51,7 @@ struct DiskHealthState {
     pending: BTreeMap<u64, Instant>,
     slow: u32,
     last: Option<(Instant, Duration)>,
+    probes: u64,
     full: Option<String>,
     failed: Option<String>,
 }
@@ -99,11 +100,13 @@ impl DiskHealth {
         };
     }
 
-    /// Whether the probe before this write should not trust the free space that the system reports:
-    /// one of [`THOROUGH_EVERY`], and each while a write has found none.
-    pub(super) fn wants_thorough_probe(&self, number: Option<u64>) -> bool {
-        let is_due = number.is_some_and(|number| number % THOROUGH_EVERY == 0);
-        is_due || self.state.lock().full.is_some()
+    /// Counts a probe. Returns whether it should not trust the free space that the system reports:
+    /// one of [`THOROUGH_EVERY`] does not, nor does any while a write has found none.
+    pub(super) fn begin_probe(&self) -> bool {
+        let mut state = self.state.lock();
+        let is_due = state.probes.is_multiple_of(THOROUGH_EVERY);
+        state.probes += 1;
+        is_due || state.full.is_some()
     }
 
     /// Records whether there is free space beside the file.
@@ -161,5 +164,21 @@ fn cause(error: &StoreError) -> String {
             error => error.to_string(),
         },
         error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn some_probes_are_thorough_and_all_on_a_full_disk() {
+        let health = DiskHealth::default();
+        let thorough: Vec<usize> = (0..33).filter(|_| health.begin_probe()).collect();
+        assert_eq!(thorough, [0, 16, 32]);
+        health.note_room(Err(std::io::Error::other("quota")));
+        assert!((0..3).all(|_| health.begin_probe()));
+        health.note_room(Ok(()));
+        assert!(!health.begin_probe());
     }
 }
