@@ -8,6 +8,8 @@ const { chromium } = require("playwright-core");
 // Requests that flows mean to fail: the browser writes a line for each.
 const EXPECTED = /status of (401|403|404|409|412|422)/;
 const faults = [];
+// Ends the process if no page is closed for long.
+let standstill;
 
 // Runs `body` with a page whose errors count, and closes it.
 async function withPage(browser, options, body) {
@@ -27,6 +29,7 @@ async function withPage(browser, options, body) {
     faults.push(`at ${page.url()}: ${alerts.join(" ")} ${error.stack}`);
   } finally {
     await context.close();
+    standstill.refresh();
   }
 }
 
@@ -59,13 +62,13 @@ async function says(page, text) {
   assert.ok(shown.includes(text), `${page.url()} does not say ${text}:\n${shown}`);
 }
 
-// Runs `body` with a browser for at most `seconds`; fails if a page had an error.
+// Runs `body` with a browser; fails if a page had an error, or if none is closed for `seconds`.
 async function run(seconds, body) {
   const late = () => {
     console.error("the flows stand still");
     process.exit(1);
   };
-  setTimeout(late, seconds * 1000).unref();
+  standstill = setTimeout(late, seconds * 1000).unref();
   const executablePath = process.env.CHROMIUM ?? "/usr/bin/chromium";
   try {
     const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });

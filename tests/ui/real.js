@@ -268,7 +268,7 @@ const WITHOUT_SCRIPTS = [
   "revertAndRemove", "severalPolicies",
 ];
 
-run(200, async (browser) => {
+run(100, async (browser) => {
   for (const name of WITHOUT_SCRIPTS) {
     await withPage(browser, { javaScriptEnabled: false }, flows[name]);
     console.log(`ok ${name} without JavaScript`);
