@@ -263,8 +263,9 @@ impl Map {
         self.nodes.get(&copy.node).is_none_or(|node| node.incarnation != copy.incarnation)
     }
 
-    /// The number of in-sync copies from which on a partition gets no further one: one more than
-    /// wanted, so that one can replace another, and at least [`COPIES_MAX`].
+    /// A partition with this number of in-sync copies gets no further one. From feature version
+    /// [`FOURTH_COPY_VERSION`] on it is one more than wanted, so that one can replace another, and
+    /// at least [`COPIES_MAX`]; before, it is [`COPIES_MAX`].
     #[must_use]
     pub fn in_sync_max(&self) -> usize {
         if self.settings.version < FOURTH_COPY_VERSION {

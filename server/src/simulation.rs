@@ -16,8 +16,7 @@ use std::sync::{Arc, Weak};
 
 pub use cluster::map::command::Setting;
 pub use cluster::map::{
-    FEATURE_VERSION_MAX, LIMITS_VERSION, Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put,
-    RECORDS_VERSION,
+    FEATURE_VERSION_MAX, Map, MapAnswer, MapCommand, MapRefusal, NodeState, Put, RECORDS_VERSION,
 };
 use cluster::message::{VERSION_MAX, VERSION_MIN};
 pub use cluster::replica::{Position, Role};

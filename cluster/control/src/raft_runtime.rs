@@ -1,8 +1,8 @@
 //! openraft's access to tokio.
 //!
-//! All of it is openraft's own, but for the ticks of Raft's clock: they end on the node's
-//! [`WakeGrid`], so that they wake the thread together with the other periodic tasks. Not here: the
-//! grid itself (`wake_grid`).
+//! Here: the waits between ticks of Raft's clock, which end on the node's [`WakeGrid`], so that
+//! they wake the thread together with the other periodic tasks. All else is that of openraft's own
+//! runtime for tokio. Not here: the grid itself (`wake_grid`).
 
 use std::future::Future;
 use std::time::Duration;
@@ -21,12 +21,12 @@ tokio::task_local! {
     static GRID: WakeGrid;
 }
 
-/// Runs `start`, whose Raft ticks on `grid`.
+/// Runs `start`. A Raft that it starts ticks on `grid`.
 pub(crate) async fn on_grid<F: Future>(grid: WakeGrid, start: F) -> F::Output {
     GRID.scope(grid, start).await
 }
 
-/// tokio, with ticks on the grid of [`on_grid`].
+/// openraft's runtime for tokio, with the ticks of a Raft that [`on_grid`] started on its grid.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct RaftRuntime;
 
@@ -57,7 +57,8 @@ impl AsyncRuntime for RaftRuntime {
         sleep(duration)
     }
 
-    /// openraft 0.9 waits for a time of its clock only between two ticks.
+    /// Waits for the next tick on the grid, if there is one: openraft 0.9 calls this only between
+    /// two ticks.
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
         let tick = GRID.try_with(|grid| grid.next(RAFT_TICK, RAFT_TICK / 2));
         sleep_until(tick.unwrap_or(deadline))

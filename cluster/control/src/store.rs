@@ -274,7 +274,8 @@ impl ControlStore {
             let health = &store.inner.health;
             let written = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(directory) = store.file().and_then(Path::parent) {
-                    health.note_room(room(directory, health.begin_probe()));
+                    let is_thorough = health.begin_probe();
+                    health.note_room(room(directory, is_thorough));
                 }
                 // Only the write counts as the speed of the disk.
                 health.begin_again(begun);

@@ -392,10 +392,17 @@ fn primaries_act(map: &mut Map, mut lazy: impl FnMut() -> bool) {
 /// Runs the controller and the primaries until nothing is left to do.
 #[track_caller]
 fn settle(map: &mut Map, facts: &ControllerInput) {
+    settle_watched(map, facts, |_| {});
+}
+
+/// Like [`settle`], and calls `watch` after each round.
+#[track_caller]
+fn settle_watched(map: &mut Map, facts: &ControllerInput, mut watch: impl FnMut(&Map)) {
     for _ in 0..2000 {
         let ver = map.ver();
         round(map, facts);
         primaries_act(map, || false);
+        watch(map);
         if map.ver() == ver {
             return;
         }
@@ -730,16 +737,12 @@ fn copies_while_they_move(version: u32) -> (usize, usize) {
     settle(&mut map, &ControllerInput::default());
     let (mut fewest, mut most) = (usize::MAX, 0);
     let mut rest = |map: &mut Map| {
-        let mut at_rest = None;
-        while at_rest != Some(map.ver()) {
-            at_rest = Some(map.ver());
-            round(map, &ControllerInput::default());
-            primaries_act(map, || false);
-            let copies = map.partitions().iter().map(|entry| entry.in_sync.len());
-            (fewest, most) = copies
-                .fold((fewest, most), |(fewest, most), count| (fewest.min(count), most.max(count)));
+        settle_watched(map, &ControllerInput::default(), |map| {
+            for count in map.partitions().iter().map(|entry| entry.in_sync.len()) {
+                (fewest, most) = (fewest.min(count), most.max(count));
+            }
             map.check().expect("always");
-        }
+        });
         is_at_target(map);
     };
     rest(&mut map);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cluster::map::command::Setting;
-use cluster::map::{FEATURE_VERSION_MAX, LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
+use cluster::map::{FOURTH_COPY_VERSION, LIMITS_VERSION, MapCommand, NodeState, RECORDS_VERSION};
 use cluster::message::VERSION_MIN;
 use control::Control;
 
@@ -20,13 +20,13 @@ const PERIOD: Duration = Duration::from_millis(1024);
 const COMMAND_TTL: Duration = Duration::from_secs(5);
 
 /// The feature versions, the newest first.
-const FEATURE_VERSIONS: [u32; 3] = [FEATURE_VERSION_MAX, LIMITS_VERSION, RECORDS_VERSION];
+const FEATURE_VERSIONS: [u32; 3] = [FOURTH_COPY_VERSION, LIMITS_VERSION, RECORDS_VERSION];
 
 /// The oldest protocol version of links in a cluster whose map has this feature version: a node
 /// that does not know the map's commands must not take part.
 fn link_version(feature_version: u32) -> u16 {
-    let known = u16::try_from(feature_version.min(FEATURE_VERSION_MAX)).unwrap_or(VERSION_MIN);
-    known.max(VERSION_MIN)
+    let known = FEATURE_VERSIONS.into_iter().find(|known| *known <= feature_version);
+    known.and_then(|known| u16::try_from(known).ok()).unwrap_or(VERSION_MIN)
 }
 
 impl Node {
@@ -96,7 +96,9 @@ mod tests {
 
     #[test]
     fn the_oldest_link_follows_the_map() {
-        for (feature_version, expected) in [(0, 1), (1, 1), (2, 2), (3, 3), (5, 5), (u32::MAX, 5)] {
+        for (feature_version, expected) in
+            [(0, 1), (1, 1), (2, 2), (3, 3), (4, 3), (5, 5), (u32::MAX, 5)]
+        {
             assert_eq!(link_version(feature_version), expected);
         }
     }

@@ -172,7 +172,7 @@ impl TransportLink {
             return Poll::Pending;
         }
         self.input.reserve(self.read_bytes);
-        // Each read zeroes its room first, so it gets no more than it is likely to need.
+        // A read zeroes its room first, so the room is not all of the buffer.
         let mut room = (&mut self.input).limit(self.read_bytes);
         let count = match ready!(pin!(self.wire.read_buf(&mut room)).poll(context)) {
             Ok(0) => return Poll::Ready(Err(LinkEnd::Lost(io::ErrorKind::UnexpectedEof))),

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use model::rng::Rng;
-use tollgate::simulation::{self, Bug, LIMITS_VERSION, PEER_VERSION_OLD, SimulatedNode};
+use tollgate::simulation::{self, Bug, FEATURE_VERSION_MAX, PEER_VERSION_OLD, SimulatedNode};
 use turmoil::Sim;
 
 use crate::client::Work;
@@ -297,7 +297,9 @@ impl Run {
         let is_new = |run: &mut Self| {
             let sights = run.sights();
             !sights.is_empty()
-                && sights.iter().all(|(_, sight)| sight.map.settings().version >= LIMITS_VERSION)
+                && sights
+                    .iter()
+                    .all(|(_, sight)| sight.map.settings().version == FEATURE_VERSION_MAX)
         };
         if self.until(BEGIN_MAX, is_new).is_none() {
             self.violation("the cluster does not take changes");

@@ -392,8 +392,8 @@ async fn wake_leader(
     }
 }
 
-/// The least time between two heartbeats of Raft's leader, which sends them with its
-/// [ticks](crate::raft_runtime::RAFT_TICK), and the timeout of one.
+/// The timeout of a heartbeat of Raft's leader, and the least time between two. The leader sends
+/// them with its [ticks](crate::raft_runtime::RAFT_TICK).
 const HEARTBEAT_MS: u64 = 120;
 /// A follower waits twice this before it stands for election, with the next tick: the leader's
 /// lease, then the timeout.

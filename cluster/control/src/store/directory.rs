@@ -16,7 +16,7 @@ use super::{FACTS, LOG, commit};
 const CACHE_BYTES: usize = 8 << 20;
 /// The contents of the file that the probe for free space writes.
 static ROOM: &[u8] = &[0; 64 << 10];
-/// With so many free bytes the probe writes only if it is thorough.
+/// If the system reports at least this number of free bytes, only a thorough probe writes the file.
 const ROOM_PLENTY: u64 = 64 << 20;
 
 /// Opens a file that failed, by copying its contents to a new file. After a failed sync the system

@@ -22,7 +22,8 @@ const SICK_PENDING: Duration = Duration::from_millis(1500);
 /// The most fast writes that a slow disk needs to be fine again.
 const SLOW_WRITES_MAX: u32 = 5;
 
-/// One of this number of probes writes a file to find out whether there is free space.
+/// The number of probes of which the first is thorough: it writes a file even if the system reports
+/// free space.
 const THOROUGH_EVERY: u64 = 16;
 
 /// The condition of the disk.
@@ -100,8 +101,8 @@ impl DiskHealth {
         };
     }
 
-    /// Counts a probe. Returns whether it should not trust the free space that the system reports:
-    /// one of [`THOROUGH_EVERY`] does not, nor does any while a write has found none.
+    /// Counts a probe for free space, and returns whether it is thorough: the first of each
+    /// [`THOROUGH_EVERY`] is, and every one while the disk counts as full.
     pub(super) fn begin_probe(&self) -> bool {
         let mut state = self.state.lock();
         let is_due = state.probes.is_multiple_of(THOROUGH_EVERY);
