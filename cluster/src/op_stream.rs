@@ -19,7 +19,7 @@ use self::stream::{OpState, OpStream, Pending, Sendings, WaitingCounts};
 use crate::frames::{Answers, ExceptionKind, ForwardHead, ForwardOp, ForwardWriter, StreamDone};
 use crate::id::{Incarnation, NodeId, OpStreamId, Partition, Term};
 use crate::position::NodeTime;
-use crate::route::Route;
+use crate::route::Destination;
 use crate::rules::Bug;
 
 /// The most unanswered operations of an op stream.
@@ -229,7 +229,7 @@ impl OpStreams {
         &mut self,
         stream: u16,
         now: NodeTime,
-        mut route: impl FnMut(Partition) -> Option<Route>,
+        mut route: impl FnMut(Partition) -> Option<Destination>,
         mut out: Option<&mut Vec<u8>>,
     ) {
         let ops = &self.streams[usize::from(stream)];
@@ -244,7 +244,7 @@ impl OpStreams {
             if is_new
                 && out.is_some()
                 && let Some(route) = route(pending.partition)
-                && route.primary.node == owner
+                && route.node == owner
             {
                 let first = *run.get_or_insert(number);
                 let sending = self.first_sending + self.sendings.len() as u64;

@@ -2,7 +2,7 @@
 //!
 //! Not here: the choice of the primary (`map`), the decision to refuse (`replica`).
 
-use crate::id::{CopyId, Term};
+use crate::id::{CopyId, NodeId, Term};
 
 /// The destination of a partition's operations.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -11,6 +11,23 @@ pub struct Route {
     pub term: Term,
     /// The primary in that term.
     pub primary: CopyId,
+}
+
+impl Route {
+    /// The part of the route that a sender needs.
+    #[must_use]
+    pub fn destination(self) -> Destination {
+        Destination { term: self.term, node: self.primary.node }
+    }
+}
+
+/// A route without the incarnation and the assignment of the primary, in eight bytes.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Destination {
+    /// The term to stamp on the operation.
+    pub term: Term,
+    /// The node of the primary in that term.
+    pub node: NodeId,
 }
 
 /// The reason for refusing an operation.

@@ -100,6 +100,10 @@ pub enum Bug {
     DropSilentBackup,
     /// A backup that does not follow is removed at once, though one copy is left.
     RemovalAtOnce,
+    /// A replica is dropped while the last record of its copy is of an older term.
+    RestsBeforeFirstRecord,
+    /// A restored primary ignores refusals of what is under way, like those of an earlier copy.
+    RestoredPastRefusals,
     /// The map puts the records of a change one by one, up to the first conflict.
     ChangeInParts,
     /// The map does not compare the version of a record of the history.

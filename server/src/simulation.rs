@@ -155,8 +155,8 @@ pub struct SimulatedNode {
     pub map: Arc<Map>,
     /// The status of its control plane.
     pub status: Status,
-    /// Its copies, by partition; `None` for one that it never had.
-    pub replicas: Vec<Option<ReplicaView>>,
+    /// Its copies, by partition.
+    pub replicas: Vec<ReplicaView>,
     /// The reason why other nodes refuse it, as operators read it.
     pub refusal: Option<String>,
 }
@@ -166,7 +166,7 @@ pub struct SimulatedNode {
 pub fn view(address: IpAddr) -> Option<SimulatedNode> {
     let node = node(address)?;
     let control = node.control()?;
-    let copies = node.keyspace().map(|keyspace| keyspace.replicas.views()).unwrap_or_default();
+    let copies = node.keyspace().map(|keyspace| keyspace.replicas.views(&node)).unwrap_or_default();
     let (map, status, refusal) = (control.map(), control.status(), node.refusal());
     Some(SimulatedNode { map, status, replicas: copies, refusal })
 }

@@ -6,21 +6,21 @@
 use super::OpStreams;
 use super::stream::{OpState, Pending, Sendings};
 use crate::frames::{ForwardOp, op_flags};
-use crate::id::{CopyId, NodeId, Partition};
+use crate::id::{NodeId, Partition};
 use crate::position::NodeTime;
-use crate::route::Route;
+use crate::route::Destination;
 use crate::rules::Bug;
 
 impl OpStreams {
     /// Sends the due operations again: each in a frame of its own, by ascending numbers, to the
-    /// newest route. `emit` gets the primary and the frame. It returns false if the primary is
+    /// newest route. `emit` gets the node and the frame. It returns false if the node is
     /// unreachable; the next link to it sends the operation again. An operation without a route
     /// waits.
     pub fn send_again(
         &mut self,
         now: NodeTime,
-        mut route: impl FnMut(Partition) -> Option<Route>,
-        mut emit: impl FnMut(CopyId, &[u8]) -> bool,
+        mut route: impl FnMut(Partition) -> Option<Destination>,
+        mut emit: impl FnMut(NodeId, &[u8]) -> bool,
     ) {
         if self.again.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl OpStreams {
             self.writer.request(request, &ops.lines[from..from + bytes]);
             frame.clear();
             self.finish(stream, number, Some(&mut frame));
-            if !emit(route.primary, &frame) && is_first {
+            if !emit(route.node, &frame) && is_first {
                 // The first sending never left this node, so no other node has seen the operation.
                 self.unsent(stream, number);
             }
@@ -92,7 +92,7 @@ impl OpStreams {
     pub fn routes_changed(
         &mut self,
         now: NodeTime,
-        mut route: impl FnMut(Partition) -> Option<Route>,
+        mut route: impl FnMut(Partition) -> Option<Destination>,
     ) {
         self.wait_again(now, |pending| {
             route(pending.partition).is_some_and(|route| route.term > pending.term)

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{LINES_BYTES_MAX, NUMBERS_MAX, UNANSWERED_MAX};
 use crate::id::{NodeId, OpStreamId, Partition, Term};
-use crate::route::Route;
+use crate::route::Destination;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OpState {
@@ -40,11 +40,11 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) fn mark_sent(&mut self, route: Route, sending: u64) {
+    pub(super) fn mark_sent(&mut self, route: Destination, sending: u64) {
         self.state = OpState::Sent;
         self.sending = sending;
         self.term = route.term;
-        self.node = route.primary.node;
+        self.node = route.node;
         self.sendings.add();
     }
 }

@@ -34,7 +34,7 @@ fn submit(streams: &mut OpStreams, stream: u16, token: u64, index: u32) {
 /// Sends new operations to owner 2 in term 1.
 fn send_new(streams: &mut OpStreams, stream: u16) -> Vec<u8> {
     let mut out = Vec::new();
-    streams.send_new(stream, now(0), |_| route(2, 1), Some(&mut out));
+    streams.send_new(stream, now(0), |_| route(2, 1).map(Route::destination), Some(&mut out));
     out
 }
 
@@ -42,9 +42,9 @@ fn send_again(streams: &mut OpStreams, ms: u64, to: Option<Route>) -> Vec<(NodeI
     let mut frames = Vec::new();
     streams.send_again(
         now(ms),
-        |_| to,
-        |copy, frame| {
-            frames.push((copy.node, frame.to_vec()));
+        |_| to.map(Route::destination),
+        |node, frame| {
+            frames.push((node, frame.to_vec()));
             true
         },
     );

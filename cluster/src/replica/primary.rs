@@ -16,25 +16,27 @@ use crate::rules::Bug;
 /// The primary of one term.
 pub(super) struct Primary<O> {
     pub(super) peers: Vec<PeerProgress>,
-    /// Apart, because a primary at rest has none of it, and most are at rest.
-    rare: Option<Box<RareState<O>>>,
-}
-
-/// The state of a primary that moves or waits.
-struct RareState<O> {
     /// Operations, and the times until which they are held.
     held: VecDeque<(O, u64)>,
-    /// The last proposal, and its time.
-    proposed: Option<(MapChange, u64)>,
-}
-
-impl<O> Default for RareState<O> {
-    fn default() -> Self {
-        Self { held: VecDeque::new(), proposed: None }
-    }
+    /// The proposal that stands, and its time.
+    pub(super) proposed: Option<(MapChange, u64)>,
 }
 
 impl<O> Primary<O> {
+    /// The primary of a partition at rest whose other copies are `peers`.
+    pub(super) fn at_rest(peers: Vec<PeerProgress>) -> Self {
+        Self { peers, held: VecDeque::new(), proposed: None }
+    }
+
+    /// Whether [`Primary::at_rest`] with `peers` is equal to this one.
+    pub(super) fn is_at_rest_with(&self, peers: &[PeerProgress]) -> bool {
+        let is_same = |(known, peer): (&PeerProgress, &PeerProgress)| known.is_at_rest_as(peer);
+        self.held.is_empty()
+            && self.proposed.is_none()
+            && self.peers.len() == peers.len()
+            && self.peers.iter().zip(peers).all(is_same)
+    }
+
     /// Takes over: asks the other in-sync copies to follow.
     pub(super) fn begin<M: StateMachine, N: Environment>(
         core: &mut Core,
@@ -43,7 +45,7 @@ impl<O> Primary<O> {
         let pt_ns = core.time(ctx.header, ctx.node, ctx.now);
         ctx.header.set_time(pt_ns, pt_ns.wrapping_sub(ctx.now.mono_ns));
         core.clock_of = core.me;
-        let mut primary = Self { peers: Vec::new(), rare: None };
+        let mut primary = Self::at_rest(Vec::new());
         primary.update(core, ctx);
         primary
     }
@@ -55,7 +57,7 @@ impl<O> Primary<O> {
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
         // Proposals for the former entry are over.
-        self.rare.take_if(|rare| rare.held.is_empty());
+        self.proposed = None;
         self.sync_peers(core, ctx);
         self.advance(core, ctx);
     }
@@ -79,31 +81,21 @@ impl<O> Primary<O> {
     }
 
     pub(super) fn held(&self) -> usize {
-        self.rare.as_ref().map_or(0, |rare| rare.held.len())
-    }
-
-    pub(super) fn proposed(&self) -> Option<(MapChange, u64)> {
-        self.rare.as_ref()?.proposed
-    }
-
-    pub(super) fn note_proposed(&mut self, change: MapChange, now_ns: u64) {
-        self.rare.get_or_insert_default().proposed = Some((change, now_ns));
+        self.held.len()
     }
 
     pub(super) fn hold(&mut self, op: O, until_ns: u64) {
-        self.rare.get_or_insert_default().held.push_back((op, until_ns));
+        self.held.push_back((op, until_ns));
     }
 
     /// Performs the held operations: the partition is served.
     pub(super) fn release_held(&mut self, events: &mut Vec<ReplicaEvent<O>>) {
-        let held = self.rare.iter_mut().flat_map(|rare| rare.held.drain(..));
-        events.extend(held.map(|(op, _)| ReplicaEvent::Perform(op)));
+        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Perform(op)));
     }
 
     /// Refers the held operations: the partition is served elsewhere.
     pub(super) fn refer_held(&mut self, route: Option<Route>, events: &mut Vec<ReplicaEvent<O>>) {
-        let held = self.rare.iter_mut().flat_map(|rare| rare.held.drain(..));
-        events.extend(held.map(|(op, _)| ReplicaEvent::Refer(op, route)));
+        events.extend(self.held.drain(..).map(|(op, _)| ReplicaEvent::Refer(op, route)));
     }
 
     /// Refuses held operations whose time is over, and advances.
@@ -113,9 +105,7 @@ impl<O> Primary<O> {
         ctx: &mut CallContext<'_, M, N, O>,
     ) {
         let now_ns = ctx.now.mono_ns;
-        while let Some(rare) = &mut self.rare
-            && let Some((op, _)) = rare.held.pop_front_if(|(_, until_ns)| *until_ns < now_ns)
-        {
+        while let Some((op, _)) = self.held.pop_front_if(|(_, until_ns)| *until_ns < now_ns) {
             ctx.events.push(ReplicaEvent::Refuse(op, Refusal::Moving));
         }
         self.advance(core, ctx);

@@ -37,8 +37,8 @@ pub(super) struct PeerProgress {
     /// copy.
     origin: u64,
     pub(super) since_ns: u64,
-    /// Apart, because a copy that is in sync has none of it, and most are.
-    learner: Option<Box<LearnerProgress>>,
+    /// None for a copy that is in sync.
+    learner: Option<LearnerProgress>,
 }
 
 /// The progress of a copy that is being made.
@@ -66,6 +66,19 @@ impl PeerProgress {
             since_ns: now_ns,
             learner: None,
         }
+    }
+
+    /// The progress of a copy in sync that follows, and took its `Adopt` before position `origin`.
+    pub(super) fn at_rest(copy: CopyId, link: Option<LinkIndex>, origin: u64, now_ns: u64) -> Self {
+        Self { link, origin, state: ProgressState::Joined, ..Self::new(copy, true, now_ns) }
+    }
+
+    /// Whether this progress may be replaced by `other`, which is [at rest](Self::at_rest): the two
+    /// may differ in the position and the time of their beginning, which are over.
+    pub(super) fn is_at_rest_as(&self, other: &Self) -> bool {
+        (self.copy, self.link, self.state) == (other.copy, other.link, other.state)
+            && (self.in_sync, self.mandatory) == (other.in_sync, other.mandatory)
+            && self.learner.is_none()
     }
 
     pub(super) fn is_joined(&self) -> bool {
@@ -248,11 +261,11 @@ impl<O> Primary<O> {
         }
         if pull.cursor.is_none() && pull.start > peer.start() {
             *peer = PeerProgress::new(pull.from, false, now_ns);
-            peer.learner = Some(Box::new(LearnerProgress {
+            peer.learner = Some(LearnerProgress {
                 start: pull.start,
                 pull: Some(ExportCursor::Keys(None)),
                 ..LearnerProgress::default()
-            }));
+            });
             self.set_changed(core, ctx);
         } else if pull.start == peer.start() && peer.is_joined() {
             let next = pull.cursor.and_then(ExportCursor::decode);

@@ -20,14 +20,17 @@ impl<O> Primary<O> {
         if core.options.rules.lack(Bug::DropSilentBackup) {
             self.drop_silent(core, ctx);
         }
-        let Some(transition) = self.proposed_transition(core, ctx) else { return };
+        let Some(transition) = self.proposed_transition(core, ctx) else {
+            self.proposed = None;
+            return;
+        };
         let change = MapChange { partition: core.partition, ver: core.entry.ver, transition };
         let now_ns = ctx.now.mono_ns;
-        let is_due = self.proposed().is_none_or(|(asked, at_ns)| {
+        let is_due = self.proposed.is_none_or(|(asked, at_ns)| {
             asked != change || now_ns.saturating_sub(at_ns) >= core.options.propose_ns
         });
         if is_due {
-            self.note_proposed(change, now_ns);
+            self.proposed = Some((change, now_ns));
             ctx.events.push(ReplicaEvent::Ask(change));
         }
     }

@@ -183,7 +183,6 @@ async fn follow(
     let mut to_open = until_limits(&node, &control, has_limits, &mut nodes).await;
     tracing::info!(target: crate::LIFE, node = %me.0, incarnation = me.1.0, "in the cluster");
     let mut watch = control.watch();
-    let (mut vers, mut eras): (Vec<u32>, Vec<u32>) = Default::default();
     let mut settings = None;
     let mut last_lives = BTreeMap::new();
     let mut keepers = JoinSet::new();
@@ -200,8 +199,6 @@ async fn follow(
             let are_shared = service.shards().share_partitions(bits);
             let copies = Replicas::new(partitions, node.options.replicas, are_shared);
             let _ = node.keyspace.set(Keyspace { bits, replicas: copies });
-            vers = vec![0; partitions];
-            eras = map.partitions().iter().map(|entry| entry.era).collect();
         }
         to_open.extend(sync_peers(&node, map, &mut nodes));
         for links in to_open.drain(..) {
@@ -217,23 +214,18 @@ async fn follow(
             keyspace.replicas.logs().set_incarnations(incarnations.clone(), head.last_node);
             last_lives = incarnations;
         }
+        let changes = keyspace.replicas.changes(map.partitions());
         let mut promoted = BTreeSet::new();
         reception.with_replica_context(|replica_ctx| {
-            for (index, (entry, ver)) in map.partitions().iter().zip(&mut vers).enumerate() {
-                if entry.ver != *ver {
-                    *ver = entry.ver;
-                    promoted.extend(keyspace.replicas.learn(
-                        replica_ctx,
-                        Partition(index as u16),
-                        entry,
-                    ));
-                }
+            for partition in changes.partitions {
+                let entry = &map.partitions()[partition.index()];
+                promoted.extend(keyspace.replicas.learn(replica_ctx, partition, entry));
             }
         });
         for id in promoted {
             node.on_promoted(id, reception.now_ns());
         }
-        log_lost(map, &mut eras);
+        log_lost(&changes.lost);
         node.learned_ver.store(map.ver(), Ordering::Release);
         node.generation.fetch_add(1, Ordering::AcqRel);
         node.wake_workers();
@@ -246,19 +238,13 @@ fn apply(settings: &Settings, service: &Service, replicas: &Replicas) {
     service.shards().keep_hold_usage(settings.version >= HOLD_USAGE_VERSION);
 }
 
-/// Logs the partitions that started empty since the last map, and updates `eras`, its eras.
-fn log_lost(map: &Map, eras: &mut [u32]) {
-    let mut lost = Vec::new();
-    for (number, (entry, era)) in map.partitions().iter().zip(eras).enumerate() {
-        if std::mem::replace(era, entry.era) < entry.era {
-            lost.push(number);
-        }
-    }
-    if let [first, ..] = lost[..] {
+/// Logs the partitions that started empty since the last map.
+fn log_lost(lost: &[Partition]) {
+    if let [first, ..] = lost {
         tracing::warn!(
             target: crate::LIFE,
             partitions = lost.len(),
-            "counts are lost: no node had a copy of partition p{first} and those counted here any \
+            "counts are lost: no node had a copy of partition {first} and those counted here any \
              more, so they start empty"
         );
     }

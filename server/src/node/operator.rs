@@ -60,7 +60,7 @@ impl Node {
             unknown_outcome: metrics.unknown.load(Ordering::Relaxed),
             degraded_admitted: metrics.degraded.load(Ordering::Relaxed),
             debt_pending: metrics.debt.load(Ordering::Relaxed),
-            held: copies.map_or(0, |copies| copies.counts().held as u64),
+            held: copies.map_or(0, |copies| copies.held() as u64),
             links_broken,
             data_links: self.links().up() as u64,
             frames_relayed,

@@ -1,12 +1,12 @@
 //! The replicas on this node, and the access of threads to them.
 //!
-//! Here: a slot for each partition behind its own lock, applying the map's entries, carrying out
-//! the events of a replica. In `perform` operations outside batches, in `follow` frames from other
+//! Here: groups of partitions behind one lock each, applying the map's entries, carrying out the
+//! events of a replica. In `perform` operations outside batches, in `follow` frames from other
 //! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` counts. Not
 //! here: the replica itself (`cluster::replica`), its keys (`state_machine`), its access to the
 //! node (`environment`), batches on open headers (`batch`).
 //!
-//! A thread that holds the lock of a slot closes the partition's header before it changes the
+//! A thread that holds the lock of a group closes the header of a partition before it changes the
 //! partition, so that batches leave the partition alone, and opens the header before it releases
 //! the lock. Batches never take that lock.
 
@@ -23,7 +23,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arrayvec::ArrayVec;
 use bytes::Bytes;
 use cluster::LinkIndex;
 use cluster::contact::{Contact, LastContact};
@@ -33,10 +32,10 @@ use cluster::map::SharedEntry;
 use cluster::map::command::MapChange;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{
-    CallContext, CopyTime, NodeTime, Replica, ReplicaEvent, ReplicaOptions, Role, Route,
+    CallContext, CopyTime, Destination, GROUP_PARTITIONS, NodeTime, Replica, ReplicaEvent,
+    ReplicaGroup, ReplicaHost, ReplicaOptions, Route,
 };
-use cluster::replica_set::{LINKS_MAX, ReplicaSetTable, ReplicaSets};
-use crossbeam::atomic::AtomicCell;
+use cluster::replica_set::{ReplicaSetTable, ReplicaSets};
 use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -54,26 +53,19 @@ use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::runtime::service::Service;
 
-/// The state of one partition on this node.
-#[derive(Default)]
-struct ReplicaSlot {
-    /// `None`: this node never held a copy of the partition.
-    replica: Option<Box<Replica<HeldOp>>>,
-    /// The links in whose lists of [`LinkWatch`] the partition is.
-    awaits: ArrayVec<LinkIndex, LINKS_MAX>,
-}
+/// The replicas of a few partitions.
+type Group = ReplicaGroup<HeldOp>;
 
 /// All partitions.
 pub(crate) struct Replicas {
-    slots: Box<[Mutex<ReplicaSlot>]>,
-    /// The destination of operations, term 0 for none; written while the slot is locked.
-    routes: Box<[AtomicCell<Route>]>,
+    groups: Box<[Mutex<Group>]>,
+    /// The destination of operations, written while the group is locked: the term in the upper 32
+    /// bits, the node in the lower; 0 for none.
+    destinations: Box<[AtomicU64]>,
     headers: Box<[PartitionHeader]>,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
-    /// A replica keeps the options of its creation. That is enough, because a replica does not read
-    /// `lost_after_ns`, the only option that changes.
     options: RwLock<Arc<ReplicaOptions>>,
     /// No other lock is acquired while this one is held.
     pub(super) sets: Mutex<ReplicaSets>,
@@ -134,8 +126,8 @@ impl Replicas {
         // Each partition has a set, and one of them has two for a moment; row 0 is the empty set's.
         let sets = ReplicaSets::new(partitions + 2);
         Self {
-            slots: (0..partitions).map(|_| Mutex::default()).collect(),
-            routes: (0..partitions).map(|_| AtomicCell::default()).collect(),
+            groups: (0..partitions.div_ceil(GROUP_PARTITIONS)).map(|_| Mutex::default()).collect(),
+            destinations: (0..partitions).map(|_| AtomicU64::default()).collect(),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
             are_shared,
             contact: Contact::default(),
@@ -143,14 +135,19 @@ impl Replicas {
             set_table: sets.table(),
             sets: Mutex::new(sets),
             logs: SharedLogs::new(options.rules),
-            watch: LinkWatch::new(partitions),
+            watch: LinkWatch::default(),
             proposals: Mutex::default(),
             metrics: ReplicaMetrics::default(),
         }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.headers.len()
+    }
+
+    /// All partitions.
+    fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
+        (0..self.len()).map(|index| Partition(index as u16))
     }
 
     /// The headers of all partitions; `None` if no batch may be served from them: the last contact
@@ -220,8 +217,17 @@ impl Replicas {
     }
 
     /// The destination of operations for a partition, as far as this node knows.
+    #[inline]
+    pub(crate) fn destination(&self, partition: Partition) -> Option<Destination> {
+        let packed = self.destinations.get(partition.index())?.load(Ordering::Acquire);
+        let (term, node) = (Term((packed >> 32) as u32), NodeId(packed as u32));
+        (term != Term(0)).then_some(Destination { term, node })
+    }
+
+    /// The route of a partition by the newest entry of the map.
     pub(crate) fn route(&self, partition: Partition) -> Option<Route> {
-        Some(self.routes.get(partition.index())?.load()).filter(|route| route.term != Term(0))
+        let (_, group) = self.enter(partition)?;
+        group.entry(partition).route()
     }
 
     /// Removes and returns up to `max` proposals: the newest of each partition, beginning with
@@ -246,24 +252,18 @@ impl Replicas {
         partition: Partition,
         entry: &SharedEntry,
     ) -> Option<NodeId> {
-        let (header, mut slot) =
-            (self.header(partition)?, self.slots.get(partition.index())?.lock());
-        let (node, incarnation) = replica_ctx.node.me();
-        let route = entry.route();
-        let before = self.route(partition);
-        let newer = route.filter(|new| before.is_none_or(|old| new.term > old.term));
-        if let Some(newer) = newer {
-            self.routes[partition.index()].store(newer);
+        let (header, mut group) = self.enter(partition)?;
+        let before = self.destination(partition);
+        let newer = entry.route().map(Route::destination);
+        let newer = newer.filter(|new| before.is_none_or(|old| new.term > old.term));
+        if let Some(Destination { term, node }) = newer {
+            let packed = u64::from(term.0) << 32 | u64::from(node.0);
+            self.destinations[partition.index()].store(packed, Ordering::Release);
         }
-        let promoted = newer.filter(|new| before.is_some_and(|old| new.term > old.term));
-        if slot.replica.is_none() && entry.copy_on(node, incarnation).is_some() {
-            let replica = Replica::new(partition, node, incarnation, &self.options.read());
-            slot.replica = Some(Box::new(replica));
-        }
-        self.call(replica_ctx, partition, (header, &mut slot), |replica, call| {
+        self.call(replica_ctx, partition, (header, &mut group), |replica, call| {
             replica.learn(call, entry);
         });
-        promoted.map(|route| route.primary.node)
+        newer.filter(|_| before.is_some()).map(|new| new.node)
     }
 
     /// Applies the cluster's setting; see [`ReplicaOptions::lost_after_ns`].
@@ -271,39 +271,44 @@ impl Replicas {
         Arc::make_mut(&mut self.options.write()).lost_after_ns = lost_after_ns;
     }
 
-    /// Runs `work` on the replica of a partition, if there is one, and carries out its events.
+    /// Runs `work` on the replica of a partition, if there is such a partition, and carries out its
+    /// events.
     fn on<T>(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
         work: impl FnOnce(&mut Replica<HeldOp>, &mut ReplicaCall<'_, '_, '_>) -> T,
     ) -> Option<T> {
-        let (header, slot) = self.enter(partition)?;
-        let mut slot = slot;
-        self.call(replica_ctx, partition, (header, &mut slot), work)
+        let (header, mut group) = self.enter(partition)?;
+        Some(self.call(replica_ctx, partition, (header, &mut group), work))
     }
 
-    /// Locks a partition's slot.
-    fn enter(
-        &self,
-        partition: Partition,
-    ) -> Option<(&PartitionHeader, MutexGuard<'_, ReplicaSlot>)> {
-        Some((self.header(partition)?, self.slots.get(partition.index())?.lock()))
+    /// Locks a partition's group.
+    fn enter(&self, partition: Partition) -> Option<(&PartitionHeader, MutexGuard<'_, Group>)> {
+        let group = &self.groups[partition.index() / GROUP_PARTITIONS];
+        self.header(partition).map(|header| (header, group.lock()))
     }
 
-    /// Does the work of [`Replicas::on`] on a locked slot.
+    /// This node, as its replicas know it.
+    fn host(&self, node: &Node) -> ReplicaHost {
+        let (node, incarnation) = node.me();
+        ReplicaHost { node, incarnation, options: Arc::clone(&self.options.read()) }
+    }
+
+    /// Does the work of [`Replicas::on`] in a locked group.
     fn call<T>(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
-        (header, slot): (&PartitionHeader, &mut ReplicaSlot),
+        (header, group): (&PartitionHeader, &mut Group),
         work: impl FnOnce(&mut Replica<HeldOp>, &mut ReplicaCall<'_, '_, '_>) -> T,
-    ) -> Option<T> {
-        let replica = slot.replica.as_mut()?;
+    ) -> T {
         close(replica_ctx, partition, header);
-        let done = self.with(replica_ctx, partition, header, |call| work(replica, call));
-        self.after(replica_ctx, partition, (header, slot));
-        Some(done)
+        let host = self.host(replica_ctx.node);
+        let done = self
+            .with(replica_ctx, partition, header, |call| group.call(&host, partition, call, work));
+        self.after(replica_ctx, partition, (header, group));
+        done
     }
 
     fn with<T>(
@@ -337,13 +342,13 @@ impl Replicas {
         })
     }
 
-    /// Carries out the events of a replica while its slot is locked: openings are in all inboxes
+    /// Carries out the events of a replica while its group is locked: openings are in all inboxes
     /// before the acknowledgement that came with them is stored.
     fn after(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
-        (header, slot): (&PartitionHeader, &mut ReplicaSlot),
+        (header, group): (&PartitionHeader, &Group),
     ) {
         let node = replica_ctx.node;
         let push = |worker, inbound| {
@@ -369,24 +374,25 @@ impl Replicas {
                 }
             }
         }
-        self.note_busy(replica_ctx, partition, (header, slot));
-        self.store_time(replica_ctx, partition, (header, slot));
+        self.note_busy(replica_ctx, partition, (header, group));
+        self.store_time(replica_ctx, partition, (header, group));
     }
 
-    /// Sets the store's time of a partition, for the sweep and evictions. The slot is locked
+    /// Sets the store's time of a partition, for the sweep and evictions. The group is locked
     /// meanwhile, so that no item of a partition that starts empty is judged by the old time.
     fn store_time(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
-        (header, slot): (&PartitionHeader, &ReplicaSlot),
+        (header, group): (&PartitionHeader, &Group),
     ) {
         let (partition_prefix, number) =
             (&replica_ctx.node.partition_prefix, u64::from(partition.0));
-        let Some(replica) = &slot.replica else { return };
-        let now = replica_ctx.now;
-        match self.with(replica_ctx, partition, header, |call| replica.time(header, call.node, now))
-        {
+        let (now, host) = (replica_ctx.now, self.host(replica_ctx.node));
+        let time = self.with(replica_ctx, partition, header, |call| {
+            group.view(&host, partition, header, |replica| replica.time(header, call.node, now))
+        });
+        match time {
             CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
             CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
             CopyTime::Ahead(ahead_ns) => {
@@ -396,7 +402,7 @@ impl Replicas {
     }
 }
 
-/// Closes the header of a partition whose slot is locked, and returns its previous state.
+/// Closes the header of a partition whose group is locked, and returns its previous state.
 fn close(
     replica_ctx: &ReplicaContext<'_>,
     partition: Partition,
@@ -411,11 +417,8 @@ pub(crate) fn own_bytes(bytes: &Bytes) -> Bytes {
     Bytes::copy_from_slice(bytes)
 }
 
-/// Whether a primary is cut off from a copy that must hold every change, and from most voters,
-/// which alone could remove that copy.
-fn lacks_copy(node: &Node, replica: &Replica<HeldOp>) -> bool {
-    let is_away = |copy: &CopyId| node.paths.is_away(copy.node);
-    node.paths.is_cut_off()
-        && replica.role() == Role::Primary
-        && replica.entry().in_sync.iter().any(is_away)
+/// Whether a node is cut off from a copy that must hold every change, and from most voters, which
+/// alone could remove that copy. Matters to the primary only.
+fn lacks_copy(node: &Node, in_sync: &[CopyId]) -> bool {
+    node.paths.is_cut_off() && in_sync.iter().any(|copy| node.paths.is_away(copy.node))
 }

@@ -24,6 +24,7 @@ use cluster::frames::{ExceptionKind, ForwardOp, op_flags};
 use cluster::id::Partition;
 use cluster::op_stream::NewOp;
 use cluster::replica::{AckMode, Refusal};
+use hashbrown::HashMap;
 use slab::Slab;
 
 pub(super) use self::context::operation;
@@ -72,8 +73,8 @@ pub(crate) struct Router {
     /// Completed operations whose clients have not yet received them.
     pub(crate) completions: Vec<Completion>,
     pub(super) debts: Debts,
-    /// By partition: until when its owner counts as out of reach.
-    away_until_ns: Vec<u64>,
+    /// The partitions whose owner did not answer, and until when it counts as out of reach.
+    away_until_ns: HashMap<Partition, u64>,
     /// The latest time in `away_until_ns`.
     last_away_ns: u64,
     is_delivering: bool,
@@ -119,7 +120,7 @@ impl Router {
             operator_fd: None,
             completions: Vec::new(),
             debts: Debts::default(),
-            away_until_ns: Vec::new(),
+            away_until_ns: HashMap::new(),
             last_away_ns: 0,
             is_delivering: false,
             starting: Vec::new(),
@@ -253,8 +254,9 @@ impl Router {
 
     /// The node that is primary of a partition, as far as this node knows; this node if unknown.
     fn owner_of(&self, partition: Partition) -> cluster::id::NodeId {
-        let route = self.node.keyspace().and_then(|keyspace| keyspace.replicas.route(partition));
-        route.map_or(self.node.me().0, |route| route.primary.node)
+        let keyspace = self.node.keyspace();
+        let owner = keyspace.and_then(|keyspace| keyspace.replicas.destination(partition));
+        owner.map_or(self.node.me().0, |owner| owner.node)
     }
 
     /// Sends the client's fast requests to their owners. The replies have places from `at` on.
@@ -327,7 +329,9 @@ impl Router {
         if generation != self.generation {
             self.generation = generation;
             if let (Some(plane), Some(keyspace)) = (self.plane.as_deref_mut(), node.keyspace()) {
-                plane.ops.routes_changed(ctx.now, |partition| keyspace.replicas.route(partition));
+                plane
+                    .ops
+                    .routes_changed(ctx.now, |partition| keyspace.replicas.destination(partition));
             }
         }
         let ticks = node.ticks();

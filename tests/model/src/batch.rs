@@ -12,9 +12,12 @@ use cluster::frames::{
 use cluster::op_stream::{NewOp, OpStreams};
 use cluster::parked_reply::{Need, ParkedBatch, ParkedOp, ParkedReplies, Released};
 use cluster::partition_header::HeaderState;
-use cluster::replica::{Admission, ApplyPosition, Environment as _, NodeTime, Refusal};
+use cluster::replica::{
+    Admission, ApplyPosition, Destination, Environment as _, GROUP_PARTITIONS, NodeTime, Refusal,
+    ReplicaGroup, Route,
+};
 use cluster::{Bug, LinkIndex, OpStreamId};
-use cluster::{CopyId, Partition, Term};
+use cluster::{NodeId, Partition, Term};
 
 use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
 use super::payload::{KeyKind, LINE_BYTES, Verb, encode, flags_of, with_state};
@@ -161,6 +164,11 @@ impl Worker {
         });
         count
     }
+}
+
+/// The destination of a partition's operations.
+fn destination(groups: &[ReplicaGroup<HeldOp>], partition: Partition) -> Option<Destination> {
+    groups[partition.index() / GROUP_PARTITIONS].entry(partition).route().map(Route::destination)
 }
 
 impl Node {
@@ -437,7 +445,8 @@ impl Node {
             self.submit(at, call, item.partition, item.flags, &item.line, now, env);
             return;
         };
-        match self.replicas[place].admit(&self.headers[place], item.term) {
+        let header = &self.headers[place];
+        match self.group(item.partition).admit(&self.host, item.partition, header, item.term) {
             Admission::Refer(route) => {
                 env.counters.not_owner += 1;
                 self.refuse(at, &item, ExceptionKind::NotOwner(route));
@@ -455,7 +464,8 @@ impl Node {
                 }
                 let deadline_ns = now.mono_ns + 1_000_000_000;
                 let op = HeldOp { worker: at, reply, item: Box::new(item) };
-                self.replicas[place].hold(now, op, deadline_ns);
+                let partition = op.item.partition;
+                self.groups[place / GROUP_PARTITIONS].hold(partition, now, op, deadline_ns);
             }
         }
     }
@@ -762,8 +772,8 @@ impl Node {
         let now = self.now(env.true_ns);
         for stream in 0..self.workers[at].streams.all_done().count() as u16 {
             let owner = self.workers[at].streams.id(stream).owner;
-            let replicas = &self.replicas;
-            let route = |partition: Partition| replicas[partition.index()].route();
+            let groups = &self.groups;
+            let route = |partition| destination(groups, partition);
             if owner == self.id {
                 self.workers[at].streams.send_new(stream, now, route, None);
                 continue;
@@ -778,14 +788,14 @@ impl Node {
 
     fn send_again(&mut self, at: usize, now: NodeTime) {
         let mut own = Vec::new();
-        let (me, shared, replicas) = (self.id, &mut self.shared, &self.replicas);
-        let route = |partition: Partition| replicas[partition.index()].route();
-        self.workers[at].streams.send_again(now, route, |copy: CopyId, frame: &[u8]| {
-            if copy.node == me {
+        let (me, shared, groups) = (self.id, &mut self.shared, &self.groups);
+        let route = |partition| destination(groups, partition);
+        self.workers[at].streams.send_again(now, route, |node: NodeId, frame: &[u8]| {
+            if node == me {
                 own.push(frame.to_vec());
                 return true;
             }
-            let link = shared.lane_link(copy.node, at);
+            let link = shared.lane_link(node, at);
             let Some(link) = link else { return false };
             let Some(out) = shared.link_mut(link).sender.loose() else { return false };
             out.extend_from_slice(frame);
@@ -803,8 +813,8 @@ impl Node {
             match note {
                 Note::LinkUp(peer) => self.workers[at].streams.link_up(peer, now),
                 Note::Routes => {
-                    let replicas = &self.replicas;
-                    let route = |partition: Partition| replicas[partition.index()].route();
+                    let groups = &self.groups;
+                    let route = |partition| destination(groups, partition);
                     self.workers[at].streams.routes_changed(now, route);
                 }
                 Note::Open(opening) => {

@@ -490,7 +490,8 @@ impl World {
             let mut positions = entry.in_sync.iter().filter_map(|copy| {
                 let node = self.nodes.get(&copy.node)?;
                 let is_idle = node.headers[at].term() == entry.term
-                    && node.replicas[at].entry().ver == entry.ver;
+                    && node.group(Partition(at as u16)).entry(Partition(at as u16)).ver
+                        == entry.ver;
                 is_idle.then(|| node.position(partition))
             });
             let first = positions.next();
@@ -533,12 +534,12 @@ impl World {
                 lines.push(format!(
                     "\n    {} {:?} {:?} term {} at {:?} held {} ver {} free {}",
                     node.id,
-                    node.replicas[at].role(),
+                    node.role(Partition(at as u16)),
                     node.headers[at].state(),
                     node.headers[at].term().0,
                     node.position(Partition(at as u16)),
-                    node.replicas[at].held(),
-                    node.replicas[at].entry().ver,
+                    node.group(Partition(at as u16)).held(Partition(at as u16)),
+                    node.group(Partition(at as u16)).entry(Partition(at as u16)).ver,
                     node.is_free(Partition(at as u16)),
                 ));
             }

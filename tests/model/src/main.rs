@@ -66,6 +66,7 @@ const LEAST: &[(&str, u64)] = &[
     ("failovers", 150),
     ("handoffs", 250),
     ("copies", 800),
+    ("rested", 1_000),
     ("resets", 100),
     ("stopped", 3_000),
     ("stalls_in_rounds", 1_000),

@@ -16,8 +16,8 @@ use cluster::parked_reply::ParkedReplies;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{
-    ApplyPosition, CallContext, Environment, NodeTime, Opening, Position, Replica, ReplicaEvent,
-    Role, Route, StateMachine as _,
+    ApplyPosition, CallContext, Environment, GROUP_PARTITIONS, NodeTime, Opening, Position,
+    Replica, ReplicaEvent, ReplicaGroup, ReplicaHost, Role, Route, StateMachine as _,
 };
 use cluster::replica_set::{ReplicaSet, ReplicaSets, SetIndex};
 use cluster::send_stream::SendStream;
@@ -111,7 +111,8 @@ pub(super) struct Node {
     pub(super) skew_ns: i64,
     pub(super) profile: Profile,
     pub(super) headers: Vec<PartitionHeader>,
-    pub(super) replicas: Vec<Replica<HeldOp>>,
+    pub(super) groups: Vec<ReplicaGroup<HeldOp>>,
+    pub(super) host: ReplicaHost,
     pub(super) payloads: Vec<Payload>,
     pub(super) shared: Shared,
     /// The worker that holds each shard.
@@ -289,7 +290,6 @@ impl Node {
     ) -> Self {
         let rules = profile.rules();
         let options = std::sync::Arc::new(profile.options);
-        let replica = |at| Replica::new(Partition(at as u16), id, incarnation, &options);
         let worker = |at| {
             let streams = OpStreams::new(id, incarnation, at as u16, profile.ops);
             Worker::new(streams, ParkedReplies::new(rules))
@@ -303,7 +303,10 @@ impl Node {
             skew_ns: clocks.1,
             profile: profile.clone(),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
-            replicas: (0..partitions).map(replica).collect(),
+            groups: (0..partitions.div_ceil(GROUP_PARTITIONS))
+                .map(|_| ReplicaGroup::default())
+                .collect(),
+            host: ReplicaHost { node: id, incarnation, options },
             payloads: (0..partitions).map(|_| Payload::default()).collect(),
             shared: Shared {
                 links: Vec::new(),
@@ -333,8 +336,28 @@ impl Node {
         NodeTime { mono_ns, wall_ns: u64::try_from(wall_ns).unwrap_or(0) }
     }
 
+    /// The group of a partition.
+    pub(super) fn group(&self, partition: Partition) -> &ReplicaGroup<HeldOp> {
+        &self.groups[partition.index() / GROUP_PARTITIONS]
+    }
+
     pub(super) fn route(&self, partition: Partition) -> Option<Route> {
-        self.replicas[partition.index()].route()
+        self.group(partition).entry(partition).route()
+    }
+
+    pub(super) fn role(&self, partition: Partition) -> Role {
+        self.group(partition).role(&self.host, partition)
+    }
+
+    /// Looks at the replica of a partition.
+    pub(super) fn view<T>(
+        &self,
+        partition: Partition,
+        look: impl FnOnce(&Replica<HeldOp>, &PartitionHeader) -> T,
+    ) -> T {
+        let header = &self.headers[partition.index()];
+        let group = self.group(partition);
+        group.view(&self.host, partition, header, |replica| look(replica, header))
     }
 
     pub(super) fn is_free(&self, partition: Partition) -> bool {
@@ -342,8 +365,7 @@ impl Node {
     }
 
     pub(super) fn position(&self, partition: Partition) -> Position {
-        let at = partition.index();
-        self.replicas[at].position(&self.headers[at])
+        self.view(partition, Replica::position)
     }
 
     /// Calls a function on a copy whose shard is free or held by the caller.
@@ -365,7 +387,10 @@ impl Node {
             node: &mut self.shared,
             events: &mut events,
         };
-        let result = work(&mut self.replicas[at], &mut turn);
+        let group = &mut self.groups[at / GROUP_PARTITIONS];
+        let before = group.active();
+        let result = group.call(&self.host, partition, &mut turn, work);
+        env.counters.rested += u64::from(group.active() < before);
         for event in events {
             match event {
                 ReplicaEvent::Ask(change) => env.out.push(Output::Ask(change)),
@@ -643,7 +668,10 @@ impl Node {
             } else {
                 let link = &mut self.shared.links[usize::from(index.0)];
                 let end = link.receiver.stream.end_of(bytes);
-                let refused = self.replicas[at].refusal(header, record.term, end);
+                let group = &self.groups[at / GROUP_PARTITIONS];
+                let refused = group.view(&self.host, record.partition, header, |replica| {
+                    replica.refusal(header, record.term, end)
+                });
                 let before = link.receiver.stream.refusals();
                 link.receiver.stream.refuse(refused, false);
                 if link.receiver.stream.refusals() > before {
@@ -691,9 +719,9 @@ impl Node {
 
     /// Lets busy copies advance after an ack.
     pub(super) fn advance_busy(&mut self, env: &mut Env<'_>) {
-        for at in 0..self.replicas.len() {
+        for at in 0..self.headers.len() {
             let partition = Partition(at as u16);
-            if self.replicas[at].is_busy() && self.is_free(partition) {
+            if self.group(partition).is_busy(partition) && self.is_free(partition) {
                 self.cold(partition, env, Replica::advance);
             }
         }
@@ -727,7 +755,7 @@ impl Node {
         let now = self.now(env.true_ns);
         let silent_ns = self.profile.options.silent_ns;
         let has_patience = self.profile.has_patience;
-        for at in 0..self.replicas.len() {
+        for at in 0..self.headers.len() {
             let partition = Partition(at as u16);
             if !self.is_free(partition) {
                 continue;
@@ -735,7 +763,7 @@ impl Node {
             let set = self.shared.sets.get(self.headers[at].set());
             let is_silent =
                 set.links().iter().any(|link| self.shared.silence_ns(*link, now) >= silent_ns);
-            if self.replicas[at].is_busy() || is_silent {
+            if self.group(partition).is_busy(partition) || is_silent {
                 self.cold(partition, env, Replica::tick);
             }
             if evicts && env.rng.chance(1, 50) {
@@ -820,12 +848,16 @@ impl Node {
                 && worker.todo.is_empty()
                 && worker.clients.is_empty()
         };
-        self.workers.iter().all(is_idle) && self.replicas.iter().all(|replica| replica.held() == 0)
+        let holds_none = |at| {
+            let partition = Partition(at as u16);
+            self.group(partition).held(partition) == 0
+        };
+        self.workers.iter().all(is_idle) && (0..self.headers.len()).all(holds_none)
     }
 
     /// Whether a copy is complete, and so must equal others at its position.
     pub(super) fn is_whole(&self, partition: Partition) -> bool {
-        matches!(self.replicas[partition.index()].role(), Role::Primary | Role::Backup)
+        matches!(self.role(partition), Role::Primary | Role::Backup)
     }
 
     /// The reply text of a result.

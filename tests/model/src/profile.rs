@@ -347,6 +347,8 @@ pub const FAULTS: &[Planted] = &[
     planted("owner-unbounded", Bug::OwnerUnbounded, Aim::Usual),
     planted("answer-early", Bug::AnswerEarly, Aim::Usual),
     planted("drop-silent-backup", Bug::DropSilentBackup, Aim::Usual),
+    planted("rests-before-first-record", Bug::RestsBeforeFirstRecord, Aim::Diverged),
+    planted("restored-past-refusals", Bug::RestoredPastRefusals, Aim::Fenced),
     planted("removal-at-once", Bug::RemovalAtOnce, Aim::Deaths),
     planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced),
     planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual),

@@ -152,6 +152,8 @@ counters! {
         handoffs,
         /// Copies that became in-sync.
         copies,
+        /// Replicas that were dropped, because nothing was under way.
+        rested,
         /// Partitions that started empty because all copies were lost.
         resets,
         /// Operations refused because the controller was silent for too long.
@@ -854,7 +856,7 @@ impl World {
         let phase = (self.now_ns / MS + u64::from(id.0) * 1700) / 1500;
         let only_reads = self.profile.has_readers && !phase.is_multiple_of(3) && !self.is_healed;
         for _ in 0..self.rng.between(1, 6) {
-            let partition = Partition(self.rng.below(node.replicas.len() as u64) as u16);
+            let partition = Partition(self.rng.below(node.headers.len() as u64) as u16);
             let key = self.rng.below(u64::from(KEYS)) as u8;
             let verbs = [Verb::Add, Verb::Add, Verb::Look, Verb::Maybe];
             let mut verb = self.rng.pick(&verbs).unwrap_or(Verb::Add);
@@ -924,28 +926,29 @@ impl World {
         let node = &self.nodes[&id];
         let mut found = Vec::new();
         for (at, header) in node.headers.iter().enumerate() {
-            let replica = &node.replicas[at];
+            let partition = Partition(at as u16);
             let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
-            let primary = replica
-                .entry()
+            let primary = node
+                .group(partition)
+                .entry(partition)
                 .primary
                 .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
             let Some(primary) = primary else { continue };
             let there = &primary.headers[at];
             let follows = header.state() == HeaderState::Follows && header.term() == there.term();
-            if !follows || primary.replicas[at].role() != Role::Primary {
+            if !follows || primary.role(partition) != Role::Primary {
                 continue;
             }
             let now = node.now(self.now_ns);
-            let time_ns = match replica.time(header, &node.shared, now) {
-                CopyTime::Unknown => continue,
-                CopyTime::At(time_ns) => time_ns,
-                CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
-            };
+            let time_ns =
+                match node.view(partition, |one, header| one.time(header, &node.shared, now)) {
+                    CopyTime::Unknown => continue,
+                    CopyTime::At(time_ns) => time_ns,
+                    CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
+                };
             let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
             self.report.counters.checked_times += 1;
             if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {
-                let partition = Partition(at as u16);
                 found.push(format!(
                     "{id} {partition}: its items are looked at by another clock: at {time_ns}, its newest record is of {}, its primary {} at {}",
                     header.pt_ns(), primary.id,
@@ -963,9 +966,9 @@ impl World {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         let counters = &mut self.report.counters;
         let mut found = Vec::new();
-        for at in 0..node.replicas.len() {
+        for at in 0..node.headers.len() {
             let partition = Partition(at as u16);
-            let (header, replica) = (&node.headers[at], &node.replicas[at]);
+            let header = &node.headers[at];
             let term = header.term();
             if term.0 < node.terms[at] {
                 found.push(format!("{id} {partition}: the term went back to {}", term.0));
@@ -983,8 +986,8 @@ impl World {
                     }
                 }
             }
-            if header.state() == HeaderState::Serves && replica.role() == Role::Primary {
-                let me = replica.entry().primary.unwrap_or_default();
+            if header.state() == HeaderState::Serves && node.role(partition) == Role::Primary {
+                let me = node.group(partition).entry(partition).primary.unwrap_or_default();
                 counters.checked_primaries += 1;
                 let mut known = me;
                 if node.led[at] != (term.0, me) {

@@ -28,11 +28,8 @@ impl Replicas {
         bytes: usize,
     ) {
         let partition = record.partition;
-        let Some((header, slot)) = self.enter(partition) else {
-            return self.refuse(partition, record.term, false, stream, bytes);
-        };
-        let Some(replica) = &slot.replica else {
-            return self.refuse(partition, record.term, false, stream, bytes);
+        let Some((header, group)) = self.enter(partition) else {
+            return refuse(partition, record.term, false, stream, bytes);
         };
         let state = close(replica_ctx, partition, header);
         let is_next = state == HeaderState::Follows
@@ -41,8 +38,11 @@ impl Replicas {
         if is_next {
             self.install_next(replica_ctx, header, section, frame_ns, record);
         } else {
-            let end = stream.end_of(bytes);
-            stream.refuse(replica.refusal(header, record.term, end), false);
+            let (host, end) = (self.host(replica_ctx.node), stream.end_of(bytes));
+            let refusal = group.view(&host, partition, header, |replica| {
+                replica.refusal(header, record.term, end)
+            });
+            stream.refuse(refusal, false);
         }
         header.open(state);
     }
@@ -72,20 +72,6 @@ impl Replicas {
         log.add(section.first + u64::from(place), copy, result);
     }
 
-    /// Refuses a frame for a partition of which there is no replica.
-    fn refuse(
-        &self,
-        partition: Partition,
-        term: Term,
-        is_origin: bool,
-        stream: &mut ReceiveStream,
-        bytes: usize,
-    ) {
-        let copy_term = self.header(partition).map_or(Term(0), PartitionHeader::term);
-        let (end, last) = (stream.end_of(bytes), Position::default());
-        stream.refuse(StreamRefusal { partition, term, copy_term, end, last }, is_origin);
-    }
-
     /// Handles an `Adopt` with this body. Its frame has `bytes` bytes and is the next of `stream`.
     ///
     /// # Errors
@@ -104,7 +90,7 @@ impl Replicas {
             replica.adopt(call, &adopt, stream, bytes);
         });
         if done.is_none() {
-            self.refuse(adopt.partition, adopt.term, true, stream, bytes);
+            refuse(adopt.partition, adopt.term, true, stream, bytes);
         }
         Ok(())
     }
@@ -133,7 +119,7 @@ impl Replicas {
             done
         });
         done.unwrap_or_else(|| {
-            self.refuse(chunk.partition, chunk.term, chunk.is_first, stream, bytes);
+            refuse(chunk.partition, chunk.term, chunk.is_first, stream, bytes);
             Ok(())
         })
     }
@@ -155,7 +141,7 @@ impl Replicas {
             replica.check_term(call, &term_check, stream, bytes);
         });
         if done.is_none() {
-            self.refuse(term_check.partition, term_check.term, false, stream, bytes);
+            refuse(term_check.partition, term_check.term, false, stream, bytes);
         }
         Ok(())
     }
@@ -206,4 +192,16 @@ impl Replicas {
             replica.refused(call, link, refused);
         });
     }
+}
+
+/// Refuses a frame for a partition that does not exist.
+fn refuse(
+    partition: Partition,
+    term: Term,
+    is_origin: bool,
+    stream: &mut ReceiveStream,
+    bytes: usize,
+) {
+    let (copy_term, end, last) = (Term(0), stream.end_of(bytes), Position::default());
+    stream.refuse(StreamRefusal { partition, term, copy_term, end, last }, is_origin);
 }

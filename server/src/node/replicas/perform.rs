@@ -11,7 +11,7 @@ use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLookup, NotAdmitted};
 use cluster::frames::{KeyState, Record, RecordResult, TermCheck, op_flags};
 use cluster::parked_reply::Need;
 use cluster::partition_header::{HeaderState, PartitionHeader};
-use cluster::replica::{Admission, ApplyPosition, Refusal, Route};
+use cluster::replica::{Admission, ApplyPosition, Refusal};
 use cluster::replica_set::{LINKS_MAX, ReplicaSet};
 use parking_lot::Mutex;
 
@@ -57,28 +57,25 @@ impl Replicas {
         let Some(kind) = OpKind::of_bits(op.op_flags) else {
             return Performed::Refused(Refusal::Stale);
         };
-        let Some((header, mut slot)) = self.enter(op.partition) else {
+        let Some((header, mut group)) = self.enter(op.partition) else {
             return Performed::Refer(None);
         };
-        let slot = &mut *slot;
-        let Some(replica) = &mut slot.replica else {
-            return Performed::Refer(self.route(op.partition));
-        };
-        if lacks_copy(replica_ctx.node, replica) {
-            return Performed::Refused(Refusal::Unreachable);
-        }
-        match replica.admit(header, op.term) {
-            Admission::Perform => {}
-            Admission::Refer(route) => {
-                return Performed::Refer(newer(route, self.route(op.partition)));
+        let host = self.host(replica_ctx.node);
+        match group.admit(&host, op.partition, header, op.term) {
+            Admission::Refer(route) => return Performed::Refer(route),
+            Admission::Perform | Admission::Hold | Admission::Refuse(_)
+                if lacks_copy(replica_ctx.node, &group.entry(op.partition).in_sync) =>
+            {
+                return Performed::Refused(Refusal::Unreachable);
             }
+            Admission::Perform => {}
             Admission::Refuse(refusal) => return Performed::Refused(refusal),
             Admission::Hold => {
                 let mut held = op.to_held();
                 // Another sending of it may be held too, so it is looked up when it is performed.
                 held.op_flags |= op_flags::AGAIN;
-                replica.hold(replica_ctx.now, held, op.deadline_ns);
-                self.after(replica_ctx, op.partition, (header, slot));
+                group.hold(op.partition, replica_ctx.now, held, op.deadline_ns);
+                self.after(replica_ctx, op.partition, (header, &group));
                 return Performed::Held;
             }
         }
@@ -243,11 +240,6 @@ fn append(
         target.header.set_position(slot, end);
         replica_ctx.replica_scratch.touched.add(link);
     }
-}
-
-/// The newer of two routes.
-fn newer(one: Option<Route>, other: Option<Route>) -> Option<Route> {
-    one.into_iter().chain(other).max_by_key(|route| route.term)
 }
 
 /// The form in which the log keeps a reply: that of a count as its number.

@@ -1,6 +1,7 @@
 //! Replicas on nodes without links: operations of a primary, and frames to a backup.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use cluster::OpStreamId;
 use cluster::frames::{
@@ -12,8 +13,7 @@ use cluster::map::{PartitionEntry, SharedEntry};
 use cluster::partition_header::HeaderState;
 use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
-use cluster::replica::{NodeTime, Position, Refusal, Route};
-use crossbeam::atomic::AtomicCell;
+use cluster::replica::{GROUP_PARTITIONS, NodeTime, Position, Refusal, Route};
 use engine::Partitioner;
 use parking_lot::Mutex;
 use tollgate_limits::Limits;
@@ -307,9 +307,38 @@ fn a_copy_follows_and_takes_over_with_its_results() {
     assert_eq!(node.reply(&op(12, 2, op_flags::AGAIN, "incr key 1\r\n")), "9\r\n");
 }
 
+#[test]
+fn replicas_exist_while_something_is_under_way() {
+    let mut node = TestNode::new(2);
+    let mut stream = ReceiveStream::default();
+    let active = |node: &mut TestNode| {
+        node.on(|copies, _| copies.enter(PARTITION).expect("it exists").1.active())
+    };
+    node.learn(&entry(1, 1, 1, &[1, 3]));
+    assert_eq!(active(&mut node), 0, "there is no copy here");
+    node.learn(&entry(2, 1, 1, &[1, 2]));
+    assert_eq!(active(&mut node), 1, "the copy waits for its primary");
+    node.adopt(1, 1, 2, Position::default(), &mut stream);
+    assert_eq!((active(&mut node), node.state()), (0, HeaderState::Follows));
+    node.record(1, 1, 7, &mut stream);
+    // Another primary has the same history, and nothing was done in its term yet.
+    let last = Position { term: Term(1), lsn: 1 };
+    node.learn(&entry(3, 2, 3, &[2, 3]));
+    node.adopt(2, 3, 2, last, &mut stream);
+    assert_eq!((active(&mut node), node.state()), (1, HeaderState::Follows));
+    node.learn(&entry(4, 3, 2, &[2]));
+    assert_eq!((active(&mut node), node.state()), (1, HeaderState::Serves));
+    assert_eq!(node.reply(&op(2, 3, 0, "incr key 1\r\n")), "8\r\n");
+    node.learn(&entry(5, 3, 2, &[2]));
+    assert_eq!((active(&mut node), node.state()), (0, HeaderState::Serves));
+    assert_eq!(node.reply(&op(3, 3, 0, "incr key 1\r\n")), "9\r\n");
+    node.learn(&entry(6, 3, 2, &[1, 2]));
+    assert_eq!((active(&mut node), node.state()), (1, HeaderState::Slow));
+}
+
 /// A node has these for each partition, whether or not it holds a copy.
 #[test]
 fn tables_of_partitions_are_small() {
-    assert_eq!(size_of::<Mutex<super::ReplicaSlot>>(), 32);
-    assert_eq!(size_of::<AtomicCell<Route>>(), 24);
+    assert_eq!(size_of::<Mutex<super::Group>>(), 10 * GROUP_PARTITIONS);
+    assert_eq!(size_of::<AtomicU64>(), 8, "a destination");
 }

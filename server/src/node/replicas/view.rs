@@ -1,57 +1,64 @@
-//! The replicas of a node, as others see them: counts by role and, in a simulation, each state.
+//! The replicas of a node, as others see them: what they lack of a map, held operations and, in a
+//! simulation, each state.
 
-use cluster::replica::Role;
+use cluster::id::Partition;
+use cluster::map::SharedEntry;
+use cluster::replica::GROUP_PARTITIONS;
 #[cfg(feature = "simulation")]
-use cluster::{partition_header::PartitionHeader, replica::Position};
-#[cfg(feature = "simulation")]
-use parking_lot::Mutex;
+use cluster::replica::{Position, Role};
 
-#[cfg(feature = "simulation")]
-use super::ReplicaSlot;
 use super::Replicas;
 
-/// The number of replicas of a node, by role.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct ReplicaCounts {
-    pub(crate) primaries: usize,
-    pub(crate) backups: usize,
-    pub(crate) learners: usize,
-    /// Operations that wait for a handover.
-    pub(crate) held: usize,
+/// The entries of a map that the replicas do not know yet.
+#[derive(Default)]
+pub(crate) struct MapChanges {
+    pub(crate) partitions: Vec<Partition>,
+    /// Those that started empty since the entries that the replicas know.
+    pub(crate) lost: Vec<Partition>,
 }
 
 impl Replicas {
-    /// Counts the replicas on this node.
-    pub(crate) fn counts(&self) -> ReplicaCounts {
-        let mut counts = ReplicaCounts::default();
-        for slot in &self.slots {
-            let slot = slot.lock();
-            let Some(replica) = &slot.replica else { continue };
-            match replica.role() {
-                Role::None => {}
-                Role::Learner => counts.learners += 1,
-                Role::Backup => counts.backups += 1,
-                Role::Primary => counts.primaries += 1,
+    /// The partitions whose entries among `entries`, those of the map, are newer than the replicas
+    /// know.
+    pub(crate) fn changes(&self, entries: &[SharedEntry]) -> MapChanges {
+        let mut changes = MapChanges::default();
+        for (place, entries) in entries.chunks(GROUP_PARTITIONS).enumerate() {
+            let Some(group) = self.groups.get(place) else { break };
+            let group = group.lock();
+            for (index, entry) in entries.iter().enumerate() {
+                let partition = Partition((place * GROUP_PARTITIONS + index) as u16);
+                let known = group.entry(partition);
+                if entry.ver > known.ver {
+                    changes.partitions.push(partition);
+                }
+                // The first entry that a node knows says nothing about what was before.
+                if entry.era > known.era && known.ver > 0 {
+                    changes.lost.push(partition);
+                }
             }
-            counts.held += replica.held();
         }
-        counts
+        changes
+    }
+
+    /// The operations that wait for a handover.
+    pub(crate) fn held(&self) -> usize {
+        self.groups.iter().map(|group| group.lock().held_in_all()).sum()
     }
 
     /// The state of all replicas.
     #[cfg(feature = "simulation")]
-    pub(crate) fn views(&self) -> Vec<Option<ReplicaView>> {
-        let sight = |(slot, header): (&Mutex<ReplicaSlot>, &PartitionHeader)| {
-            let slot = slot.lock();
-            let replica = slot.replica.as_ref()?;
-            Some(ReplicaView {
+    pub(crate) fn views(&self, node: &super::Node) -> Vec<ReplicaView> {
+        let host = self.host(node);
+        let view = |partition| {
+            let (header, group) = self.enter(partition)?;
+            Some(group.view(&host, partition, header, |replica| ReplicaView {
                 role: replica.role(),
                 term: header.term().0,
                 position: replica.position(header),
                 held: replica.held(),
-            })
+            }))
         };
-        self.slots.iter().zip(&self.headers).map(sight).collect()
+        self.partitions().filter_map(view).collect()
     }
 }
 

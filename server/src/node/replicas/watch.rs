@@ -3,48 +3,49 @@
 //!
 //! Not here: the work itself (`cluster::replica`).
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cluster::LinkIndex;
 use cluster::id::Partition;
 use cluster::partition_header::PartitionHeader;
 use cluster::replica::Role;
 use cluster::replica_set::{ReplicaSet, SetIndex};
-use crossbeam::queue::SegQueue;
 use parking_lot::Mutex;
 
 use super::super::links::PeerLink;
 use super::super::state_machine::range_of;
-use super::{ReplicaContext, ReplicaSlot, Replicas};
+use super::{Group, ReplicaContext, Replicas};
 
-/// The partitions that wait for a link, by the position they wait for: the lowest one first.
-type LinkWaiters = BinaryHeap<Reverse<(u64, Partition)>>;
+/// The partitions that wait for a link.
+#[derive(Default)]
+struct LinkWaiters {
+    /// By the position that they wait for.
+    by_position: BTreeSet<(u64, Partition)>,
+    partitions: BTreeSet<Partition>,
+}
 
 /// The waiting replicas.
+#[derive(Default)]
 pub(super) struct LinkWatch {
     /// Replicas with work under way, which are ticked often.
-    busy: SegQueue<Partition>,
-    is_busy: Box<[AtomicBool]>,
+    busy: Mutex<BTreeSet<Partition>>,
     links: Mutex<BTreeMap<LinkIndex, LinkWaiters>>,
     /// The number of entries in `links`.
     waiting: AtomicUsize,
+    /// The sets with a link that acknowledged nothing at the last look.
+    silent: Mutex<BTreeSet<SetIndex>>,
 }
 
 impl LinkWatch {
-    pub(super) fn new(partitions: usize) -> Self {
-        Self {
-            busy: SegQueue::new(),
-            is_busy: (0..partitions).map(|_| AtomicBool::new(false)).collect(),
-            links: Mutex::default(),
-            waiting: AtomicUsize::new(0),
-        }
-    }
-
+    /// Lets a partition wait for a position, unless it waits for the link already.
     fn await_link(&self, link: LinkIndex, position: u64, partition: Partition) {
-        self.links.lock().entry(link).or_default().push(Reverse((position, partition)));
-        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let mut links = self.links.lock();
+        let waiters = links.entry(link).or_default();
+        if waiters.partitions.insert(partition) {
+            waiters.by_position.insert((position, partition));
+            self.waiting.fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     /// Removes and returns the partitions whose position the link has reached.
@@ -54,14 +55,16 @@ impl LinkWatch {
             return due;
         }
         let mut links = self.links.lock();
-        let Some(waiting) = links.get_mut(&link) else { return due };
-        while let Some(Reverse((_, partition))) =
-            waiting.peek().filter(|Reverse((position, _))| *position <= acked)
-        {
-            due.push(*partition);
-            waiting.pop();
+        let Some(waiters) = links.get_mut(&link) else { return due };
+        while let Some((position, partition)) = waiters.by_position.pop_first() {
+            if position > acked {
+                waiters.by_position.insert((position, partition));
+                break;
+            }
+            waiters.partitions.remove(&partition);
+            due.push(partition);
         }
-        if waiting.is_empty() {
+        if waiters.partitions.is_empty() {
             links.remove(&link);
         }
         self.waiting.fetch_sub(due.len(), Ordering::AcqRel);
@@ -75,33 +78,30 @@ impl Replicas {
         &self,
         replica_ctx: &ReplicaContext<'_>,
         partition: Partition,
-        (header, slot): (&PartitionHeader, &mut ReplicaSlot),
+        (header, group): (&PartitionHeader, &Group),
     ) {
-        let Some(replica) = slot.replica.as_ref().filter(|replica| replica.is_busy()) else {
+        if !group.is_busy(partition) {
             return;
-        };
-        if !self.watch.is_busy[partition.index()].swap(true, Ordering::AcqRel) {
-            self.watch.busy.push(partition);
+        }
+        if self.watch.busy.lock().insert(partition) {
             replica_ctx.node.want_ticks();
         }
-        if replica.role() != Role::Primary {
+        if group.role(&self.host(replica_ctx.node), partition) != Role::Primary {
             return;
         }
         let (me, incarnation) = replica_ctx.node.me();
         let shard =
             replica_ctx.service.shards().first_shard(range_of(partition, replica_ctx.node.bits()));
         let set = self.set_table.get(header.set());
-        for copy in replica.entry().copies() {
+        for copy in group.entry(partition).copies() {
             let is_here = copy.node == me && copy.incarnation == incarnation;
             let links = replica_ctx.node.links();
             let link = links.link_to(copy.node, copy.incarnation, shard).filter(|_| !is_here);
-            let Some(link) = link.filter(|link| !slot.awaits.contains(link)) else { continue };
-            let Some(peer_link) = links.get(link) else { continue };
-            let place = set.links().iter().position(|known| *known == link);
+            let Some(peer_link) = link.and_then(|link| links.get(link)) else { continue };
+            let place = set.links().iter().position(|known| *known == peer_link.index);
             let position = place.map_or(0, |place| header.position(place));
-            if slot.awaits.try_push(link).is_ok() {
-                self.watch.await_link(link, useful_position(&peer_link, position), partition);
-            }
+            let position = useful_position(&peer_link, position);
+            self.watch.await_link(peer_link.index, position, partition);
         }
     }
 
@@ -112,12 +112,13 @@ impl Replicas {
         }
         let acked = replica_ctx.node.links().get(link).map_or(u64::MAX, |link| link.acked.get());
         for partition in self.watch.take_due(link, acked) {
-            let Some((header, mut slot)) = self.enter(partition) else { continue };
-            slot.awaits.retain(|known| *known != link);
-            self.call(replica_ctx, partition, (header, &mut slot), |replica, call| {
-                replica.advance(call);
-            });
+            self.advance(replica_ctx, partition);
         }
+    }
+
+    #[expect(clippy::redundant_closure_for_method_calls, reason = "lifetimes want it")]
+    fn advance(&self, replica_ctx: &mut ReplicaContext<'_>, partition: Partition) {
+        self.on(replica_ctx, partition, |replica, call| replica.advance(call));
     }
 
     /// Advances the replicas that wait for links that have ended.
@@ -133,18 +134,11 @@ impl Replicas {
     /// Advances the replicas that waited for a link to this link's node.
     pub(crate) fn connected(&self, replica_ctx: &mut ReplicaContext<'_>, link: LinkIndex) {
         let Some(link) = replica_ctx.node.links().get(link) else { return };
-        for (index, is_busy) in self.watch.is_busy.iter().enumerate() {
-            if !is_busy.load(Ordering::Acquire) {
-                continue;
-            }
-            let partition = Partition(index as u16);
-            let Some((header, mut slot)) = self.enter(partition) else { continue };
-            let names = |slot: &ReplicaSlot| {
-                let entry = slot.replica.as_ref().map(|replica| replica.entry());
-                entry.is_some_and(|entry| entry.copy_on(link.peer, link.incarnation).is_some())
-            };
-            if names(&slot) {
-                self.call(replica_ctx, partition, (header, &mut slot), |replica, call| {
+        let busy = self.watch.busy.lock().clone();
+        for partition in busy {
+            let Some((header, mut group)) = self.enter(partition) else { continue };
+            if group.entry(partition).copy_on(link.peer, link.incarnation).is_some() {
+                self.call(replica_ctx, partition, (header, &mut group), |replica, call| {
                     replica.advance(call);
                 });
             }
@@ -153,14 +147,13 @@ impl Replicas {
 
     /// Whether any replica has work under way.
     pub(crate) fn is_any_busy(&self) -> bool {
-        !self.watch.busy.is_empty()
+        !self.watch.busy.lock().is_empty()
     }
 
     /// Ticks the replicas with work under way.
     pub(crate) fn tick_busy(&self, replica_ctx: &mut ReplicaContext<'_>) {
-        for _ in 0..self.watch.busy.len() {
-            let Some(partition) = self.watch.busy.pop() else { break };
-            self.watch.is_busy[partition.index()].store(false, Ordering::Release);
+        let busy = std::mem::take(&mut *self.watch.busy.lock());
+        for partition in busy {
             self.tick(replica_ctx, partition);
         }
     }
@@ -170,7 +163,8 @@ impl Replicas {
         self.on(replica_ctx, partition, |replica, call| replica.tick(call));
     }
 
-    /// Ticks the primaries whose records go over a link that acknowledges nothing.
+    /// Ticks the primaries whose records go over a link that acknowledges nothing, or did not at the
+    /// last call: those may rest again.
     pub(crate) fn tick_silent(&self, replica_ctx: &mut ReplicaContext<'_>) {
         let (silent_ns, now_ns) = (self.options().silent_ns, replica_ctx.now.mono_ns);
         let is_silent = |link: &LinkIndex| {
@@ -183,12 +177,14 @@ impl Replicas {
             .filter(|(_, set)| set.links().iter().any(is_silent))
             .map(|(index, _)| index)
             .collect();
+        let mut due = silent.clone();
+        due.append(&mut std::mem::replace(&mut *self.watch.silent.lock(), silent));
         // Reading all headers costs some 100 µs, and at rest no link is silent.
-        if silent.is_empty() {
+        if due.is_empty() {
             return;
         }
         for (index, header) in self.headers.iter().enumerate() {
-            if silent.contains(&header.set()) {
+            if due.contains(&header.set()) {
                 self.tick(replica_ctx, Partition(index as u16));
             }
         }
@@ -201,12 +197,11 @@ impl Replicas {
         part: usize,
         parts: usize,
     ) {
-        for index in (part..self.slots.len()).step_by(parts) {
-            let partition = Partition(index as u16);
-            let Some((header, slot)) = self.enter(partition) else { continue };
-            let follows = |part| matches!(part, Role::Backup | Role::Learner);
-            if slot.replica.as_ref().is_some_and(|replica| follows(replica.role())) {
-                self.store_time(replica_ctx, partition, (header, &slot));
+        let host = self.host(replica_ctx.node);
+        for partition in self.partitions().skip(part).step_by(parts) {
+            let Some((header, group)) = self.enter(partition) else { continue };
+            if matches!(group.role(&host, partition), Role::Backup | Role::Learner) {
+                self.store_time(replica_ctx, partition, (header, &group));
             }
         }
     }
@@ -227,7 +222,7 @@ mod tests {
 
     #[test]
     fn partitions_go_on_when_a_link_is_far_enough() {
-        let watch = LinkWatch::new(4);
+        let watch = LinkWatch::default();
         let (one, two) = (LinkIndex(1), LinkIndex(2));
         for (link, position, partition) in [(one, 30, 0), (one, 10, 1), (two, 5, 0), (one, 20, 2)] {
             watch.await_link(link, position, Partition(partition));

@@ -44,8 +44,8 @@ impl Router {
     /// Whether a partition's primary is on a node out of reach.
     pub(super) fn is_out_of_reach(&self, partition: Partition) -> bool {
         let paths = &self.node.paths;
-        let route = || self.node.keyspace()?.replicas.route(partition);
-        paths.is_any_away() && route().is_some_and(|route| paths.is_away(route.primary.node))
+        let owner = || self.node.keyspace()?.replicas.destination(partition);
+        paths.is_any_away() && owner().is_some_and(|owner| paths.is_away(owner.node))
     }
 
     /// Whether the owner of a partition did not answer a moment ago, so that requests which this
@@ -53,10 +53,7 @@ impl Router {
     /// owner again, while the others do not wait.
     pub(in crate::node) fn is_away(&mut self, now: NodeTime, partition: Partition) -> bool {
         let is_resting = self.is_resting(now, partition);
-        if let Some(until) = self.away_until_ns.get_mut(partition.index())
-            && !is_resting
-            && *until > 0
-        {
+        if !is_resting && let Some(until) = self.away_until_ns.get_mut(&partition) {
             *until = now.mono_ns + AWAY_NS;
             self.last_away_ns = *until;
         }
@@ -72,18 +69,21 @@ impl Router {
     /// The result of [`Router::is_away`], without a try.
     pub(crate) fn is_resting(&self, now: NodeTime, partition: Partition) -> bool {
         self.is_out_of_reach(partition)
-            || self.away_until_ns.get(partition.index()).is_some_and(|until| *until > now.mono_ns)
+            || self.away_until_ns.get(&partition).is_some_and(|until| *until > now.mono_ns)
     }
 
     pub(super) fn note_reach(&mut self, now: NodeTime, partition: Partition, result: &OpResult) {
-        let Some(until) = self.away_until_ns.get_mut(partition.index()) else { return };
-        *until = match result {
-            OpResult::Done(_) => 0,
-            OpResult::NotApplied(Refusal::Busy) => *until,
+        match result {
+            OpResult::NotApplied(Refusal::Busy) => {}
+            OpResult::Done(_) => {
+                if !self.away_until_ns.is_empty() {
+                    self.away_until_ns.remove(&partition);
+                }
+            }
             OpResult::NotApplied(_) | OpResult::Unknown => {
                 self.last_away_ns = now.mono_ns + AWAY_NS;
-                self.last_away_ns
+                self.away_until_ns.insert(partition, self.last_away_ns);
             }
-        };
+        }
     }
 }

@@ -15,7 +15,6 @@ use cluster::op_stream::{
     NewOp, OpEnd, OpOptions, OpOutcome as PlaneEnding, OpStreams, OwnerContact,
 };
 use cluster::parked_reply::{ParkedBatch, ParkedReplies};
-use cluster::replica::Route;
 use slab::Slab;
 
 use super::{Router, RouterContext};
@@ -202,13 +201,10 @@ impl Router {
         if self.plane.is_some() {
             return true;
         }
-        let Some(keyspace) = self.node.keyspace() else { return false };
-        if self.node.me().0 == NodeId::default() {
+        if self.node.keyspace().is_none() || self.node.me().0 == NodeId::default() {
             return false;
         }
-        let partitions = keyspace.replicas.len();
         self.plane = Some(Box::new(DataPlane::new(&self.node, self.core)));
-        self.away_until_ns = vec![0; partitions];
         true
     }
 
@@ -217,7 +213,7 @@ impl Router {
         let node = Arc::clone(&self.node);
         let Some(keyspace) = node.keyspace() else { return };
         let Some(plane) = self.plane.as_deref_mut() else { return };
-        let route = |partition: Partition| -> Option<Route> { keyspace.replicas.route(partition) };
+        let route = |partition: Partition| keyspace.replicas.destination(partition);
         let (me, now) = (node.me().0, ctx.now);
         while let Some(stream) = plane.new_in.pop() {
             let owner = plane.ops.id(stream).owner;
@@ -236,13 +232,13 @@ impl Router {
         }
         let DataPlane { ops, cache, to_self, .. } = plane;
         let core = self.core;
-        ops.send_again(now, route, |primary, frame| {
-            if primary.node == me {
+        ops.send_again(now, route, |owner, frame| {
+            if owner == me {
                 to_self.extend_from_slice(frame);
                 return true;
             }
             node.metrics.resent.fetch_add(1, Ordering::Relaxed);
-            let Some(link) = node.links().of_worker(primary.node, core) else { return false };
+            let Some(link) = node.links().of_worker(owner, core) else { return false };
             let is_said = link.send(|out| out.extend_from_slice(frame));
             if is_said {
                 cache.touch(link.index);

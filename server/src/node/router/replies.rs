@@ -217,8 +217,9 @@ impl Router {
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let line = batch.line_of(at);
         let is_asked = if op.stream == NO_STREAM {
-            let route = node.keyspace().and_then(|keyspace| keyspace.replicas.route(op.partition));
-            let owner = route.map_or(node.me().0, |route| route.primary.node);
+            let keyspace = node.keyspace();
+            let owner = keyspace.and_then(|keyspace| keyspace.replicas.destination(op.partition));
+            let owner = owner.map_or(node.me().0, |owner| owner.node);
             let (token, index) = (batch.token, at as u32);
             let (partition, op_flags) = (op.partition, op.op_flags & !op_flags::AGAIN);
             let submitted = NewOp { partition, op_flags, token, index, for_ns: 0 };

@@ -9,9 +9,8 @@ const HELD_MAX: usize = 1024;
 
 pub(super) fn look(address: IpAddr, sight: &SimulatedNode, found: &mut Vec<String>) {
     for (partition, copy) in sight.replicas.iter().enumerate() {
-        let held = copy.as_ref().map_or(0, |copy| copy.held);
-        if held > HELD_MAX {
-            found.push(format!("{address}: p{partition} holds {held} operations"));
+        if copy.held > HELD_MAX {
+            found.push(format!("{address}: p{partition} holds {} operations", copy.held));
         }
     }
 }

@@ -13,7 +13,7 @@ pub(super) fn check(case: &Case<'_>, found: &mut Vec<String>) {
     for partition in 0..partitions {
         let mut first = None;
         for (address, sight) in sights {
-            let Some(Some(copy)) = sight.replicas.get(partition) else { continue };
+            let Some(copy) = sight.replicas.get(partition) else { continue };
             if !matches!(copy.role, Role::Primary | Role::Backup) {
                 continue;
             }

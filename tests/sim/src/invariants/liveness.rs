@@ -25,7 +25,7 @@ pub(crate) fn patience(lost_after: u64) -> Patience {
 
 fn is_served_by(sights: &[(IpAddr, SimulatedNode)], partition: usize) -> bool {
     sights.iter().any(|(_, sight)| {
-        let copy = sight.replicas.get(partition).and_then(Option::as_ref);
+        let copy = sight.replicas.get(partition);
         let Some(entry) = sight.map.partitions().get(partition) else { return false };
         copy.is_some_and(|copy| copy.role == Role::Primary && copy.term == entry.term.0)
     })

@@ -48,7 +48,6 @@ impl Terms {
             history.note(now, &format!("{address} has map {ver}"));
         }
         for (partition, copy) in sight.replicas.iter().enumerate() {
-            let Some(copy) = copy else { continue };
             let term = life.terms.entry(partition).or_default();
             if copy.term < *term {
                 found.push(format!(
