@@ -32,7 +32,8 @@ static int trouble(int fd)
             word[got] = 0;
             path[length] = 0;
             if (strstr(path, "/data") != NULL
-                && (strstr(path, "/control.redb") != NULL || strstr(path, "/probe") != NULL)) {
+                && (strstr(path, "/control.redb") != NULL || strstr(path, "/probe") != NULL
+                    || strstr(path, "/lock") != NULL)) {
                 if (strncmp(word, "eio", 3) == 0)
                     found = EIO;
                 else if (strncmp(word, "enospc", 6) == 0)

@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 
-use self::directory::{builder, lock, rewrite, room};
+use self::directory::{builder, lock, rewrite, room, touch};
 pub use self::error::StoreError;
 pub(crate) use self::error::Wrap;
 use self::health::DiskHealth;
@@ -95,7 +95,7 @@ struct StoreInner {
     /// The rules by which the map applies commands: all, except in simulations.
     map_rules: Rules,
     /// The lock that keeps other processes off the directory.
-    _lock: Option<File>,
+    lock: Option<File>,
 }
 
 struct Opened {
@@ -136,7 +136,7 @@ impl ControlStore {
             file: Some(file),
             health: DiskHealth::default(),
             map_rules: Rules::default(),
-            _lock: Some(lock),
+            lock: Some(lock),
         };
         Self::new(inner)
     }
@@ -180,7 +180,7 @@ impl ControlStore {
             file: None,
             health: DiskHealth::default(),
             map_rules,
-            _lock: None,
+            lock: None,
         })
     }
 
@@ -246,10 +246,10 @@ impl ControlStore {
         opened.unwrap_or(Err(StoreError::Interrupted)).map_err(|error| error.at(self.file()))
     }
 
-    /// Writes a value without meaning, to measure the disk.
+    /// Writes a value without meaning to the control log, to learn whether the disk works.
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
         if self.inner.is_disk {
-            return self.probe_disk().await.unwrap_or(Err(StoreError::Interrupted));
+            return self.probe_disk(true).await.unwrap_or(Err(StoreError::Interrupted));
         }
         self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
     }
@@ -258,7 +258,7 @@ impl ControlStore {
     pub(crate) fn start_probe(&self) {
         if self.inner.is_disk {
             // Nothing waits for the thread, so its end wakes no task.
-            drop(self.probe_disk());
+            drop(self.probe_disk(false));
         } else {
             let store = self.clone();
             tokio::spawn(async move { store.probe().await });
@@ -266,21 +266,28 @@ impl ControlStore {
     }
 
     /// Looks for free space and writes, both in one visit of a thread that may wait for the disk.
-    fn probe_disk(&self) -> JoinHandle<Result<(), StoreError>> {
+    /// Most probes write to the lock file, which costs the processor less than the control log;
+    /// with `is_thorough` it is the control log.
+    fn probe_disk(&self, is_thorough: bool) -> JoinHandle<Result<(), StoreError>> {
         let store = self.clone();
         // The probe counts as pending from here on, so that no second one is started meanwhile.
         let begun = store.inner.health.begin(true);
         tokio::task::spawn_blocking(move || {
             let health = &store.inner.health;
+            let is_thorough = health.begin_probe() || is_thorough;
             let written = catch_unwind(AssertUnwindSafe(|| {
                 if let Some(directory) = store.file().and_then(Path::parent) {
-                    let is_thorough = health.begin_probe();
                     health.note_room(room(directory, is_thorough));
                 }
                 // Only the write counts as the speed of the disk.
                 health.begin_again(begun);
-                let database = store.database()?;
-                commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
+                match &store.inner.lock {
+                    Some(lock) if !is_thorough => touch(lock).map_err(StoreError::Probe),
+                    _ => {
+                        let database = store.database()?;
+                        commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
+                    }
+                }
             }));
             let written = written.unwrap_or(Err(StoreError::Interrupted));
             health.end(begun, written.as_ref().err());

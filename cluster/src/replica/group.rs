@@ -98,13 +98,10 @@ impl<O> ReplicaGroup<O> {
         header: &PartitionHeader,
         look: impl FnOnce(&Replica<O>) -> T,
     ) -> T {
-        match self.place(partition) {
-            Some(place) => look(&self.active[place]),
-            None => {
-                let none = |_: &Core| Vec::new();
-                look(&Replica::at_rest(host, partition, self.entry(partition), header, none))
-            }
+        if let Some(place) = self.place(partition) {
+            return look(&self.active[place]);
         }
+        look(&Replica::at_rest(host, partition, self.entry(partition), header, |_| Vec::new()))
     }
 
     /// See [`Replica::admit`].
@@ -135,13 +132,11 @@ impl<O> ReplicaGroup<O> {
         ctx: &mut CallContext<'_, M, N, O>,
         work: impl FnOnce(&mut Replica<O>, &mut CallContext<'_, M, N, O>) -> T,
     ) -> T {
-        let place = self.place(partition);
-        let mut replica = match place {
-            Some(place) => self.active.swap_remove(place),
-            None => {
-                let (header, entry) = (ctx.header, self.entry(partition));
-                Replica::at_rest(host, partition, entry, header, |core| peers(core, &*ctx))
-            }
+        let mut replica = if let Some(place) = self.place(partition) {
+            self.active.swap_remove(place)
+        } else {
+            let (header, entry) = (ctx.header, self.entry(partition));
+            Replica::at_rest(host, partition, entry, header, |core| peers(core, &*ctx))
         };
         let done = work(&mut replica, ctx);
         let entry = &mut self.entries[partition.index() % GROUP_PARTITIONS];

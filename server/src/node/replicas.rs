@@ -145,11 +145,6 @@ impl Replicas {
         self.headers.len()
     }
 
-    /// All partitions.
-    fn partitions(&self) -> impl Iterator<Item = Partition> + use<> {
-        (0..self.len()).map(|index| Partition(index as u16))
-    }
-
     /// The headers of all partitions; `None` if no batch may be served from them: the last contact
     /// with the controller is too old, or shards share partitions.
     pub(crate) fn headers(
@@ -378,26 +373,30 @@ impl Replicas {
         self.store_time(replica_ctx, partition, (header, group));
     }
 
-    /// Sets the store's time of a partition, for the sweep and evictions. The group is locked
-    /// meanwhile, so that no item of a partition that starts empty is judged by the old time.
+    /// Sets the store's time of a partition while its group is locked, so that no item of a
+    /// partition that starts empty is judged by the old time.
     fn store_time(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         partition: Partition,
         (header, group): (&PartitionHeader, &Group),
     ) {
-        let (partition_prefix, number) =
-            (&replica_ctx.node.partition_prefix, u64::from(partition.0));
         let (now, host) = (replica_ctx.now, self.host(replica_ctx.node));
         let time = self.with(replica_ctx, partition, header, |call| {
             group.view(&host, partition, header, |replica| replica.time(header, call.node, now))
         });
-        match time {
-            CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
-            CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
-            CopyTime::Ahead(ahead_ns) => {
-                partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
-            }
+        store_time(replica_ctx.node, partition, time);
+    }
+}
+
+/// Sets the store's time of a partition, for the sweep and evictions.
+fn store_time(node: &Node, partition: Partition, time: CopyTime) {
+    let (partition_prefix, number) = (&node.partition_prefix, u64::from(partition.0));
+    match time {
+        CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
+        CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
+        CopyTime::Ahead(ahead_ns) => {
+            partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
         }
     }
 }

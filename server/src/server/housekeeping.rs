@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use engine::{Nanos, Now};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
@@ -23,6 +24,8 @@ const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
 /// Some work is done once in this many periods: once a second.
 const RARE_PERIODS: u32 = 4;
+/// The number of periods between two looks at the times of all partitions: 4 s.
+const SWEEP_TIME_PERIODS: u32 = 16;
 /// The sweep visits every item once in this many periods: half a minute.
 const SWEEP_PARTS: usize = 117;
 
@@ -40,7 +43,7 @@ pub(crate) async fn run_housekeeping_until_stopped(service: &Service, node: Opti
 /// Sweeps items, ends idle connections and rings the observer's bell, forever.
 pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBell>) -> Infallible {
     let (mut expiry, mut periods): (Option<JoinHandle<()>>, u32) = (None, 0);
-    let mut sweep_now = node::sweep_now(service, service.clock().now());
+    let mut ahead_ns = 0;
     let mut tick = service.grid().ticks(HOUSEKEEPING_PERIOD);
     loop {
         tick.tick().await;
@@ -48,9 +51,7 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         service.note_housekeeping();
         end_idle(service);
         // In a cluster the leader does it.
-        periods = (periods + 1) % RARE_PERIODS;
-        let is_rare_period = periods == 0;
-        let is_due = is_rare_period && service.node().is_none();
+        let is_due = periods.is_multiple_of(RARE_PERIODS) && service.node().is_none();
         if is_due && expiry.as_ref().is_none_or(JoinHandle::is_finished) {
             let (store, now_ms) = (service.limits_store(), service.clock().now().unix_ms);
             expiry = store.has_expired(now_ms).then(|| {
@@ -60,11 +61,15 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         }
         service.delays().wake(service.clock().now().mono.millis());
         service.shards().sweep_ids(service.clock().now());
-        // Finding the time of a cluster's items reads the times of all partitions. By an older time
-        // the sweep keeps some items for a second longer.
-        if is_rare_period || service.node().is_none() {
-            sweep_now = node::sweep_now(service, service.clock().now());
+        // Only items before the latest time of any partition can have expired. Meanwhile that time
+        // runs no faster than the clock, unless a partition with a later time comes: its items
+        // wait for the next look.
+        let now = service.clock().now();
+        if periods.is_multiple_of(SWEEP_TIME_PERIODS) {
+            ahead_ns = node::sweep_now(service, now).mono.0.wrapping_sub(now.mono.0);
         }
+        periods = periods.wrapping_add(1);
+        let sweep_now = Now { mono: Nanos(now.mono.0.wrapping_add(ahead_ns)), ..now };
         let mut first = 0;
         loop {
             // In each step: a sweep may last longer than the rings have room for.

@@ -75,14 +75,12 @@ pub(super) fn fault(node: &ControlNode) -> Option<String> {
 
 /// The trouble of a disk that can be written, as text for operators.
 fn trouble_of(node: &ControlNode, condition: &DiskCondition) -> Option<String> {
-    let name = node.store.name();
-    match condition {
-        DiskCondition::Slow(took) => {
-            Some(format!("control log {name} is slow: a write takes {} ms", took.as_millis()))
-        }
-        DiskCondition::Full(why) => Some(format!("control log {name} has no room to grow: {why}")),
-        DiskCondition::Failed(_) | DiskCondition::Fine => None,
-    }
+    let trouble = match condition {
+        DiskCondition::Slow(took) => format!("is slow: a write takes {} ms", took.as_millis()),
+        DiskCondition::Full(why) => format!("has no room to grow: {why}"),
+        DiskCondition::Failed(_) | DiskCondition::Fine => return None,
+    };
+    Some(format!("control log {} {trouble}", node.store.name()))
 }
 
 fn cannot_be_written(node: &ControlNode, why: &str) -> String {

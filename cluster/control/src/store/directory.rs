@@ -3,7 +3,8 @@
 //! Not here: the contents of the control log (`super`).
 
 use std::fs::{self, File};
-use std::io::{self, Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use redb::{Builder, Database, Durability, ReadableDatabase as _, ReadableTable as _};
@@ -69,6 +70,16 @@ pub(super) fn room(directory: &Path, is_thorough: bool) -> io::Result<()> {
     written.and(removed)
 }
 
+/// Writes the process id to the lock file again, and waits until the disk has it.
+pub(super) fn touch(lock: &File) -> io::Result<()> {
+    lock.write_all_at(pid_line().as_bytes(), 0)?;
+    lock.sync_data()
+}
+
+fn pid_line() -> String {
+    format!("{}\n", std::process::id())
+}
+
 /// Locks the directory for this process. The file `lock` contains its id.
 pub(super) fn lock(directory: &Path) -> Result<File, StoreError> {
     let path = directory.join("lock");
@@ -89,8 +100,7 @@ pub(super) fn lock(directory: &Path) -> Result<File, StoreError> {
         Err(fs::TryLockError::Error(error)) => return Err(failed(error)),
     }
     // A full disk does not prevent the start: the id is only for operators.
-    let _ = file.set_len(0).and_then(|()| file.rewind());
-    let _ = writeln!(file, "{}", std::process::id());
+    let _ = file.set_len(0).and_then(|()| file.write_all_at(pid_line().as_bytes(), 0));
     Ok(file)
 }
 

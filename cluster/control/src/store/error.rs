@@ -49,6 +49,9 @@ pub enum StoreError {
         /// The address at which the node runs.
         address: String,
     },
+    /// A write to the lock file failed.
+    #[error("the data directory: {0}")]
+    Probe(#[source] io::Error),
     /// An error of the database.
     #[error("the control log: {0}")]
     Database(#[source] Box<redb::Error>),

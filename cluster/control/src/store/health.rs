@@ -22,8 +22,8 @@ const SICK_PENDING: Duration = Duration::from_millis(1500);
 /// The most fast writes that a slow disk needs to be fine again.
 const SLOW_WRITES_MAX: u32 = 5;
 
-/// The number of probes of which the first is thorough: it writes a file even if the system reports
-/// free space.
+/// The number of probes of which the first is thorough: it writes to the control log, and a file even
+/// if the system reports free space.
 const THOROUGH_EVERY: u64 = 16;
 
 /// The condition of the disk.
@@ -101,7 +101,7 @@ impl DiskHealth {
         };
     }
 
-    /// Counts a probe for free space, and returns whether it is thorough: the first of each
+    /// Counts a probe, and returns whether it is thorough: the first of each
     /// [`THOROUGH_EVERY`] is, and every one while the disk counts as full.
     pub(super) fn begin_probe(&self) -> bool {
         let mut state = self.state.lock();
@@ -164,6 +164,7 @@ fn cause(error: &StoreError) -> String {
             redb::Error::Io(error) => error.to_string(),
             error => error.to_string(),
         },
+        StoreError::Probe(error) => error.to_string(),
         error => error.to_string(),
     }
 }

@@ -58,7 +58,7 @@ impl Replicas {
                 held: replica.held(),
             }))
         };
-        self.partitions().filter_map(view).collect()
+        (0..self.len()).map(|index| Partition(index as u16)).filter_map(view).collect()
     }
 }
 

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::LinkIndex;
 use cluster::id::Partition;
 use cluster::partition_header::PartitionHeader;
-use cluster::replica::Role;
+use cluster::replica::{GROUP_PARTITIONS, Replica, Role};
 use cluster::replica_set::{ReplicaSet, SetIndex};
 use parking_lot::Mutex;
 
 use super::super::links::PeerLink;
 use super::super::state_machine::range_of;
-use super::{Group, ReplicaContext, Replicas};
+use super::{Group, HeldOp, NodeEnvironment, ReplicaContext, ReplicaScratch, Replicas, store_time};
 
 /// The partitions that wait for a link.
 #[derive(Default)]
@@ -190,18 +190,29 @@ impl Replicas {
         }
     }
 
-    /// Sets the store's time of every `parts`-th partition, from `part` on, that other nodes serve.
+    /// Sets the store's time of the partitions in every `parts`-th group, from `part` on, that other
+    /// nodes serve.
     pub(crate) fn store_times(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
         part: usize,
         parts: usize,
     ) {
-        let host = self.host(replica_ctx.node);
-        for partition in self.partitions().skip(part).step_by(parts) {
-            let Some((header, group)) = self.enter(partition) else { continue };
-            if matches!(group.role(&host, partition), Role::Backup | Role::Learner) {
-                self.store_time(replica_ctx, partition, (header, &group));
+        let (host, now) = (self.host(replica_ctx.node), replica_ctx.now);
+        let ReplicaScratch { touched, .. } = &mut *replica_ctx.replica_scratch;
+        // The time of a copy does not depend on its shard.
+        let env = NodeEnvironment { node: replica_ctx.node, replicas: self, touched, shard: 0 };
+        for place in (part..self.groups.len()).step_by(parts) {
+            let group = self.groups[place].lock();
+            let first = place * GROUP_PARTITIONS;
+            let headers = self.headers.iter().enumerate().skip(first).take(GROUP_PARTITIONS);
+            for (index, header) in headers {
+                let partition = Partition(index as u16);
+                if matches!(group.role(&host, partition), Role::Backup | Role::Learner) {
+                    let time = |replica: &Replica<HeldOp>| replica.time(header, &env, now);
+                    let time = group.view(&host, partition, header, time);
+                    store_time(replica_ctx.node, partition, time);
+                }
             }
         }
     }
