@@ -3,6 +3,7 @@
 //! Here: its command line and the requests sent for it. Not here: checking a limit against the
 //! others, which the asked node does (`server`).
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -65,31 +66,39 @@ pub(super) fn run(
 }
 
 /// Sends each limit to the node. A limit may need another one of the file to exist first, in any
-/// order, so refused limits are sent again as long as a pass puts at least one.
+/// order, so refused limits are sent again as long as a pass puts at least one. New limits get the
+/// order of the file: one that was refused goes before the next one that was put meanwhile.
 fn put(
     server: &mut ServerClient,
-    mut texts: Vec<LimitText>,
+    texts: Vec<LimitText>,
     before: Option<&str>,
 ) -> Result<(), CliError> {
-    let before = before.map_or_else(String::new, |name| format!(" before={name}"));
-    while !texts.is_empty() {
-        let (count, mut refused, mut left) = (texts.len(), None, Vec::new());
-        for text in texts {
+    let present = LimitText::each("the cluster's limits", server.limits()?.as_bytes())?;
+    let is_new = |name: &str| present.iter().all(|limit| limit.name != name);
+    let mut added: BTreeMap<usize, String> = BTreeMap::new();
+    let mut left: Vec<(usize, LimitText)> = texts.into_iter().enumerate().collect();
+    while !left.is_empty() {
+        let (count, mut refused, mut again) = (left.len(), None, Vec::new());
+        for (place, text) in left {
             let LimitText { name, toml } = &text;
+            let next = added.range(place..).next().map(|(_, name)| name.as_str());
+            let before = next.filter(|_| is_new(name)).or(before);
+            let before = before.map_or_else(String::new, |name| format!(" before={name}"));
             match server.command(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len()))
             {
+                Ok(()) if is_new(name) => drop(added.insert(place, name.clone())),
                 Ok(()) => {}
                 Err(error @ CliError::Refused { .. }) => {
                     refused.get_or_insert(error);
-                    left.push(text);
+                    again.push((place, text));
                 }
                 Err(error) => return Err(error),
             }
         }
-        if let Some(error) = refused.filter(|_| left.len() == count) {
+        if let Some(error) = refused.filter(|_| again.len() == count) {
             return Err(error);
         }
-        texts = left;
+        left = again;
     }
     Ok(())
 }
