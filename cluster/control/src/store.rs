@@ -2,7 +2,7 @@
 //!
 //! Here: the tables, the identity, opening the file again after a fault. Not here: the files of the
 //! directory (`directory`), Raft's writes (`raft_log`), snapshots (`state_machine`), the speed of
-//! the disk (`health`).
+//! the disk (`health`), probes of it (`probe`).
 //!
 //! The data is in one redb file, `control.redb`. Every write is synced before it is reported done,
 //! except `committed`, which becomes durable with the next write: if it is lost, the leader sends
@@ -11,6 +11,7 @@
 mod directory;
 mod error;
 pub(crate) mod health;
+mod probe;
 pub(crate) mod raft_log;
 pub(crate) mod state_machine;
 
@@ -27,9 +28,8 @@ use redb::backends::InMemoryBackend;
 use redb::{Database, Durability, ReadableDatabase as _, TableDefinition, WriteTransaction};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use tokio::task::JoinHandle;
 
-use self::directory::{builder, lock, rewrite, room, touch};
+use self::directory::{builder, lock, rewrite};
 pub use self::error::StoreError;
 pub(crate) use self::error::Wrap;
 use self::health::DiskHealth;
@@ -40,7 +40,6 @@ const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const FORMAT: &str = "format";
 const IDENTITY: &str = "identity";
 const ADDRESS: &str = "address";
-const PROBE: &str = "probe";
 /// The version of the tables and their contents. Other versions are not read.
 const FORMAT_VERSION: u32 = 1;
 
@@ -244,55 +243,6 @@ impl ControlStore {
         }
         let opened = tokio::task::spawn_blocking(move || inner.reopen()).await;
         opened.unwrap_or(Err(StoreError::Interrupted)).map_err(|error| error.at(self.file()))
-    }
-
-    /// Writes a value without meaning to the control log, to learn whether the disk works.
-    pub(crate) async fn probe(&self) -> Result<(), StoreError> {
-        if self.inner.is_disk {
-            return self.probe_disk(true).await.unwrap_or(Err(StoreError::Interrupted));
-        }
-        self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
-    }
-
-    /// Starts a probe, which may hang, and does not wait for it. The store records the result.
-    pub(crate) fn start_probe(&self) {
-        if self.inner.is_disk {
-            // Nothing waits for the thread, so its end wakes no task.
-            drop(self.probe_disk(false));
-        } else {
-            let store = self.clone();
-            tokio::spawn(async move { store.probe().await });
-        }
-    }
-
-    /// Looks for free space and writes, both in one visit of a thread that may wait for the disk.
-    /// Most probes write to the lock file, which costs the processor less than the control log;
-    /// with `is_thorough` it is the control log.
-    fn probe_disk(&self, is_thorough: bool) -> JoinHandle<Result<(), StoreError>> {
-        let store = self.clone();
-        // The probe counts as pending from here on, so that no second one is started meanwhile.
-        let begun = store.inner.health.begin(true);
-        tokio::task::spawn_blocking(move || {
-            let health = &store.inner.health;
-            let is_thorough = health.begin_probe() || is_thorough;
-            let written = catch_unwind(AssertUnwindSafe(|| {
-                if let Some(directory) = store.file().and_then(Path::parent) {
-                    health.note_room(room(directory, is_thorough));
-                }
-                // Only the write counts as the speed of the disk.
-                health.begin_again(begun);
-                match &store.inner.lock {
-                    Some(lock) if !is_thorough => touch(lock).map_err(StoreError::Probe),
-                    _ => {
-                        let database = store.database()?;
-                        commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
-                    }
-                }
-            }));
-            let written = written.unwrap_or(Err(StoreError::Interrupted));
-            health.end(begun, written.as_ref().err());
-            written
-        })
     }
 
     /// Begins an incarnation: stores the uuid of a new directory, and counts the incarnation.

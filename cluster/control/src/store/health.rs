@@ -22,8 +22,8 @@ const SICK_PENDING: Duration = Duration::from_millis(1500);
 /// The most fast writes that a slow disk needs to be fine again.
 const SLOW_WRITES_MAX: u32 = 5;
 
-/// The number of probes of which the first is thorough: it writes to the control log, and a file even
-/// if the system reports free space.
+/// The number of probes of which the first is thorough: it writes to the control log, and a file
+/// even if the system reports free space.
 const THOROUGH_EVERY: u64 = 16;
 
 /// The condition of the disk.

@@ -163,8 +163,8 @@ impl Replicas {
         self.on(replica_ctx, partition, |replica, call| replica.tick(call));
     }
 
-    /// Ticks the primaries whose records go over a link that acknowledges nothing, or did not at the
-    /// last call: those may rest again.
+    /// Ticks the primaries whose records go over a link that acknowledges nothing, and those of
+    /// the last call, which may rest again.
     pub(crate) fn tick_silent(&self, replica_ctx: &mut ReplicaContext<'_>) {
         let (silent_ns, now_ns) = (self.options().silent_ns, replica_ctx.now.mono_ns);
         let is_silent = |link: &LinkIndex| {
@@ -190,8 +190,8 @@ impl Replicas {
         }
     }
 
-    /// Sets the store's time of the partitions in every `parts`-th group, from `part` on, that other
-    /// nodes serve.
+    /// Sets the store's time of the partitions in every `parts`-th group, from `part` on, that
+    /// other nodes serve.
     pub(crate) fn store_times(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
