@@ -2,9 +2,9 @@
 //!
 //! Here: groups of partitions behind one lock each, applying the map's entries, carrying out the
 //! events of a replica. In `perform` operations outside batches, in `follow` frames from other
-//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` counts. Not
-//! here: the replica itself (`cluster::replica`), its keys (`state_machine`), its access to the
-//! node (`environment`), batches on open headers (`batch`).
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` what others
+//! see. Not here: the replica itself (`cluster::replica`), its keys (`state_machine`), its access
+//! to the node (`environment`), batches on open headers (`batch`).
 //!
 //! A thread that holds the lock of a group closes the header of a partition before it changes the
 //! partition, so that batches leave the partition alone, and opens the header before it releases
@@ -280,8 +280,8 @@ impl Replicas {
 
     /// Locks a partition's group.
     fn enter(&self, partition: Partition) -> Option<(&PartitionHeader, MutexGuard<'_, Group>)> {
-        let group = &self.groups[partition.index() / GROUP_PARTITIONS];
-        self.header(partition).map(|header| (header, group.lock()))
+        let header = self.header(partition)?;
+        Some((header, self.groups[partition.index() / GROUP_PARTITIONS].lock()))
     }
 
     /// This node, as its replicas know it.

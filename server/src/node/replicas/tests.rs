@@ -308,6 +308,23 @@ fn a_copy_follows_and_takes_over_with_its_results() {
 }
 
 #[test]
+fn frames_of_partitions_that_do_not_exist_are_refused() {
+    let (mut node, mut stream) = (TestNode::new(2), ReceiveStream::default());
+    let term_check = TermCheck { partition: Partition(u16::MAX), term: Term(1) };
+    let mut frame = Vec::new();
+    term_check.encode(&mut frame);
+    let body = &frame[HEADER_BYTES..];
+    let done = node
+        .on(|copies, replica_ctx| copies.check_term(replica_ctx, body, &mut stream, frame.len()));
+    assert_eq!(done, Ok(()));
+    let said = refused(&mut stream);
+    assert_eq!((said.len(), said[0].partition), (1, Partition(u16::MAX)));
+    let op = OpRef { partition: Partition(u16::MAX), ..op(1, 1, 0, "incr key 1\r\n") };
+    assert_eq!(node.perform(&op).0, Performed::Refer(None));
+    assert_eq!(node.on(|copies, _| copies.route(Partition(u16::MAX))), None);
+}
+
+#[test]
 fn replicas_exist_while_something_is_under_way() {
     let mut node = TestNode::new(2);
     let mut stream = ReceiveStream::default();
