@@ -37,7 +37,7 @@ use self::primary::Primary;
 use crate::dedup_log::CopyGeneration;
 use crate::frames::StreamRefusal;
 use crate::id::{CopyId, Partition, Term};
-use crate::map::{PartitionEntry, SharedEntry};
+use crate::map::SharedEntry;
 use crate::partition_header::{HeaderState, PartitionHeader};
 use crate::replica_set::SetIndex;
 use crate::rules::Bug;
@@ -139,13 +139,7 @@ impl Core {
 }
 
 impl<O> Replica<O> {
-    /// The newest known entry of the map.
-    #[must_use]
-    pub fn entry(&self) -> &PartitionEntry {
-        &self.core.entry
-    }
-
-    /// The route for operations by that entry.
+    /// The route for operations by the newest known entry of the map.
     #[must_use]
     pub fn route(&self) -> Option<Route> {
         self.core.entry.route()

@@ -437,13 +437,10 @@ impl Node {
     }
 }
 
-/// The time by which items may be swept. In a cluster each partition has its own time, by which
-/// expiry is decided; this is the latest of them.
-pub(crate) fn sweep_now(service: &Service, now: engine::Now) -> engine::Now {
-    match service.partition_prefix() {
-        Some(prefix) => engine::Now { mono: prefix.latest_time(), ..now },
-        None => now,
-    }
+/// The nanoseconds by which the time of items may be ahead of `now`; wraps. In a cluster each
+/// partition has its own time, by which expiry is decided; the latest of them counts.
+pub(crate) fn sweep_ahead_ns(service: &Service, now: engine::Nanos) -> u64 {
+    service.partition_prefix().map_or(0, |prefix| prefix.latest_time().0.wrapping_sub(now.0))
 }
 
 #[cfg(test)]

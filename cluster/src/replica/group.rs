@@ -9,12 +9,12 @@
 use std::array;
 use std::sync::Arc;
 
-use super::event::{Admission, CallContext, Environment};
+use super::event::{CallContext, Environment};
 use super::options::ReplicaOptions;
 use super::primary::Primary;
 use super::progress::PeerProgress;
 use super::{Core, Replica, Role, RoleState};
-use crate::id::{CopyId, Incarnation, NodeId, Partition, Term};
+use crate::id::{CopyId, Incarnation, LinkIndex, NodeId, Partition, Term};
 use crate::map::SharedEntry;
 use crate::partition_header::PartitionHeader;
 use crate::position::NodeTime;
@@ -66,15 +66,9 @@ impl<O> ReplicaGroup<O> {
         }
     }
 
-    /// The number of held operations of a partition.
-    #[must_use]
-    pub fn held(&self, partition: Partition) -> usize {
-        self.place(partition).map_or(0, |place| self.active[place].held())
-    }
-
     /// The number of held operations of all partitions.
     #[must_use]
-    pub fn held_in_all(&self) -> usize {
+    pub fn held(&self) -> usize {
         self.active.iter().map(Replica::held).sum()
     }
 
@@ -102,18 +96,6 @@ impl<O> ReplicaGroup<O> {
             return look(&self.active[place]);
         }
         look(&Replica::at_rest(host, partition, self.entry(partition), header, |_| Vec::new()))
-    }
-
-    /// See [`Replica::admit`].
-    #[must_use]
-    pub fn admit(
-        &self,
-        host: &ReplicaHost,
-        partition: Partition,
-        header: &PartitionHeader,
-        term: Term,
-    ) -> Admission {
-        self.view(host, partition, header, |replica| replica.admit(header, term))
     }
 
     /// See [`Replica::hold`].
@@ -172,20 +154,26 @@ fn role_at_rest(entry: &SharedEntry, host: &ReplicaHost) -> (Role, CopyId) {
     }
 }
 
-/// The other copies of a partition whose primary is at rest, by the links of its set.
-fn peers<M, N: Environment, O>(core: &Core, ctx: &CallContext<'_, M, N, O>) -> Vec<PeerProgress> {
+/// The other copies of a partition whose primary is at rest, with the links of its set.
+fn others<'c, M, N: Environment, O>(
+    core: &'c Core,
+    ctx: &CallContext<'_, M, N, O>,
+) -> impl Iterator<Item = (CopyId, Option<LinkIndex>)> + use<'c, M, N, O> {
     let set = ctx.node.set(ctx.header.set());
     let others = core.entry.in_sync.iter().filter(|copy| **copy != core.me);
-    let peer = |(slot, copy): (usize, &CopyId)| {
-        let link = set.links().get(slot).copied();
+    others.enumerate().map(move |(slot, copy)| (*copy, set.links().get(slot).copied()))
+}
+
+/// The progress of these copies.
+fn peers<M, N: Environment, O>(core: &Core, ctx: &CallContext<'_, M, N, O>) -> Vec<PeerProgress> {
+    let peer = |(copy, link): (CopyId, Option<LinkIndex>)| {
         // The copy has acknowledged its `Adopt` or chunks. What it refuses from now on comes with
         // later acknowledgements.
         let is_deaf = core.options.rules.lack(Bug::RestoredPastRefusals);
         let known = |link| if is_deaf { u64::MAX } else { ctx.node.acked(link) };
-        let origin = link.map_or(0, known);
-        PeerProgress::at_rest(*copy, link, origin, ctx.now.mono_ns)
+        PeerProgress::at_rest(copy, link, link.map_or(0, known), ctx.now.mono_ns)
     };
-    others.enumerate().map(peer).collect()
+    others(core, ctx).map(peer).collect()
 }
 
 impl<O> Replica<O> {
@@ -209,7 +197,7 @@ impl<O> Replica<O> {
             clock_of: entry.primary.filter(|_| role != Role::None).unwrap_or_default(),
         };
         let role = match role {
-            Role::Primary => RoleState::Primary(Primary::at_rest(peers(&core))),
+            Role::Primary => RoleState::Primary(Primary::with(peers(&core))),
             Role::Backup => RoleState::Backup { is_adopted: true },
             Role::None | Role::Learner => RoleState::None,
         };
@@ -231,9 +219,11 @@ impl<O> Replica<O> {
             RoleState::Learner(_) => false,
             RoleState::Backup { is_adopted } => *is_adopted && role == Role::Backup,
             RoleState::Primary(primary) => {
+                let mandatory = primary.mandatory().map(|peer| (peer.copy, peer.link));
                 role == Role::Primary
-                    && Primary::<O>::transfer_to(core).is_none()
-                    && primary.is_at_rest_with(&peers(core, ctx))
+                    && !primary.is_busy(core)
+                    && primary.proposed.is_none()
+                    && mandatory.eq(others(core, ctx))
             }
         };
         is_role

@@ -23,18 +23,9 @@ pub(super) struct Primary<O> {
 }
 
 impl<O> Primary<O> {
-    /// The primary of a partition at rest whose other copies are `peers`.
-    pub(super) fn at_rest(peers: Vec<PeerProgress>) -> Self {
+    /// A primary with these other copies, and nothing held or proposed.
+    pub(super) fn with(peers: Vec<PeerProgress>) -> Self {
         Self { peers, held: VecDeque::new(), proposed: None }
-    }
-
-    /// Whether [`Primary::at_rest`] with `peers` is equal to this one.
-    pub(super) fn is_at_rest_with(&self, peers: &[PeerProgress]) -> bool {
-        let is_same = |(known, peer): (&PeerProgress, &PeerProgress)| known.is_at_rest_as(peer);
-        self.held.is_empty()
-            && self.proposed.is_none()
-            && self.peers.len() == peers.len()
-            && self.peers.iter().zip(peers).all(is_same)
     }
 
     /// Takes over: asks the other in-sync copies to follow.
@@ -45,7 +36,7 @@ impl<O> Primary<O> {
         let pt_ns = core.time(ctx.header, ctx.node, ctx.now);
         ctx.header.set_time(pt_ns, pt_ns.wrapping_sub(ctx.now.mono_ns));
         core.clock_of = core.me;
-        let mut primary = Self::at_rest(Vec::new());
+        let mut primary = Self::with(Vec::new());
         primary.update(core, ctx);
         primary
     }

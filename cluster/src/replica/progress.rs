@@ -73,14 +73,6 @@ impl PeerProgress {
         Self { link, origin, state: ProgressState::Joined, ..Self::new(copy, true, now_ns) }
     }
 
-    /// Whether this progress may be replaced by `other`, which is [at rest](Self::at_rest): the two
-    /// may differ in the position and the time of their beginning, which are over.
-    pub(super) fn is_at_rest_as(&self, other: &Self) -> bool {
-        (self.copy, self.link, self.state) == (other.copy, other.link, other.state)
-            && (self.in_sync, self.mandatory) == (other.in_sync, other.mandatory)
-            && self.learner.is_none()
-    }
-
     pub(super) fn is_joined(&self) -> bool {
         self.state == ProgressState::Joined
     }

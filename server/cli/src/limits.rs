@@ -3,7 +3,7 @@
 //! Here: its command line and the requests sent for it. Not here: checking a limit against the
 //! others, which the asked node does (`server`).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::path::PathBuf;
 
@@ -73,20 +73,23 @@ fn put(
     texts: Vec<LimitText>,
     before: Option<&str>,
 ) -> Result<(), CliError> {
-    let present = LimitText::each("the cluster's limits", server.limits()?.as_bytes())?;
-    let is_new = |name: &str| present.iter().all(|limit| limit.name != name);
+    // Limits of a newer version may not be readable here. Then refused ones go behind the others.
+    let present = LimitText::each("the cluster's limits", server.limits()?.as_bytes()).ok();
+    let present: Option<HashSet<String>> =
+        present.map(|limits| limits.into_iter().map(|limit| limit.name).collect());
     let mut added: BTreeMap<usize, String> = BTreeMap::new();
     let mut left: Vec<(usize, LimitText)> = texts.into_iter().enumerate().collect();
     while !left.is_empty() {
         let (count, mut refused, mut again) = (left.len(), None, Vec::new());
         for (place, text) in left {
             let LimitText { name, toml } = &text;
+            let is_new = present.as_ref().is_some_and(|present| !present.contains(name));
             let next = added.range(place..).next().map(|(_, name)| name.as_str());
-            let before = next.filter(|_| is_new(name)).or(before);
+            let before = next.filter(|_| is_new).or(before);
             let before = before.map_or_else(String::new, |name| format!(" before={name}"));
             match server.command(&format!("cluster limit {name} {}{before}\r\n{toml}", toml.len()))
             {
-                Ok(()) if is_new(name) => drop(added.insert(place, name.clone())),
+                Ok(()) if is_new => drop(added.insert(place, name.clone())),
                 Ok(()) => {}
                 Err(error @ CliError::Refused { .. }) => {
                     refused.get_or_insert(error);

@@ -302,7 +302,7 @@ impl Replicas {
         let host = self.host(replica_ctx.node);
         let done = self
             .with(replica_ctx, partition, header, |call| group.call(&host, partition, call, work));
-        self.after(replica_ctx, partition, (header, group));
+        self.after(replica_ctx, &host, partition, (header, group));
         done
     }
 
@@ -342,6 +342,7 @@ impl Replicas {
     fn after(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
+        host: &ReplicaHost,
         partition: Partition,
         (header, group): (&PartitionHeader, &Group),
     ) {
@@ -369,34 +370,30 @@ impl Replicas {
                 }
             }
         }
-        self.note_busy(replica_ctx, partition, (header, group));
-        self.store_time(replica_ctx, partition, (header, group));
+        self.note_busy(replica_ctx, host, partition, (header, group));
+        self.store_time(replica_ctx, host, partition, (header, group));
     }
 
-    /// Sets the store's time of a partition while its group is locked, so that no item of a
-    /// partition that starts empty is judged by the old time.
+    /// Sets the store's time of a partition, for the sweep and evictions. The group is locked
+    /// meanwhile, so that no item of a partition that starts empty is judged by the old time.
     fn store_time(
         &self,
         replica_ctx: &mut ReplicaContext<'_>,
+        host: &ReplicaHost,
         partition: Partition,
         (header, group): (&PartitionHeader, &Group),
     ) {
-        let (now, host) = (replica_ctx.now, self.host(replica_ctx.node));
-        let time = self.with(replica_ctx, partition, header, |call| {
-            group.view(&host, partition, header, |replica| replica.time(header, call.node, now))
-        });
-        store_time(replica_ctx.node, partition, time);
-    }
-}
-
-/// Sets the store's time of a partition, for the sweep and evictions.
-fn store_time(node: &Node, partition: Partition, time: CopyTime) {
-    let (partition_prefix, number) = (&node.partition_prefix, u64::from(partition.0));
-    match time {
-        CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
-        CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
-        CopyTime::Ahead(ahead_ns) => {
-            partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
+        let (node, now) = (replica_ctx.node, replica_ctx.now);
+        let touched = &mut replica_ctx.replica_scratch.touched;
+        // The time of a copy does not depend on its shard.
+        let env = NodeEnvironment { node, replicas: self, touched, shard: 0 };
+        let (partition_prefix, number) = (&node.partition_prefix, u64::from(partition.0));
+        match group.view(host, partition, header, |replica| replica.time(header, &env, now)) {
+            CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
+            CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
+            CopyTime::Ahead(ahead_ns) => {
+                partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
+            }
         }
     }
 }

@@ -445,8 +445,9 @@ impl Node {
             self.submit(at, call, item.partition, item.flags, &item.line, now, env);
             return;
         };
-        let header = &self.headers[place];
-        match self.group(item.partition).admit(&self.host, item.partition, header, item.term) {
+        let admission =
+            self.view(item.partition, |replica, header| replica.admit(header, item.term));
+        match admission {
             Admission::Refer(route) => {
                 env.counters.not_owner += 1;
                 self.refuse(at, &item, ExceptionKind::NotOwner(route));

@@ -489,9 +489,8 @@ impl World {
             let partition = Partition(at as u16);
             let mut positions = entry.in_sync.iter().filter_map(|copy| {
                 let node = self.nodes.get(&copy.node)?;
-                let is_idle = node.headers[at].term() == entry.term
-                    && node.group(Partition(at as u16)).entry(Partition(at as u16)).ver
-                        == entry.ver;
+                let is_idle =
+                    node.headers[at].term() == entry.term && node.entry(partition).ver == entry.ver;
                 is_idle.then(|| node.position(partition))
             });
             let first = positions.next();
@@ -529,18 +528,19 @@ impl World {
             }
         }
         for (at, entry) in self.control.entries().iter().enumerate() {
+            let partition = Partition(at as u16);
             lines.push(format!("\n  p{at}: {entry:?}"));
             for node in self.nodes.values() {
                 lines.push(format!(
                     "\n    {} {:?} {:?} term {} at {:?} held {} ver {} free {}",
                     node.id,
-                    node.role(Partition(at as u16)),
+                    node.role(partition),
                     node.headers[at].state(),
                     node.headers[at].term().0,
-                    node.position(Partition(at as u16)),
-                    node.group(Partition(at as u16)).held(Partition(at as u16)),
-                    node.group(Partition(at as u16)).entry(Partition(at as u16)).ver,
-                    node.is_free(Partition(at as u16)),
+                    node.position(partition),
+                    node.view(partition, |replica, _| replica.held()),
+                    node.entry(partition).ver,
+                    node.is_free(partition),
                 ));
             }
         }

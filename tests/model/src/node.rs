@@ -341,8 +341,13 @@ impl Node {
         &self.groups[partition.index() / GROUP_PARTITIONS]
     }
 
+    /// The newest entry that the replica of a partition has learnt.
+    pub(super) fn entry(&self, partition: Partition) -> &SharedEntry {
+        self.group(partition).entry(partition)
+    }
+
     pub(super) fn route(&self, partition: Partition) -> Option<Route> {
-        self.group(partition).entry(partition).route()
+        self.entry(partition).route()
     }
 
     pub(super) fn role(&self, partition: Partition) -> Role {
@@ -848,11 +853,7 @@ impl Node {
                 && worker.todo.is_empty()
                 && worker.clients.is_empty()
         };
-        let holds_none = |at| {
-            let partition = Partition(at as u16);
-            self.group(partition).held(partition) == 0
-        };
-        self.workers.iter().all(is_idle) && (0..self.headers.len()).all(holds_none)
+        self.workers.iter().all(is_idle) && self.groups.iter().all(|group| group.held() == 0)
     }
 
     /// Whether a copy is complete, and so must equal others at its position.

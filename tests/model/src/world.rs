@@ -929,7 +929,6 @@ impl World {
             let partition = Partition(at as u16);
             let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
             let primary = node
-                .group(partition)
                 .entry(partition)
                 .primary
                 .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
@@ -987,7 +986,7 @@ impl World {
                 }
             }
             if header.state() == HeaderState::Serves && node.role(partition) == Role::Primary {
-                let me = node.group(partition).entry(partition).primary.unwrap_or_default();
+                let me = node.entry(partition).primary.unwrap_or_default();
                 counters.checked_primaries += 1;
                 let mut known = me;
                 if node.led[at] != (term.0, me) {

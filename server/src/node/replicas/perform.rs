@@ -61,7 +61,9 @@ impl Replicas {
             return Performed::Refer(None);
         };
         let host = self.host(replica_ctx.node);
-        match group.admit(&host, op.partition, header, op.term) {
+        let admission =
+            group.view(&host, op.partition, header, |replica| replica.admit(header, op.term));
+        match admission {
             Admission::Refer(route) => return Performed::Refer(route),
             Admission::Perform | Admission::Hold | Admission::Refuse(_)
                 if lacks_copy(replica_ctx.node, &group.entry(op.partition).in_sync) =>
@@ -75,7 +77,7 @@ impl Replicas {
                 // Another sending of it may be held too, so it is looked up when it is performed.
                 held.op_flags |= op_flags::AGAIN;
                 group.hold(op.partition, replica_ctx.now, held, op.deadline_ns);
-                self.after(replica_ctx, op.partition, (header, &group));
+                self.after(replica_ctx, &host, op.partition, (header, &group));
                 return Performed::Held;
             }
         }

@@ -42,7 +42,7 @@ impl Replicas {
 
     /// The operations that wait for a handover.
     pub(crate) fn held(&self) -> usize {
-        self.groups.iter().map(|group| group.lock().held_in_all()).sum()
+        self.groups.iter().map(|group| group.lock().held()).sum()
     }
 
     /// The state of all replicas.

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::LinkIndex;
 use cluster::id::Partition;
 use cluster::partition_header::PartitionHeader;
-use cluster::replica::{GROUP_PARTITIONS, Replica, Role};
+use cluster::replica::{GROUP_PARTITIONS, ReplicaHost, Role};
 use cluster::replica_set::{ReplicaSet, SetIndex};
 use parking_lot::Mutex;
 
 use super::super::links::PeerLink;
 use super::super::state_machine::range_of;
-use super::{Group, HeldOp, NodeEnvironment, ReplicaContext, ReplicaScratch, Replicas, store_time};
+use super::{Group, ReplicaContext, Replicas};
 
 /// The partitions that wait for a link.
 #[derive(Default)]
@@ -56,11 +56,10 @@ impl LinkWatch {
         }
         let mut links = self.links.lock();
         let Some(waiters) = links.get_mut(&link) else { return due };
-        while let Some((position, partition)) = waiters.by_position.pop_first() {
-            if position > acked {
-                waiters.by_position.insert((position, partition));
-                break;
-            }
+        while let Some(&(position, partition)) = waiters.by_position.first()
+            && position <= acked
+        {
+            waiters.by_position.pop_first();
             waiters.partitions.remove(&partition);
             due.push(partition);
         }
@@ -77,6 +76,7 @@ impl Replicas {
     pub(super) fn note_busy(
         &self,
         replica_ctx: &ReplicaContext<'_>,
+        host: &ReplicaHost,
         partition: Partition,
         (header, group): (&PartitionHeader, &Group),
     ) {
@@ -86,15 +86,14 @@ impl Replicas {
         if self.watch.busy.lock().insert(partition) {
             replica_ctx.node.want_ticks();
         }
-        if group.role(&self.host(replica_ctx.node), partition) != Role::Primary {
+        if group.role(host, partition) != Role::Primary {
             return;
         }
-        let (me, incarnation) = replica_ctx.node.me();
         let shard =
             replica_ctx.service.shards().first_shard(range_of(partition, replica_ctx.node.bits()));
         let set = self.set_table.get(header.set());
         for copy in group.entry(partition).copies() {
-            let is_here = copy.node == me && copy.incarnation == incarnation;
+            let is_here = (copy.node, copy.incarnation) == (host.node, host.incarnation);
             let links = replica_ctx.node.links();
             let link = links.link_to(copy.node, copy.incarnation, shard).filter(|_| !is_here);
             let Some(peer_link) = link.and_then(|link| links.get(link)) else { continue };
@@ -198,10 +197,7 @@ impl Replicas {
         part: usize,
         parts: usize,
     ) {
-        let (host, now) = (self.host(replica_ctx.node), replica_ctx.now);
-        let ReplicaScratch { touched, .. } = &mut *replica_ctx.replica_scratch;
-        // The time of a copy does not depend on its shard.
-        let env = NodeEnvironment { node: replica_ctx.node, replicas: self, touched, shard: 0 };
+        let host = self.host(replica_ctx.node);
         for place in (part..self.groups.len()).step_by(parts) {
             let group = self.groups[place].lock();
             let first = place * GROUP_PARTITIONS;
@@ -209,9 +205,7 @@ impl Replicas {
             for (index, header) in headers {
                 let partition = Partition(index as u16);
                 if matches!(group.role(&host, partition), Role::Backup | Role::Learner) {
-                    let time = |replica: &Replica<HeldOp>| replica.time(header, &env, now);
-                    let time = group.view(&host, partition, header, time);
-                    store_time(replica_ctx.node, partition, time);
+                    self.store_time(replica_ctx, &host, partition, (header, &group));
                 }
             }
         }

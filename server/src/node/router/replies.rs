@@ -212,14 +212,11 @@ impl Router {
     /// Sends an operation of this worker, which was performed here without a reply, to the newest
     /// owner.
     fn resend(&mut self, ctx: &mut RouterContext<'_>, batch: &ParkedBatch, at: usize) {
-        let node = Arc::clone(&self.node);
         let op = &batch.ops()[at];
+        let owner = self.owner_of(op.partition);
         let Some(plane) = self.plane.as_deref_mut() else { return };
         let line = batch.line_of(at);
         let is_asked = if op.stream == NO_STREAM {
-            let keyspace = node.keyspace();
-            let owner = keyspace.and_then(|keyspace| keyspace.replicas.destination(op.partition));
-            let owner = owner.map_or(node.me().0, |owner| owner.node);
             let (token, index) = (batch.token, at as u32);
             let (partition, op_flags) = (op.partition, op.op_flags & !op_flags::AGAIN);
             let submitted = NewOp { partition, op_flags, token, index, for_ns: 0 };
