@@ -165,3 +165,26 @@ fn a_node_that_was_cut_off_returns_without_copies() {
         account.kinds()
     );
 }
+
+/// A cluster at rest refuses nothing, also over links on which nothing was sent since the outage.
+#[test]
+fn idle_nodes_reach_one_that_was_cut_off() {
+    const NODES: u8 = 7;
+    let Some(net) = Net::or_say_why("an idle node cut off") else { return };
+    let mut cluster =
+        Cluster::start_in(Some(net), NODES, &["--partition-bits", "8", "--replicas", "1"]);
+    Work::set_up(&cluster, KEYS);
+    for node in 0..NODES {
+        cluster.net().isolate(node);
+        thread::sleep(Duration::from_secs(3));
+        cluster.net().heal();
+        cluster.until_at_rest(NODES.into());
+        let mut account = Account::default();
+        let all: BTreeSet<usize> = (0..KEYS).collect();
+        for asked in 0..NODES {
+            let refused = &all - &counted(&cluster, asked, &mut account);
+            assert_eq!(refused, BTreeSet::new(), "{node} was cut off, {asked} was asked");
+        }
+        println!("after node {node} returned: {:?}", account.kinds());
+    }
+}

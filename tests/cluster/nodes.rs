@@ -490,6 +490,7 @@ impl Cluster {
                     .iter()
                     .all(|name| self.stat(number, name).as_deref() == Some("0"))
                     && self.has_its_voters(number)
+                    && self.has_its_links(number)
             });
             if is_at_rest {
                 return;
@@ -516,6 +517,12 @@ impl Cluster {
             _ => 5,
         };
         stat("nodes_dead").as_deref() != Some("0") || voters.split(',').count() == wanted
+    }
+
+    /// Whether a node reaches all others over its own links. While a node is dead, it does not.
+    fn has_its_links(&self, number: u8) -> bool {
+        let is_not_zero = |name| self.stat(number, name).as_deref() != Some("0");
+        is_not_zero("nodes_dead") || !is_not_zero("links_broken")
     }
 
     /// Waits until no node has a debt from its own admissions.

@@ -310,7 +310,7 @@ fn measure(cluster: &mut Cluster, fault: Fault, nodes: &mut Vec<u8>) -> Measured
     Measured { account, troubled, lost, in_the_lag }
 }
 
-fn check(promise: Promise, measured: &Measured, about: &str) {
+fn check(cluster: &Cluster, promise: Promise, measured: &Measured, about: &str) {
     let Measured { account, troubled, lost, in_the_lag } = measured;
     let (all, some) = (lost.iter().sum::<u64>(), lost.iter().filter(|lost| **lost > 0).count());
     println!(
@@ -328,7 +328,8 @@ fn check(promise: Promise, measured: &Measured, about: &str) {
         Kept::None => assert_eq!(some, KEYS, "{about}"),
     }
     if promise.no_error {
-        assert!(account.errors.is_empty(), "{about}: {:?}", account.kinds());
+        let errors = account.kinds();
+        assert!(errors.is_empty(), "{about}: {errors:?}, until {troubled:?}: {}", cluster.logs());
         assert_eq!(account.broken, 0, "{about}");
     }
     let within = match promise.within {
@@ -352,7 +353,7 @@ fn keeps_its_promises(setting: Setting) {
     for fault in FAULTS {
         let measured = measure(&mut cluster, fault, &mut nodes);
         let about = format!("{setting:?}, {}", fault.words());
-        check(promised(setting, fault), &measured, &about);
+        check(&cluster, promised(setting, fault), &measured, &about);
         if fault == Fault::Join {
             let newcomer = nodes.pop().expect("it joined");
             assert!(cluster.end(newcomer).success(), "{}", cluster.logs());
