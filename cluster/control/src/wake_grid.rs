@@ -3,6 +3,9 @@
 //! Here: the instants, and waits for them. Not here: waits that must end at different times on
 //! different nodes, such as those before an election.
 
+use std::convert::Infallible;
+use std::mem;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
@@ -44,6 +47,19 @@ impl WakeGrid {
         let mut ticks = interval_at(self.next(period, Duration::ZERO), period);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
         ticks
+    }
+
+    /// Waits, for ever, for the multiple of `period` behind the one that other tasks renew their
+    /// waits for. Without this each renewed wait would be the first to end: tokio writes to its
+    /// eventfd for each of those, and wakes once more.
+    pub async fn lead(&self, period: Duration) -> Infallible {
+        let first = self.next(period, Duration::ZERO);
+        let (mut this, mut other) = (pin!(sleep_until(first)), pin!(sleep_until(first + period)));
+        loop {
+            this.as_mut().await;
+            this.as_mut().reset(other.deadline() + period);
+            mem::swap(&mut this, &mut other);
+        }
     }
 }
 

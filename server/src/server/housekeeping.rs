@@ -18,7 +18,7 @@ use crate::runtime::connections::HangUp;
 use crate::runtime::service::Service;
 
 /// Period of the sweep and the idle check.
-const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
+pub(super) const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);
