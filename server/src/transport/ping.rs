@@ -114,7 +114,21 @@ impl Pings {
 
     /// Whether a new ping is due.
     fn is_ping_due(&self, now_ns: u64) -> bool {
-        let pause = if self.is_used { self.timing.ping } else { IDLE };
+        self.has_passed(self.pause(), now_ns)
+    }
+
+    /// Whether a new ping may go with an answer that is written now. Half of the pause is enough,
+    /// so that both sides ask in one exchange, which wakes each of them less often than two.
+    pub(crate) fn may_join_answer(&self, now_ns: u64) -> bool {
+        self.has_passed(self.pause() / 2, now_ns)
+    }
+
+    fn pause(&self) -> Duration {
+        if self.is_used { self.timing.ping } else { IDLE }
+    }
+
+    /// Whether this time has passed since the last ping, and none is under way.
+    fn has_passed(&self, pause: Duration, now_ns: u64) -> bool {
         self.pings && self.is_answered && now_ns.saturating_sub(self.pinged_ns) >= ns(pause)
     }
 
@@ -150,7 +164,7 @@ impl Pings {
         }
         let after = |time: Duration| self.pinged_ns.saturating_add(ns(time));
         if self.is_answered {
-            return PingAction::Nothing(after(if self.is_used { self.timing.ping } else { IDLE }));
+            return PingAction::Nothing(after(self.pause()));
         }
         if now_ns >= after(self.timing.lost) {
             return PingAction::End;
@@ -188,6 +202,19 @@ mod tests {
         assert_eq!(pings.due(350 * MS), PingAction::Nothing(1100 * MS), "idle");
         pings.used();
         assert_eq!(pings.due(350 * MS), PingAction::Ask);
+    }
+
+    #[test]
+    fn ping_goes_with_an_answer_after_half_of_the_pause() {
+        let mut pings = pings();
+        assert!(!pings.may_join_answer(499 * MS) && pings.may_join_answer(500 * MS));
+        pings.used();
+        assert!(!pings.may_join_answer(49 * MS) && pings.may_join_answer(50 * MS));
+        pings.next(50 * MS);
+        assert!(!pings.may_join_answer(900 * MS), "one at a time");
+        pings.answer(1);
+        assert!(pings.may_join_answer(900 * MS));
+        assert!(!Pings::new(false, Timing::default(), 0).may_join_answer(900 * MS));
     }
 
     #[test]

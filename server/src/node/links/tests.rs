@@ -325,6 +325,29 @@ fn first_frame_must_be_an_ack() {
 }
 
 #[test]
+fn both_ends_ask_in_one_exchange() {
+    let runtime = runtime();
+    let _context = runtime.enter();
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(&runtime, 1, &mut ends);
+    between.settle(&runtime, &mut ends);
+    // The first bytes were accepted, which counts as an answer.
+    assert!(ends.iter().all(|end| !end.link.writer.tick(0)));
+    for second in 1..4 {
+        let at = |ms: u64| (second * 1000 + ms) * MS;
+        for end in &mut ends {
+            end.now_ns = at(0);
+        }
+        assert!(ends[0].link.writer.tick(at(0)), "its ping is due");
+        ends[0].link.flush(at(0));
+        between.settle(&runtime, &mut ends);
+        for end in &ends {
+            assert!(!end.link.writer.tick(at(900)), "it has asked, and was answered");
+        }
+    }
+}
+
+#[test]
 fn full_socket_keeps_what_was_appended_in_order() {
     const COUNT: u32 = 200_000;
     let runtime = runtime();

@@ -251,8 +251,8 @@ impl LinkWriter {
     }
 
     /// Records `count` received bytes. Writes the frames that are due after a read: answers to
-    /// pings, the ack, and a keep-alive if `is_report_due` is set and there is no ack. Returns
-    /// false if there is no connection to take them.
+    /// pings and a ping with them, the ack, and a keep-alive if `is_report_due` is set and there is
+    /// no ack. Returns false if there is no connection to take them.
     pub(super) fn settle(
         &self,
         now_ns: u64,
@@ -263,10 +263,13 @@ impl LinkWriter {
         is_report_due: bool,
     ) -> bool {
         let mut output = self.output.lock();
-        if let Some(connection) = &mut output.connection {
-            connection.pings.received(count);
+        let LinkOutput { sender, connection, .. } = &mut *output;
+        let Some(connection) = connection else { return false };
+        connection.pings.received(count);
+        let Some(out) = sender.loose() else { return false };
+        if !pings.is_empty() && connection.pings.may_join_answer(now_ns) {
+            Ping(connection.pings.next(now_ns)).encode(out);
         }
-        let Some(out) = output.sender.loose() else { return false };
         pings.drain(..).for_each(|number| Ping(number).encode_answer(out));
         if stream.owes_ack() {
             stream.ack(done, out);
