@@ -159,10 +159,11 @@ impl Control {
             if identity.membership.is_some() {
                 node.start_raft().await?;
             }
+            let probes_itself = node.store.keep_probing(disk::PROBE_AFTER)?;
             for task in [
                 tokio::spawn(heartbeat::run(node.clone())),
                 tokio::spawn(leader::run(node.clone())),
-                tokio::spawn(disk::run(node.clone())),
+                tokio::spawn(disk::run(node.clone(), !probes_itself)),
             ] {
                 node.tasks.lock().push(task);
             }

@@ -24,8 +24,8 @@ use crate::store::health::DiskCondition;
 /// The period of the checks.
 const PACE: Duration = Duration::from_millis(256);
 /// A disk without a write for this time is probed by a write. A write that hangs is reported within
-/// 2 s: after this time, a period of the checks, and `PENDING_MAX` of the store.
-const PROBE_AFTER: Duration = Duration::from_secs(1);
+/// 2 s: after this time, `PENDING_MAX` of the store, and a period of the checks.
+pub(super) const PROBE_AFTER: Duration = Duration::from_secs(1);
 /// The time between two attempts to open a store that failed.
 const RETRY: Duration = Duration::from_secs(1);
 /// The time between two log lines about the same fault.
@@ -124,7 +124,8 @@ struct LoggedConditions {
     tried: Option<Instant>,
 }
 
-pub(super) async fn run(node: Arc<ControlNode>) {
+/// Watches the store. `probes`: the store does not probe itself.
+pub(super) async fn run(node: Arc<ControlNode>, probes: bool) {
     let mut logged = LoggedConditions::default();
     loop {
         node.options.grid.wait(PACE).await;
@@ -132,7 +133,7 @@ pub(super) async fn run(node: Arc<ControlNode>) {
             recover(&node, &mut logged).await;
             continue;
         }
-        let ended = node.metrics().and_then(|metrics| metrics.running_state.err());
+        let ended = node.with_metrics(|metrics| metrics.running_state.clone().err()).flatten();
         // If the disk is the reason for the end of Raft, its error is the better one.
         if let Some(why) = failure(&node).or(ended.map(|why| format!("Raft has ended: {why}"))) {
             fail(&node, why, &mut logged);
@@ -140,8 +141,9 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         }
         report_fault(&node, &mut logged);
         transfer_lead(&node, &mut logged).await;
-        if node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
-            node.store.start_probe();
+        if probes && node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
+            let store = node.store.clone();
+            tokio::spawn(async move { store.probe().await });
         }
     }
 }

@@ -122,11 +122,11 @@ fn round(node: &Arc<ControlNode>, flights: &mut JoinSet<()>) {
         state.liveness.record(me, incarnation, now);
         if voters.contains(&me) { state.liveness.report(now) } else { Vec::new() }
     };
-    let metrics = node.metrics();
-    if let (Some(raft), Some(metrics)) = (node.raft(), &metrics) {
+    let ours = node.with_metrics(|metrics| *metrics.membership_config.log_id());
+    if let (Some(raft), Some(ours)) = (node.raft(), ours) {
         // A voter that was replaced while it was away has not received that change, and would stand
         // for election for ever.
-        let ours = metrics.membership_config.log_id().map_or(0, |id| id.index + 1);
+        let ours = ours.map_or(0, |id| id.index + 1);
         let may_vote = voters.contains(&me) || index <= ours;
         raft.runtime_config().elect(may_vote && !disk::is_outdone(node));
     }

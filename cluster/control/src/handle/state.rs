@@ -221,12 +221,22 @@ impl ControlNode {
     }
 
     pub(super) fn metrics(&self) -> Option<RaftMetrics<u64, openraft::BasicNode>> {
-        self.state.lock().raft.as_ref().map(|raft| raft.metrics().borrow().clone())
+        self.with_metrics(RaftMetrics::clone)
+    }
+
+    /// Calls `read` on Raft's metrics, if Raft runs. Meanwhile Raft cannot change them.
+    pub(super) fn with_metrics<T>(
+        &self,
+        read: impl FnOnce(&RaftMetrics<u64, openraft::BasicNode>) -> T,
+    ) -> Option<T> {
+        let metrics = self.state.lock().raft.as_ref()?.metrics();
+        let metrics = metrics.borrow();
+        Some(read(&metrics))
     }
 
     /// Whether this node leads, as far as it knows.
     pub(super) fn is_leader(&self) -> bool {
-        self.metrics().is_some_and(|metrics| metrics.state == ServerState::Leader)
+        self.with_metrics(|metrics| metrics.state == ServerState::Leader) == Some(true)
     }
 
     /// Whether this node is the only voter.
@@ -238,30 +248,30 @@ impl ControlNode {
 
     /// The leader: by Raft if this node votes, else by the last answer.
     pub(super) fn leader(&self) -> Option<NodeId> {
-        let metrics = self.metrics();
+        let by_raft = self.with_metrics(|metrics| metrics.current_leader.map(node_id)).flatten();
         let me = self.id();
         let (_, voters) = self.published.voters();
-        let by_raft = metrics
-            .filter(|_| me.is_some_and(|me| voters.contains(&me)))
-            .and_then(|metrics| metrics.current_leader.map(node_id));
+        let by_raft = by_raft.filter(|_| me.is_some_and(|me| voters.contains(&me)));
         by_raft.or(self.state.lock().leader.filter(|leader| Some(*leader) != me))
     }
 
     /// The age of the contact: a leader takes it from its followers, any other node from answers to
     /// its heartbeats.
     pub(super) fn contact_age(&self) -> Option<Duration> {
-        let metrics = self.metrics().filter(|metrics| metrics.state == ServerState::Leader);
+        let is_leader = |metrics: &RaftMetrics<_, _>| metrics.state == ServerState::Leader;
+        let acknowledged_ms = self
+            .with_metrics(|metrics| is_leader(metrics).then_some(metrics.millis_since_quorum_ack))
+            .flatten();
         let is_alone = self.is_sole_voter();
         let mut state = self.state.lock();
         // Without its only voter a cluster decides nothing. Once this node has led alone, its map
         // is the newest one, even while its Raft does not run.
-        state.has_led_alone = is_alone && (state.has_led_alone || metrics.is_some());
+        state.has_led_alone = is_alone && (state.has_led_alone || acknowledged_ms.is_some());
         if state.has_led_alone {
             return Some(Duration::ZERO);
         }
-        let Some(metrics) = metrics else { return state.contact.map(|contact| contact.elapsed()) };
-        let by_raft = metrics.millis_since_quorum_ack.map(Duration::from_millis);
         let by_news = state.contact.map(|contact| contact.elapsed());
+        let by_raft = acknowledged_ms.flatten().map(Duration::from_millis);
         by_raft.into_iter().chain(by_news).min()
     }
 

@@ -146,6 +146,11 @@ impl DiskHealth {
         is_slow || state.full.is_some()
     }
 
+    /// Whether the last write failed.
+    pub(super) fn has_failed(&self) -> bool {
+        self.state.lock().failed.is_some()
+    }
+
     /// The time since the last successful write, if no write is pending; `Duration::MAX` before the
     /// first. None while a write is pending.
     pub(crate) fn idle(&self) -> Option<Duration> {

@@ -1,66 +1,96 @@
 //! Probes of the disk: is there free space, and does a write reach it?
 //!
-//! Here: one probe. Not here: when a probe is due (`handle::disk`), its result (`health`).
+//! Here: one probe, and the thread that probes a disk which nothing was written to for a while. Not
+//! here: the result of a probe (`health`), probes of a simulated disk (`handle::disk`).
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use redb::Durability;
-use tokio::task::JoinHandle;
 
 use super::directory::{room, touch};
 use super::{ControlStore, StoreError, commit, put};
 
 /// The name of the value that a probe writes to the control log.
 const PROBE: &str = "probe";
+/// The pause before the next look at a disk that has failed, or that a write waits for.
+const PAUSE: Duration = Duration::from_millis(256);
 
 impl ControlStore {
     /// Writes a value without meaning to the control log, to learn whether the disk works.
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
         if self.inner.is_disk {
-            return self.probe_disk(true).await.unwrap_or(Err(StoreError::Interrupted));
+            let store = self.clone();
+            let probed = tokio::task::spawn_blocking(move || store.probe_disk(true)).await;
+            return probed.unwrap_or(Err(StoreError::Interrupted));
         }
         self.write(Durability::Immediate, |write| put(write, PROBE, &())).await
     }
 
-    /// Starts a probe, which may hang, and does not wait for it. The store records the result.
-    pub(crate) fn start_probe(&self) {
-        if self.inner.is_disk {
-            // Nothing waits for the thread, so its end wakes no task.
-            drop(self.probe_disk(false));
-        } else {
-            let store = self.clone();
-            tokio::spawn(async move { store.probe().await });
+    /// Probes the disk whenever nothing was written to it for `idle_max`, until the store is
+    /// dropped, on a thread of its own: a probe may hang, and it wakes no other thread. Returns
+    /// false for a store without a disk, which needs no probes, or is simulated.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses a thread.
+    pub(crate) fn keep_probing(&self, idle_max: Duration) -> Result<bool, StoreError> {
+        if !self.inner.is_disk {
+            return Ok(false);
         }
+        let inner = Arc::downgrade(&self.inner);
+        let probing = move || {
+            while let Some(inner) = inner.upgrade() {
+                let store = Self { inner, opening: None };
+                let pause = store.until_probe(idle_max);
+                let pause = pause.unwrap_or_else(|| {
+                    // The store records the result.
+                    let _ = store.probe_disk(false);
+                    idle_max
+                });
+                drop(store);
+                #[expect(clippy::disallowed_methods, reason = "a thread, and no task, waits")]
+                thread::sleep(pause);
+            }
+        };
+        let spawned = thread::Builder::new().name("disk-probe".to_owned()).spawn(probing);
+        spawned.map(|_| true).map_err(StoreError::Probe)
     }
 
-    /// Looks for free space and writes, both in one visit of a thread that may wait for the disk.
-    /// Most probes write to the lock file, which costs the processor less than the control log;
-    /// with `is_thorough` it is the control log.
-    fn probe_disk(&self, is_thorough: bool) -> JoinHandle<Result<(), StoreError>> {
-        let store = self.clone();
-        // The probe counts as pending from here on, so that no second one is started meanwhile.
-        let begun = store.inner.health.begin(true);
-        tokio::task::spawn_blocking(move || {
-            let health = &store.inner.health;
-            let is_thorough = health.begin_probe() || is_thorough;
-            let written = catch_unwind(AssertUnwindSafe(|| {
-                if let Some(directory) = store.file().and_then(Path::parent) {
-                    health.note_room(room(directory, is_thorough));
+    /// The time until the next probe may be due; none: it is.
+    fn until_probe(&self, idle_max: Duration) -> Option<Duration> {
+        let health = &self.inner.health;
+        // A disk that has failed is tried by the task that waits for it.
+        let idle = health.idle().filter(|_| !health.has_failed());
+        let Some(idle) = idle else { return Some(PAUSE) };
+        idle_max.checked_sub(idle).filter(|left| !left.is_zero())
+    }
+
+    /// Looks for free space and writes. Most probes write to the lock file, which costs the
+    /// processor less than the control log; with `is_thorough` it is the control log.
+    fn probe_disk(&self, is_thorough: bool) -> Result<(), StoreError> {
+        let health = &self.inner.health;
+        let begun = health.begin(true);
+        let is_thorough = health.begin_probe() || is_thorough;
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            if let Some(directory) = self.file().and_then(Path::parent) {
+                health.note_room(room(directory, is_thorough));
+            }
+            // Only the write counts as the speed of the disk.
+            health.begin_again(begun);
+            match &self.inner.lock {
+                Some(lock) if !is_thorough => touch(lock).map_err(StoreError::Probe),
+                _ => {
+                    let database = self.database()?;
+                    commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
                 }
-                // Only the write counts as the speed of the disk.
-                health.begin_again(begun);
-                match &store.inner.lock {
-                    Some(lock) if !is_thorough => touch(lock).map_err(StoreError::Probe),
-                    _ => {
-                        let database = store.database()?;
-                        commit(&database, Durability::Immediate, |write| put(write, PROBE, &()))
-                    }
-                }
-            }));
-            let written = written.unwrap_or(Err(StoreError::Interrupted));
-            health.end(begun, written.as_ref().err());
-            written
-        })
+            }
+        }));
+        let written = written.unwrap_or(Err(StoreError::Interrupted));
+        health.end(begun, written.as_ref().err());
+        written
     }
 }

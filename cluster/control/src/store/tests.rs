@@ -1,5 +1,9 @@
 //! The store after a power cut at any moment; and openraft's own tests of stores.
 
+use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
+
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::MapCommand;
 use cluster::placement::{Placement, Scheme};
@@ -9,6 +13,7 @@ use openraft::{
     CommittedLeaderId, EntryPayload, LogId, RaftLogReader as _, RaftSnapshotBuilder as _,
     StorageError, Vote,
 };
+use tokio::time::{Instant, sleep};
 
 use super::raft_log::RaftLog;
 use super::state_machine::MapStateMachine;
@@ -51,6 +56,36 @@ fn entry(term: u64, index: u64) -> openraft::Entry<Types> {
         MapCommand::PutLimit { name: format!("limit{index}"), version: 0, body }
     };
     openraft::Entry { log_id: id(term, index), payload: EntryPayload::Normal(command) }
+}
+
+#[tokio::test]
+async fn idle_disk_is_probed_until_the_store_is_dropped() {
+    let directory = tempfile::tempdir().expect("there is room");
+    let store = ControlStore::open(directory.path()).expect("it can be written");
+    let lock = directory.path().join("lock");
+    let written = || fs::metadata(&lock).and_then(|found| found.modified()).expect("it is there");
+    assert!(store.keep_probing(Duration::from_millis(20)).expect("a thread"));
+    // The first probe of sixteen writes to the control log.
+    for _ in 0..3 {
+        let (before, start) = (written(), Instant::now());
+        while written() == before {
+            assert!(start.elapsed() < Duration::from_secs(30), "no probe");
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    assert!(
+        !ControlStore::in_memory().expect("memory").keep_probing(Duration::ZERO).expect("none")
+    );
+    let left = Arc::downgrade(&store.inner);
+    drop(store);
+    let start = Instant::now();
+    while left.upgrade().is_some() {
+        assert!(start.elapsed() < Duration::from_secs(30), "the thread has it");
+        sleep(Duration::from_millis(5)).await;
+    }
+    let last = written();
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(written(), last, "nothing writes any more");
 }
 
 /// The writes of a node, in an order that can occur.
