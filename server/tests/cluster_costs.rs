@@ -6,10 +6,11 @@
 //! here: a server outside a cluster (`allocations`).
 
 use std::alloc::System;
-use std::fs;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::{self, DirEntry};
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -44,7 +45,11 @@ impl Costs {
         work();
         let (change, elapsed) = (region.change(), begun.elapsed());
         let allocations = real((change.allocations + change.reallocations) as u64);
-        (Self { allocations, wakeups: real(wakeups() - before) }, elapsed)
+        // The threads that end meanwhile rested until then.
+        let since =
+            |(task, count): (OsString, u64)| count.saturating_sub(*before.get(&task).unwrap_or(&0));
+        let wakeups = real(wakeups().into_iter().map(since).sum());
+        (Self { allocations, wakeups }, elapsed)
     }
 }
 
@@ -53,18 +58,19 @@ fn real(count: u64) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
-/// Returns the wake-ups of all threads except the workers and this test's.
-fn wakeups() -> u64 {
+/// Returns the wake-ups of each thread except the workers and this test's.
+fn wakeups() -> BTreeMap<OsString, u64> {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux tells").flatten();
-    let of_task = |path: &Path| {
+    let of_task = |task: DirEntry| {
+        let path = task.path();
         let name = fs::read_to_string(path.join("comm")).ok()?;
         let status = fs::read_to_string(path.join("status")).ok()?;
         let line = status.lines().find(|line| line.starts_with("voluntary_ctxt_switches:"))?;
         let count: u64 = line.rsplit('\t').next()?.parse().ok()?;
         let is_other = !name.starts_with("worker-") && !name.starts_with("an_operation");
-        is_other.then_some(count)
+        is_other.then_some((task.file_name(), count))
     };
-    tasks.filter_map(|task| of_task(&task.path())).sum()
+    tasks.filter_map(of_task).collect()
 }
 
 struct Client(TcpStream);
