@@ -521,8 +521,8 @@ impl Cluster {
 
     /// Whether a node reaches all others over its own links. While a node is dead, it does not.
     fn has_its_links(&self, number: u8) -> bool {
-        let is_not_zero = |name| self.stat(number, name).as_deref() != Some("0");
-        is_not_zero("nodes_dead") || !is_not_zero("links_broken")
+        let is_zero = |name| self.stat(number, name).as_deref() == Some("0");
+        !is_zero("nodes_dead") || is_zero("links_broken")
     }
 
     /// Waits until no node has a debt from its own admissions.

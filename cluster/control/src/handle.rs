@@ -159,11 +159,13 @@ impl Control {
             if identity.membership.is_some() {
                 node.start_raft().await?;
             }
-            let probes_itself = node.store.keep_probing(disk::PROBE_AFTER)?;
+            if node.store.is_on_disk() {
+                node.store.keep_probing(disk::PROBE_AFTER)?;
+            }
             for task in [
                 tokio::spawn(heartbeat::run(node.clone())),
                 tokio::spawn(leader::run(node.clone())),
-                tokio::spawn(disk::run(node.clone(), !probes_itself)),
+                tokio::spawn(disk::run(node.clone())),
             ] {
                 node.tasks.lock().push(task);
             }
@@ -307,11 +309,17 @@ impl Control {
         self.node.membership_state()
     }
 
+    /// The leader, as far as the node knows.
+    #[must_use]
+    pub fn leader(&self) -> Option<NodeId> {
+        self.node.leader()
+    }
+
     /// The state of the control plane, for operators.
     #[must_use]
     pub fn status(&self) -> Status {
         let node = &self.node;
-        let metrics = node.metrics();
+        let raft_term = node.with_metrics(|metrics| metrics.current_term).unwrap_or(0);
         let membership_state = node.membership_state();
         let contact = node.contact_age();
         let lease = node.lease_age();
@@ -340,7 +348,7 @@ impl Control {
             membership_state,
             leader,
             voters,
-            raft_term: metrics.as_ref().map_or(0, |metrics| metrics.current_term),
+            raft_term,
             map_ver: map.ver(),
             contact,
             lease,

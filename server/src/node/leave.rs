@@ -164,7 +164,7 @@ fn waits_for(control: &Control, me: NodeId) -> String {
         |entry: &&cluster::map::SharedEntry| entry.primary.is_some_and(|copy| copy.node == me);
     let led = map.partitions().iter().filter(led).count();
     let only_here = only_here(&map, me);
-    let leader = match control.status().leader {
+    let leader = match control.leader() {
         Some(leader) => format!("node {leader} leads"),
         None => "no control leader is in reach".to_owned(),
     };

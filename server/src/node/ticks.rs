@@ -154,7 +154,7 @@ fn send_clocks(node: &Node, control: &Control, now_ns: u64, was_off: &mut bool) 
     let (me, _) = node.me();
     let mut clocks = node.clocks.lock().all(now_ns);
     clocks.insert(me, 0);
-    let leader = control.status().leader;
+    let leader = control.leader();
     let before = was_off.then_some(me).into_iter().collect();
     let is_off = clocks::off(&clocks, leader, &before).contains(&me);
     if is_off != *was_off {

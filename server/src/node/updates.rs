@@ -79,7 +79,7 @@ pub(super) async fn follow(service: Arc<Service>, node: Arc<Node>, control: Cont
         if let Some(transport) = node.transport() {
             transport.require_version(link_version(version));
         }
-        if control.status().leader == Some(me) {
+        if control.leader() == Some(me) {
             raise(&node, &control).await;
             let now_ms = service.clock().now().unix_ms;
             if version >= RECORDS_VERSION && service.limits_store().has_expired(now_ms) {

@@ -124,8 +124,7 @@ struct LoggedConditions {
     tried: Option<Instant>,
 }
 
-/// Watches the store. `probes`: the store does not probe itself.
-pub(super) async fn run(node: Arc<ControlNode>, probes: bool) {
+pub(super) async fn run(node: Arc<ControlNode>) {
     let mut logged = LoggedConditions::default();
     loop {
         node.options.grid.wait(PACE).await;
@@ -141,7 +140,7 @@ pub(super) async fn run(node: Arc<ControlNode>, probes: bool) {
         }
         report_fault(&node, &mut logged);
         transfer_lead(&node, &mut logged).await;
-        if probes && node.store.health().idle().is_some_and(|idle| idle > PROBE_AFTER) {
+        if !node.store.is_on_disk() && node.store.health().until_probe(PROBE_AFTER).is_none() {
             let store = node.store.clone();
             tokio::spawn(async move { store.probe().await });
         }

@@ -222,8 +222,8 @@ impl Leader {
     /// voter that comes back goes on as an observer.
     async fn set_voters(&mut self, node: &Arc<ControlNode>, raft: &Raft) -> Option<()> {
         let map = node.published.map();
-        let metrics = raft.metrics().borrow().clone();
-        let membership = metrics.membership_config.membership();
+        let membership_config = Arc::clone(&raft.metrics().borrow().membership_config);
+        let membership = membership_config.membership();
         let current: BTreeSet<NodeId> = membership.voter_ids().map(node_id).collect();
         let wanted = controller::voters(&map, &current, &disk::unfit(node));
         let learners: BTreeSet<u64> = membership.learner_ids().collect();
@@ -238,6 +238,7 @@ impl Leader {
             timeout(COMMIT_TTL, raft.change_membership(retired, false)).await.ok()?.ok()?;
             return Some(());
         }
+        let metrics = raft.metrics().borrow().clone();
         let leaves = node.id().is_some_and(|me| !wanted.contains(&me));
         if leaves && step_down::step_down(node).await {
             // The new leader removes this node from the voters.

@@ -25,6 +25,8 @@ const SLOW_WRITES_MAX: u32 = 5;
 /// The number of probes of which the first is thorough: it writes to the control log, and a file
 /// even if the system reports free space.
 const THOROUGH_EVERY: u64 = 16;
+/// The time between two looks at a disk that has failed, or that a write waits for.
+const LOOK_AGAIN: Duration = Duration::from_millis(256);
 
 /// The condition of the disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -146,19 +148,15 @@ impl DiskHealth {
         is_slow || state.full.is_some()
     }
 
-    /// Whether the last write failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.state.lock().failed.is_some()
-    }
-
-    /// The time since the last successful write, if no write is pending; `Duration::MAX` before the
-    /// first. None while a write is pending.
-    pub(crate) fn idle(&self) -> Option<Duration> {
+    /// The time until a probe may be due: when nothing was written for more than `idle_max`. None
+    /// if it is due now.
+    pub(crate) fn until_probe(&self, idle_max: Duration) -> Option<Duration> {
         let state = self.state.lock();
-        if !state.pending.is_empty() {
-            return None;
+        // A disk that has failed is tried by the task that waits for it.
+        if !state.pending.is_empty() || state.failed.is_some() {
+            return Some(LOOK_AGAIN);
         }
-        Some(state.last.map_or(Duration::MAX, |(at, _)| at.elapsed()))
+        idle_max.checked_sub(state.last?.0.elapsed())
     }
 }
 

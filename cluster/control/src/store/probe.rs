@@ -16,13 +16,16 @@ use super::{ControlStore, StoreError, commit, put};
 
 /// The name of the value that a probe writes to the control log.
 const PROBE: &str = "probe";
-/// The pause before the next look at a disk that has failed, or that a write waits for.
-const PAUSE: Duration = Duration::from_millis(256);
 
 impl ControlStore {
+    /// Whether the store is in a file, not in memory or on a simulated disk.
+    pub(crate) fn is_on_disk(&self) -> bool {
+        self.inner.is_disk
+    }
+
     /// Writes a value without meaning to the control log, to learn whether the disk works.
     pub(crate) async fn probe(&self) -> Result<(), StoreError> {
-        if self.inner.is_disk {
+        if self.is_on_disk() {
             let store = self.clone();
             let probed = tokio::task::spawn_blocking(move || store.probe_disk(true)).await;
             return probed.unwrap_or(Err(StoreError::Interrupted));
@@ -31,21 +34,18 @@ impl ControlStore {
     }
 
     /// Probes the disk whenever nothing was written to it for `idle_max`, until the store is
-    /// dropped, on a thread of its own: a probe may hang, and it wakes no other thread. Returns
-    /// false for a store without a disk, which needs no probes, or is simulated.
+    /// dropped, on a thread of its own: a probe may hang, and it wakes no other thread. Only for a
+    /// store [on a disk](Self::is_on_disk).
     ///
     /// # Errors
     ///
     /// The system refuses a thread.
-    pub(crate) fn keep_probing(&self, idle_max: Duration) -> Result<bool, StoreError> {
-        if !self.inner.is_disk {
-            return Ok(false);
-        }
+    pub(crate) fn keep_probing(&self, idle_max: Duration) -> Result<(), StoreError> {
         let inner = Arc::downgrade(&self.inner);
         let probing = move || {
             while let Some(inner) = inner.upgrade() {
                 let store = Self { inner, opening: None };
-                let pause = store.until_probe(idle_max);
+                let pause = store.inner.health.until_probe(idle_max);
                 let pause = pause.unwrap_or_else(|| {
                     // The store records the result.
                     let _ = store.probe_disk(false);
@@ -57,16 +57,7 @@ impl ControlStore {
             }
         };
         let spawned = thread::Builder::new().name("disk-probe".to_owned()).spawn(probing);
-        spawned.map(|_| true).map_err(StoreError::Probe)
-    }
-
-    /// The time until the next probe may be due; none: it is.
-    fn until_probe(&self, idle_max: Duration) -> Option<Duration> {
-        let health = &self.inner.health;
-        // A disk that has failed is tried by the task that waits for it.
-        let idle = health.idle().filter(|_| !health.has_failed());
-        let Some(idle) = idle else { return Some(PAUSE) };
-        idle_max.checked_sub(idle).filter(|left| !left.is_zero())
+        spawned.map(drop).map_err(StoreError::Probe)
     }
 
     /// Looks for free space and writes. Most probes write to the lock file, which costs the

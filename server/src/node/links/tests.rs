@@ -218,6 +218,14 @@ impl Between {
     }
 }
 
+/// Two ends whose first connection is up.
+fn linked(runtime: &Runtime) -> ([End; 2], Between) {
+    let mut ends = [End::new(), End::new()];
+    let mut between = Between::new(runtime, 1, &mut ends);
+    between.settle(runtime, &mut ends);
+    (ends, between)
+}
+
 #[test]
 fn streams_survive_connections_cut_within_frames() {
     let runtime = runtime();
@@ -328,9 +336,7 @@ fn first_frame_must_be_an_ack() {
 fn both_ends_ask_in_one_exchange() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let mut ends = [End::new(), End::new()];
-    let mut between = Between::new(&runtime, 1, &mut ends);
-    between.settle(&runtime, &mut ends);
+    let (mut ends, mut between) = linked(&runtime);
     // The first bytes were accepted, which counts as an answer.
     assert!(ends.iter().all(|end| !end.link.writer.tick(0)));
     for second in 1..4 {
@@ -352,9 +358,7 @@ fn full_socket_keeps_what_was_appended_in_order() {
     const COUNT: u32 = 200_000;
     let runtime = runtime();
     let _context = runtime.enter();
-    let mut ends = [End::new(), End::new()];
-    let mut between = Between::new(&runtime, 1, &mut ends);
-    between.settle(&runtime, &mut ends);
+    let (mut ends, mut between) = linked(&runtime);
     for number in 1..=COUNT {
         ends[0].append(number);
         if number % 100 == 0 {
@@ -415,9 +419,7 @@ fn frames_of_many_threads_arrive_in_the_order_of_each() {
 fn silent_link_sends_nothing_until_an_answer() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let mut ends = [End::new(), End::new()];
-    let mut between = Between::new(&runtime, 1, &mut ends);
-    between.settle(&runtime, &mut ends);
+    let (mut ends, mut between) = linked(&runtime);
     let link = Arc::clone(&ends[0].link);
     assert!(link.send(|_| ()));
     assert!(!link.writer.tick(0), "a new socket was blocked at first");
@@ -444,9 +446,7 @@ fn silent_link_sends_nothing_until_an_answer() {
 fn answer_that_waits_in_the_socket_counts() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let mut ends = [End::new(), End::new()];
-    let mut between = Between::new(&runtime, 1, &mut ends);
-    between.settle(&runtime, &mut ends);
+    let (mut ends, mut between) = linked(&runtime);
     let link = Arc::clone(&ends[0].link);
     let _ = link.writer.tick(0);
     assert!(link.writer.tick(1000 * MS), "an idle link is asked too");
@@ -530,9 +530,7 @@ fn tls_carries_more_than_its_buffers() {
 fn peer_that_closed_is_noticed_by_the_sender() {
     let runtime = runtime();
     let _context = runtime.enter();
-    let mut ends = [End::new(), End::new()];
-    let mut between = Between::new(&runtime, 1, &mut ends);
-    between.settle(&runtime, &mut ends);
+    let (mut ends, between) = linked(&runtime);
     drop(between);
     ends[0].append(1);
     ends[0].link.flush(0);
