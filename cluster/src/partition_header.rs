@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use crate::id::Term;
 use crate::position::{ApplyPosition, NodeTime};
 use crate::replica_set::{LINKS_MAX, SetIndex};
+use crate::rules::{Bug, Rules};
 
 /// The work that batches may do on a partition.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -170,6 +171,33 @@ impl PartitionHeader {
         carried_ns.unwrap_or_else(|| frame_ns.wrapping_add(self.ahead_ns()))
     }
 
+    /// The time by which the items of the partition expire: never later than that of its primary,
+    /// and never before the newest record's. 0 if there is no copy. The caller holds a shard of the
+    /// partition. `known` is the term of the newest primary that the node knows of, and `clock_ns`
+    /// returns the newest reading of that primary's monotonic clock; 0 for none.
+    #[must_use]
+    pub fn items_ns(
+        &self,
+        now: NodeTime,
+        rules: Rules,
+        known: Option<Term>,
+        clock_ns: impl FnOnce() -> u64,
+    ) -> u64 {
+        if rules.lack(Bug::SweepByWall) {
+            return now.wall_ns;
+        }
+        // The header is open only as long as its offset is to the clock of its term's primary.
+        let reading_ns = match self.state() {
+            HeaderState::Serves => now.mono_ns,
+            HeaderState::Follows if known == Some(self.term()) => clock_ns(),
+            HeaderState::Follows | HeaderState::Slow | HeaderState::None => 0,
+        };
+        match reading_ns {
+            0 => self.pt_ns(),
+            _ => self.pt_ns().max(reading_ns.wrapping_add(self.ahead_ns())),
+        }
+    }
+
     /// Records that a record was installed.
     #[inline]
     pub fn installed(&self, lsn: u64, pt_ns: u64) {
@@ -263,6 +291,24 @@ mod tests {
             assert_eq!(carried.is_some(), mono_ns + 1000 != pt_ns);
             assert_eq!(header.time_of(mono_ns, carried), pt_ns);
         }
+    }
+
+    #[test]
+    fn items_expire_by_the_clock_of_the_terms_primary() {
+        let header = serving();
+        let now = NodeTime { mono_ns: 70, wall_ns: 5 };
+        let time = |known, clock_ns| header.items_ns(now, Rules::default(), known, || clock_ns);
+        assert_eq!(time(None, 0), 1070, "this node's");
+        header.open(HeaderState::Follows);
+        assert_eq!(time(Some(Term(3)), 90), 1090, "the primary's");
+        assert_eq!(time(Some(Term(3)), 20), 1050, "not before the newest record");
+        assert_eq!(time(Some(Term(3)), 0), 1050, "its clock is not known");
+        assert_eq!((time(Some(Term(2)), 90), time(None, 90)), (1050, 1050), "of another term");
+        for state in [HeaderState::Slow, HeaderState::None] {
+            header.open(state);
+            assert_eq!(time(Some(Term(3)), 90), 1050, "the offset may change meanwhile");
+        }
+        assert_eq!(PartitionHeader::default().items_ns(now, Rules::default(), None, || 90), 0);
     }
 
     #[test]

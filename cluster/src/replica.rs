@@ -85,18 +85,6 @@ pub enum Role {
     Primary,
 }
 
-/// A partition's time, in the form that the copy knows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyTime {
-    /// The copy has no data yet, so no time.
-    Unknown,
-    /// For a copy that follows: the latest time received from the primary, in nanoseconds since
-    /// 1970.
-    At(u64),
-    /// For the primary: the time less the node's monotonic clock, in nanoseconds; wraps.
-    Ahead(u64),
-}
-
 /// The state of one partition's copy on one incarnation of a node. `O` is a held operation.
 pub struct Replica<O> {
     core: Core,
@@ -153,27 +141,6 @@ impl<O> Replica<O> {
             RoleState::Learner(_) => Role::Learner,
             RoleState::Backup { .. } => Role::Backup,
             RoleState::Primary(_) => Role::Primary,
-        }
-    }
-
-    /// The partition's time now, as far as this copy knows it.
-    #[must_use]
-    pub fn time<N: Environment>(
-        &self,
-        header: &PartitionHeader,
-        node: &N,
-        now: NodeTime,
-    ) -> CopyTime {
-        match &self.role {
-            _ if self.core.options.rules.lack(Bug::SweepByWall) => {
-                CopyTime::Ahead(now.wall_ns.wrapping_sub(now.mono_ns))
-            }
-            RoleState::None => CopyTime::Unknown,
-            RoleState::Learner(learner) if !learner.follows(header.term()) => CopyTime::Unknown,
-            RoleState::Learner(_) | RoleState::Backup { .. } => {
-                CopyTime::At(self.core.time(header, node, now))
-            }
-            RoleState::Primary(_) => CopyTime::Ahead(header.ahead_ns()),
         }
     }
 

@@ -439,8 +439,9 @@ impl Node {
 
 /// The nanoseconds by which the time of items may be ahead of `now`; wraps. In a cluster each
 /// partition has its own time, by which expiry is decided; the latest of them counts.
-pub(crate) fn sweep_ahead_ns(service: &Service, now: engine::Nanos) -> u64 {
-    service.partition_prefix().map_or(0, |prefix| prefix.latest_time().0.wrapping_sub(now.0))
+pub(crate) fn sweep_ahead_ns(service: &Service, now: engine::Now) -> u64 {
+    let latest = |prefix: &Arc<PartitionPrefix>| prefix.latest_time(now).0;
+    service.partition_prefix().map_or(0, |prefix| latest(prefix).wrapping_sub(now.mono.0))
 }
 
 #[cfg(test)]

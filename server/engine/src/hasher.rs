@@ -1,8 +1,7 @@
 //! The hash of a key, which chooses its shard and its line, and in a cluster its partition.
 //!
-//! Here: the seeded hash, the number of the partition in it, the hash of ids, and the time of each
-//! partition for operations on items of several partitions. Not here: how a key gets its partition,
-//! and a partition its time (`cluster`).
+//! Here: the seeded hash, the number of the partition in it, the hash of ids, and the access to the
+//! times of partitions. Not here: how a key gets its partition, and a partition its time (`cluster`).
 //!
 //! ```text
 //! hash of a placed key, high bits first:
@@ -46,7 +45,18 @@ impl<F: Fn(&[u8]) -> u64 + Send + Sync> Partitioner for F {
     }
 }
 
-/// The partition of each key, once it is set, and the time of each partition.
+/// The times by which the items of partitions expire.
+pub trait PartitionTimes: Send + Sync {
+    /// The time of the partition with this number, a shard of which is held. Items with a later
+    /// deadline are neither swept nor evicted as expired; with 0 none of its items are. `now.mono`
+    /// is the last reading of the node's monotonic clock.
+    fn time(&self, partition: u64, now: Now) -> Nanos;
+
+    /// The latest time of any partition at about `now`; 0 for none. No shard is held.
+    fn latest(&self, now: Now) -> Nanos;
+}
+
+/// The partition of each key, once it is set, and the times of partitions.
 #[derive(Default)]
 pub struct PartitionPrefix(OnceLock<PrefixLayout>);
 
@@ -57,24 +67,15 @@ struct PrefixLayout {
     state: ahash::RandomState,
     id_key: IdKey,
     place: Box<dyn Partitioner>,
-    /// By the number of the partition, in nanoseconds: its time, 0 if none was set; or with
-    /// [`RUNS`] the span by which it is ahead of `now`.
-    times: Box<[AtomicU64]>,
+    times: OnceLock<Box<dyn PartitionTimes>>,
     /// The last reading of the node's monotonic clock in nanoseconds.
     now: AtomicU64,
 }
 
-/// Marks a time that runs with the node's clock.
-const RUNS: u64 = 1 << 63;
-
 impl PrefixLayout {
-    fn time(&self, time: &AtomicU64) -> Nanos {
-        match time.load(Ordering::Acquire) {
-            ahead if ahead & RUNS != 0 => {
-                Nanos(ahead.wrapping_add(self.now.load(Ordering::Relaxed)) & !RUNS)
-            }
-            time => Nanos(time),
-        }
+    /// `now` with the last reading of the node's clock.
+    fn node_now(&self, now: Now) -> Now {
+        Now { mono: Nanos(self.now.load(Ordering::Relaxed)), ..now }
     }
 }
 
@@ -119,22 +120,17 @@ impl PartitionPrefix {
         if !(1..=BITS_MAX).contains(&bits) {
             return false;
         }
-        let times = (0..1_usize << bits).map(|_| AtomicU64::new(0)).collect();
         let (id_key, place) = (IdKey::of_seeds(seeds), Box::new(place));
-        let now = AtomicU64::new(0);
+        let (times, now) = (OnceLock::new(), AtomicU64::new(0));
         self.0.set(PrefixLayout { bits, state, id_key, place, times, now }).is_ok()
     }
 
-    /// Sets the time of a partition. Items with a later deadline are neither swept nor evicted as
-    /// expired; with 0 none of its items are.
-    pub fn set_time(&self, partition: u64, time: Nanos) {
-        self.store(partition, time.0 & !RUNS);
-    }
-
-    /// Lets the time of a partition run with the node's clock, `ahead_ns` nanoseconds ahead of it;
-    /// the sum wraps.
-    pub fn set_ahead(&self, partition: u64, ahead_ns: u64) {
-        self.store(partition, ahead_ns | RUNS);
+    /// Sets the source of the partitions' times, once they are set themselves. Until then the time
+    /// of each is 0.
+    pub fn set_times(&self, times: impl PartitionTimes + 'static) {
+        if let Some(layout) = self.0.get() {
+            let _ = layout.times.set(Box::new(times));
+        }
     }
 
     /// Sets the reading of the node's monotonic clock.
@@ -144,18 +140,10 @@ impl PartitionPrefix {
         }
     }
 
-    fn store(&self, partition: u64, time: u64) {
-        let times = self.0.get().map_or(&[][..], |layout| &layout.times);
-        if let Some(known) = usize::try_from(partition).ok().and_then(|index| times.get(index)) {
-            known.store(time, Ordering::Release);
-        }
-    }
-
-    /// The latest time of any partition; 0 if none was set.
+    /// The latest time of any partition; 0 if there is none.
     #[must_use]
-    pub fn latest_time(&self) -> Nanos {
-        let latest =
-            |layout: &PrefixLayout| layout.times.iter().map(|time| layout.time(time)).max();
+    pub fn latest_time(&self, now: Now) -> Nanos {
+        let latest = |layout: &PrefixLayout| Some(layout.times.get()?.latest(layout.node_now(now)));
         self.0.get().and_then(latest).unwrap_or(Nanos(0))
     }
 }
@@ -253,8 +241,9 @@ impl KeyHasher {
         let placed = self.prefixed.as_ref()?;
         let layout = placed.partition_prefix.0.get()?;
         let partition = placed.hash(key, &self.state) >> (u64::BITS - layout.bits);
-        let time = layout.times.get(usize::try_from(partition).ok()?)?;
-        Some(Now { mono: layout.time(time), ..now })
+        let times = layout.times.get();
+        let mono = times.map_or(Nanos(0), |times| times.time(partition, layout.node_now(now)));
+        Some(Now { mono, ..now })
     }
 
     fn layout(&self) -> Option<&PrefixLayout> {
@@ -419,31 +408,37 @@ mod tests {
         agree();
     }
 
+    /// Each partition is ahead of the node's clock by its number.
+    struct Numbered;
+
+    impl PartitionTimes for Numbered {
+        fn time(&self, partition: u64, now: Now) -> Nanos {
+            Nanos(now.mono.0 + partition)
+        }
+
+        fn latest(&self, now: Now) -> Nanos {
+            Nanos(now.mono.0 + 15)
+        }
+    }
+
     #[test]
     fn each_partition_has_a_time_of_its_own() {
         let partition_prefix = Arc::new(PartitionPrefix::default());
         let hasher = KeyHasher::prefixed(SEEDS, Arc::clone(&partition_prefix), 0);
         let now = Now::at_ms(5);
-        partition_prefix.set_time(3, Nanos(7));
-        assert_eq!((hasher.time_of(b"key", now), partition_prefix.latest_time()), (None, Nanos(0)));
+        partition_prefix.set_times(Numbered);
+        let latest = || partition_prefix.latest_time(now);
+        assert_eq!((hasher.time_of(b"key", now), latest()), (None, Nanos(0)));
         assert!(partition_prefix.set(4, SEEDS, |key: &[u8]| key.len() as u64));
-        partition_prefix.set_time(3, Nanos(7));
-        partition_prefix.set_time(4, Nanos(9));
-        partition_prefix.set_time(16, Nanos(11));
         let time = |key: &[u8]| hasher.time_of(key, now).map(|now| now.mono.0);
-        assert_eq!((time(b"key"), time(b"keys"), time(b"k")), (Some(7), Some(9), Some(0)));
-        assert_eq!(partition_prefix.latest_time(), Nanos(9));
-        // A time that runs with the node's clock, ahead of it and behind it.
-        for (ahead_ns, shown) in [(100, [100, 150]), (0_u64.wrapping_sub(20), [(1 << 63) - 20, 30])]
-        {
-            partition_prefix.set_ahead(4, ahead_ns);
-            for (now, shown) in [0, 50].into_iter().zip(shown) {
-                partition_prefix.set_now(Nanos(now));
-                let time = |key: &[u8]| hasher.time_of(key, Now::at_ms(5)).map(|now| now.mono.0);
-                assert_eq!((time(b"key"), time(b"keys")), (Some(7), Some(shown)));
-                assert_eq!(partition_prefix.latest_time(), Nanos(shown));
-            }
+        assert_eq!((time(b"key"), latest()), (Some(0), Nanos(0)));
+        partition_prefix.set_times(Numbered);
+        for node_now in [0, 100] {
+            partition_prefix.set_now(Nanos(node_now));
+            assert_eq!((time(b"key"), time(b"k")), (Some(node_now + 3), Some(node_now + 1)));
+            assert_eq!(latest(), Nanos(node_now + 15));
         }
+        assert_eq!(hasher.time_of(b"key", now).map(|time| time.unix_ms), Some(now.unix_ms));
         assert_eq!(KeyHasher::new(SEEDS).time_of(b"key", now), None);
     }
 

@@ -45,7 +45,7 @@ pub use commands::take::{
     Decider, ForeignHold, HOLDS_MAX, Judged, Judgement, SetUsage, TakeInfo, TakeParams, TakeResult,
 };
 pub use engine::{Engine, EngineOptions};
-pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, Partitioner};
+pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, PartitionTimes, Partitioner};
 pub use idempotency::{
     CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
 };

@@ -198,6 +198,7 @@ async fn follow(
             node.partition_prefix.set(bits, seeds_of(head.cluster), ShardLayout(placement));
             let are_shared = service.shards().share_partitions(bits);
             let copies = Replicas::new(partitions, node.options.replicas, are_shared);
+            node.partition_prefix.set_times(copies.item_times(node.links()));
             let _ = node.keyspace.set(Keyspace { bits, replicas: copies });
         }
         to_open.extend(sync_peers(&node, map, &mut nodes));

@@ -42,7 +42,7 @@ use crate::transport::{NewDataLink, PeerSender, Timing, TlsConnection};
 pub(super) use dialer::keep;
 pub(crate) use peer_link::PeerLink;
 use stream::LinkStream;
-pub(crate) use table::Links;
+pub(crate) use table::{Links, run_of};
 use tunnel::Tunnel;
 pub(super) use tunnel::Tunnels;
 pub(crate) use worker::WorkerLinks;
@@ -225,7 +225,7 @@ impl DataLinks {
 
 impl Node {
     /// The data links to all nodes.
-    pub(crate) fn links(&self) -> &Links {
+    pub(crate) fn links(&self) -> &Arc<Links> {
         self.paths.links()
     }
 

@@ -35,7 +35,7 @@ struct PeerPath {
 pub(crate) struct PeerPaths {
     paths: RwLock<BTreeMap<NodeId, PeerPath>>,
     /// The links of the workers to them.
-    links: Links,
+    links: Arc<Links>,
     tunnels: Tunnels,
     reach: Mutex<Reachability>,
     /// Some link is broken or not yet up.
@@ -99,7 +99,7 @@ impl PeerPaths {
     }
 
     /// The links of the workers.
-    pub(super) fn links(&self) -> &Links {
+    pub(super) fn links(&self) -> &Arc<Links> {
         &self.links
     }
 

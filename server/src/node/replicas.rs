@@ -2,20 +2,23 @@
 //!
 //! Here: groups of partitions behind one lock each, applying the map's entries, carrying out the
 //! events of a replica. In `perform` operations outside batches, in `follow` frames from other
-//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `view` what others
-//! see. Not here: the replica itself (`cluster::replica`), its keys (`state_machine`), its access
-//! to the node (`environment`), batches on open headers (`batch`).
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `destinations` where
+//! operations go, in `times` when items expire, in `view` what others see. Not here: the replica
+//! itself (`cluster::replica`), its keys (`state_machine`), its access to the node (`environment`),
+//! batches on open headers (`batch`).
 //!
 //! A thread that holds the lock of a group closes the header of a partition before it changes the
 //! partition, so that batches leave the partition alone, and opens the header before it releases
 //! the lock. Batches never take that lock.
 
+mod destinations;
 mod follow;
 mod logs;
 mod perform;
 
 #[cfg(test)]
 mod tests;
+mod times;
 mod view;
 mod watch;
 
@@ -27,26 +30,27 @@ use bytes::Bytes;
 use cluster::LinkIndex;
 use cluster::contact::{Contact, LastContact};
 use cluster::frames::RecordsWriter;
-use cluster::id::{CopyId, NodeId, Partition, Term};
+use cluster::id::{CopyId, NodeId, Partition};
 use cluster::map::SharedEntry;
 use cluster::map::command::MapChange;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::replica::{
-    CallContext, CopyTime, Destination, GROUP_PARTITIONS, NodeTime, Replica, ReplicaEvent,
-    ReplicaGroup, ReplicaHost, ReplicaOptions, Route,
+    CallContext, Destination, GROUP_PARTITIONS, NodeTime, Replica, ReplicaEvent, ReplicaGroup,
+    ReplicaHost, ReplicaOptions, Route,
 };
 use cluster::replica_set::{ReplicaSetTable, ReplicaSets};
-use engine::Nanos;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use self::destinations::Destinations;
 use self::logs::SharedLogs;
+use self::times::ItemTimes;
 #[cfg(feature = "simulation")]
 pub use self::view::ReplicaView;
 use self::watch::LinkWatch;
 use super::environment::NodeEnvironment;
-use super::links::TouchedLinks;
+use super::links::{Links, TouchedLinks};
 use super::operation::HeldOp;
-use super::state_machine::{ORIGIN_NS, PartitionState, StateChange, items_time, range_of};
+use super::state_machine::{PartitionState, StateChange, range_of};
 use super::{Node, WorkerEvent};
 use crate::commands::scratch::Scratch;
 use crate::counters::Counters;
@@ -59,10 +63,9 @@ type Group = ReplicaGroup<HeldOp>;
 /// All partitions.
 pub(crate) struct Replicas {
     groups: Box<[Mutex<Group>]>,
-    /// The destination of operations, written while the group is locked: the term in the upper 32
-    /// bits, the node in the lower; 0 for none.
-    destinations: Box<[AtomicU64]>,
-    headers: Box<[PartitionHeader]>,
+    /// Written while the group is locked.
+    destinations: Destinations,
+    headers: Arc<[PartitionHeader]>,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
@@ -127,7 +130,7 @@ impl Replicas {
         let sets = ReplicaSets::new(partitions + 2);
         Self {
             groups: (0..partitions.div_ceil(GROUP_PARTITIONS)).map(|_| Mutex::default()).collect(),
-            destinations: (0..partitions).map(|_| AtomicU64::default()).collect(),
+            destinations: Destinations::new(partitions),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
             are_shared,
             contact: Contact::default(),
@@ -200,6 +203,12 @@ impl Replicas {
         self.sets.lock().names(link)
     }
 
+    /// The times by which items expire. `links` are the node's.
+    pub(crate) fn item_times(&self, links: &Arc<Links>) -> ItemTimes {
+        let (headers, destinations) = (Arc::clone(&self.headers), self.destinations.clone());
+        ItemTimes::new(headers, destinations, Arc::clone(links), self.options().rules)
+    }
+
     /// The dedup logs.
     pub(crate) fn logs(&self) -> &SharedLogs {
         &self.logs
@@ -214,9 +223,7 @@ impl Replicas {
     /// The destination of operations for a partition, as far as this node knows.
     #[inline]
     pub(crate) fn destination(&self, partition: Partition) -> Option<Destination> {
-        let packed = self.destinations.get(partition.index())?.load(Ordering::Acquire);
-        let (term, node) = (Term((packed >> 32) as u32), NodeId(packed as u32));
-        (term != Term(0)).then_some(Destination { term, node })
+        self.destinations.get(partition)
     }
 
     /// The route of a partition by the newest entry of the map.
@@ -249,16 +256,14 @@ impl Replicas {
     ) -> Option<NodeId> {
         let (header, mut group) = self.enter(partition)?;
         let before = self.destination(partition);
-        let newer = entry.route().map(Route::destination);
-        let newer = newer.filter(|new| before.is_none_or(|old| new.term > old.term));
-        if let Some(Destination { term, node }) = newer {
-            let packed = u64::from(term.0) << 32 | u64::from(node.0);
-            self.destinations[partition.index()].store(packed, Ordering::Release);
+        let newer = entry.route().filter(|new| before.is_none_or(|old| new.term > old.term));
+        if let Some(route) = newer {
+            self.destinations.set(partition, route);
         }
         self.call(replica_ctx, partition, (header, &mut group), |replica, call| {
             replica.learn(call, entry);
         });
-        newer.filter(|_| before.is_some()).map(|new| new.node)
+        newer.filter(|_| before.is_some()).map(|new| new.primary.node)
     }
 
     /// Applies the cluster's setting; see [`ReplicaOptions::lost_after_ns`].
@@ -371,30 +376,6 @@ impl Replicas {
             }
         }
         self.note_busy(replica_ctx, host, partition, (header, group));
-        self.store_time(replica_ctx, host, partition, (header, group));
-    }
-
-    /// Sets the store's time of a partition, for the sweep and evictions. The group is locked
-    /// meanwhile, so that no item of a partition that starts empty is judged by the old time.
-    fn store_time(
-        &self,
-        replica_ctx: &mut ReplicaContext<'_>,
-        host: &ReplicaHost,
-        partition: Partition,
-        (header, group): (&PartitionHeader, &Group),
-    ) {
-        let (node, now) = (replica_ctx.node, replica_ctx.now);
-        let touched = &mut replica_ctx.replica_scratch.touched;
-        // The time of a copy does not depend on its shard.
-        let env = NodeEnvironment { node, replicas: self, touched, shard: 0 };
-        let (partition_prefix, number) = (&node.partition_prefix, u64::from(partition.0));
-        match group.view(host, partition, header, |replica| replica.time(header, &env, now)) {
-            CopyTime::Unknown => partition_prefix.set_time(number, Nanos(0)),
-            CopyTime::At(pt_ns) => partition_prefix.set_time(number, items_time(pt_ns)),
-            CopyTime::Ahead(ahead_ns) => {
-                partition_prefix.set_ahead(number, ahead_ns.wrapping_sub(ORIGIN_NS));
-            }
-        }
     }
 }
 

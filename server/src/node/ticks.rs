@@ -25,11 +25,8 @@ const TICK: Duration = Duration::from_millis(20);
 const TICK_AT_REST: Duration = Duration::from_millis(256);
 /// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
-/// The period of `tick_silent`, and of `store_times` for one part of the partitions.
+/// Period of `tick_silent`.
 const REST_PERIOD: Duration = Duration::from_millis(200);
-/// The number of those parts: each partition stores its time every 16 s, and at rest every 20 s.
-/// The sweep, which needs the times, visits an item every 30 s.
-const REST_PARTS: usize = 80;
 /// Time between two reports of this node's state to the control plane.
 const CONDITION_PERIOD: Duration = Duration::from_millis(200);
 /// Time between two clean-ups after incarnations that are over.
@@ -86,7 +83,6 @@ pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerH
     let mut rest = Periodic::every(REST_PERIOD);
     let mut condition = Periodic::every(CONDITION_PERIOD);
     let mut lives = Periodic::every(INCARNATIONS_PERIOD);
-    let mut part = 0;
     let mut operations = 0;
     let mut looked_ns = reception.now_ns();
     let mut is_off = false;
@@ -105,9 +101,7 @@ pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerH
             reception.with_replica_context(|replica_ctx| {
                 keyspace.replicas.tick_busy(replica_ctx);
                 if rest.is_now(now_ns) {
-                    part = (part + 1) % REST_PARTS;
                     keyspace.replicas.tick_silent(replica_ctx);
-                    keyspace.replicas.store_times(replica_ctx, part, REST_PARTS);
                 }
             });
         }

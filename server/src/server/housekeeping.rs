@@ -66,7 +66,7 @@ pub(super) async fn run_housekeeping(service: &Service, bell: Option<&ObserverBe
         // wait for the next look.
         let now = service.clock().now();
         if periods.is_multiple_of(SWEEP_TIME_PERIODS) {
-            ahead_ns = node::sweep_ahead_ns(service, now.mono);
+            ahead_ns = node::sweep_ahead_ns(service, now);
         }
         periods = periods.wrapping_add(1);
         let sweep_now = Now { mono: Nanos(now.mono.0.wrapping_add(ahead_ns)), ..now };

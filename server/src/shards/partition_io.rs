@@ -192,12 +192,33 @@ fn decode_cursor(bytes: &[u8]) -> Option<(usize, Option<PartitionCursor>)> {
 mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    use engine::PartitionPrefix;
+    use engine::{Nanos, PartitionPrefix, PartitionTimes};
     use protocol::{Command, Exptime, Operation, Outcome};
 
     use super::super::tests::shards;
     use super::*;
+
+    /// The times of partitions 0 and 1, in nanoseconds.
+    struct TwoTimes([AtomicU64; 2]);
+
+    impl TwoTimes {
+        fn set(&self, slow: Nanos, fast: Nanos) {
+            self.0[0].store(slow.0, Ordering::Relaxed);
+            self.0[1].store(fast.0, Ordering::Relaxed);
+        }
+    }
+
+    impl PartitionTimes for &'static TwoTimes {
+        fn time(&self, partition: u64, _: Now) -> Nanos {
+            Nanos(self.0[partition as usize].load(Ordering::Relaxed))
+        }
+
+        fn latest(&self, now: Now) -> Nanos {
+            self.time(0, now).max(self.time(1, now))
+        }
+    }
 
     fn key(number: u32) -> Vec<u8> {
         format!("key{number}").into_bytes()
@@ -265,9 +286,11 @@ mod tests {
     #[test]
     fn a_sweep_looks_at_items_by_their_partitions_time() {
         const HOUR_MS: u64 = 3_600_000;
+        static TIMES: TwoTimes = TwoTimes([const { AtomicU64::new(0) }; 2]);
         let partition_prefix = Arc::new(PartitionPrefix::default());
         let shards = shards(1 << 20, Some(Arc::clone(&partition_prefix)));
         partition_prefix.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
+        partition_prefix.set_times(&TIMES);
         let put = |key: &[u8], now: Now, seconds: i32| {
             let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime(seconds), b"1");
             let command = Command {
@@ -284,7 +307,8 @@ mod tests {
             put(format!("{number}:q").as_bytes(), fast, 600);
         }
         let sweep_all = || {
-            let now = Now { mono: partition_prefix.latest_time(), unix_ms: 0 };
+            let mono = partition_prefix.latest_time(Now::at_ms(0));
+            let now = Now { mono, unix_ms: 0 };
             let mut first = Some(0);
             while let Some(shard) = first {
                 first = shards.sweep(now, 1, shard);
@@ -298,8 +322,7 @@ mod tests {
             (605_999, 1000 + 3 * HOUR_MS, (1000, 0)),
             (606_000, 1000 + 3 * HOUR_MS, (0, 0)),
         ] {
-            partition_prefix.set_time(0, engine::Nanos(at_slow * 1_000_000));
-            partition_prefix.set_time(1, engine::Nanos(at_fast * 1_000_000));
+            TIMES.set(Nanos(at_slow * 1_000_000), Nanos(at_fast * 1_000_000));
             for _ in 0..40 {
                 sweep_all();
             }
@@ -309,13 +332,14 @@ mod tests {
 
     #[test]
     fn an_eviction_takes_no_living_item_for_an_ended_one() {
+        static TIMES: TwoTimes = TwoTimes([const { AtomicU64::new(0) }; 2]);
         let partition_prefix = Arc::new(PartitionPrefix::default());
         let shards = shards(1 << 20, Some(Arc::clone(&partition_prefix)));
         partition_prefix.set(4, [1, 2, 3, 4], |key: &[u8]| u64::from(key[key.len() - 1] % 16));
         // Partition 1 is a day ahead of partition 0.
         let (slow, fast) = (Now::at_ms(1000), Now::at_ms(86_401_000));
-        partition_prefix.set_time(0, slow.mono);
-        partition_prefix.set_time(1, fast.mono);
+        TIMES.set(slow.mono, fast.mono);
+        partition_prefix.set_times(&TIMES);
         for (now, end) in [(slow, "p"), (fast, "q")] {
             for number in 0..20_000 {
                 let key = format!("{number}:{end}");

@@ -7,7 +7,7 @@ use cluster::LinkIndex;
 use cluster::map::NodeState;
 use cluster::op_stream::OpOutcome;
 use cluster::partition_header::HeaderState;
-use cluster::replica::{CopyTime, Position, Role};
+use cluster::replica::{Environment as _, Position, Role};
 use cluster::{CopyId, Incarnation, NodeId, Partition};
 
 use super::check;
@@ -939,12 +939,10 @@ impl World {
                 continue;
             }
             let now = node.now(self.now_ns);
-            let time_ns =
-                match node.view(partition, |one, header| one.time(header, &node.shared, now)) {
-                    CopyTime::Unknown => continue,
-                    CopyTime::At(time_ns) => time_ns,
-                    CopyTime::Ahead(ahead_ns) => now.mono_ns.wrapping_add(ahead_ns),
-                };
+            let known = node.entry(partition).primary.unwrap_or_default();
+            let clock_ns = || node.shared.peer_time_ns(known);
+            let (term, rules) = (node.entry(partition).term, node.host.options.rules);
+            let time_ns = header.items_ns(now, rules, Some(term), clock_ns);
             let most = primary.now(self.now_ns).mono_ns.wrapping_add(there.ahead_ns());
             self.report.counters.checked_times += 1;
             if time_ns < header.pt_ns() || time_ns > most.max(header.pt_ns()) {

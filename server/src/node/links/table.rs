@@ -105,6 +105,15 @@ impl Links {
         known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
     }
 
+    /// The time of [`Links::peer_time_ns`] for the newest incarnation of a node with these last bits;
+    /// see [`run_of`].
+    pub(crate) fn run_time_ns(&self, node: NodeId, run: u8) -> u64 {
+        let table = self.table.read();
+        let mut known = table.nodes.get(&node).into_iter().flat_map(|known| &known.incarnations);
+        let known_peer = known.rfind(|known_peer| run_of(known_peer.incarnation) == run);
+        known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
+    }
+
     /// Ends the links to incarnations that are over in the map, once no replica set names them.
     /// Calls `is_over` for each incarnation that has links.
     pub(crate) fn retain_incarnations(
@@ -199,6 +208,12 @@ impl Links {
         }
         known.incarnations.last()?.links.get(usize::from(k)).cloned()
     }
+}
+
+/// The last 8 bits of an incarnation. They tell it from the others of its node that have links: it
+/// is a count.
+pub(crate) fn run_of(incarnation: Incarnation) -> u8 {
+    incarnation.0 as u8
 }
 
 /// Returns an unused row.

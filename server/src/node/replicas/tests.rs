@@ -14,7 +14,7 @@ use cluster::partition_header::HeaderState;
 use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::{GROUP_PARTITIONS, NodeTime, Position, Refusal, Route};
-use engine::Partitioner;
+use engine::{Nanos, Partitioner};
 use parking_lot::Mutex;
 use tollgate_limits::Limits;
 
@@ -95,6 +95,7 @@ impl TestNode {
         node.me.set((NodeId(id), Incarnation(1))).expect("it is new");
         let are_shared = service.shards().share_partitions(BITS);
         let copies = Replicas::new(1 << BITS, node.options.replicas, are_shared);
+        node.partition_prefix.set_times(copies.item_times(node.links()));
         copies.logs().set_incarnations((1..=3).map(|id| (NodeId(id), Incarnation(1))).collect(), 3);
         copies.contact(1);
         assert!(node.keyspace.set(Keyspace { bits: BITS, replicas: copies }).is_ok());
@@ -351,6 +352,25 @@ fn replicas_exist_while_something_is_under_way() {
     assert_eq!(node.reply(&op(3, 3, 0, "incr key 1\r\n")), "9\r\n");
     node.learn(&entry(6, 3, 2, &[1, 2]));
     assert_eq!((active(&mut node), node.state()), (1, HeaderState::Slow));
+}
+
+#[test]
+fn items_have_the_time_of_their_copy() {
+    let now = |node: &TestNode| engine::Now { mono: Nanos(node.mono_ns), unix_ms: 0 };
+    let latest = |node: &TestNode| node.node.partition_prefix.latest_time(now(node));
+    let mut node = TestNode::new(2);
+    node.node.partition_prefix.set_now(Nanos(node.mono_ns));
+    assert_eq!(latest(&node), Nanos(0), "there is no copy");
+    node.learn(&entry(1, 1, 2, &[2]));
+    assert_eq!(latest(&node), Nanos(SECOND), "its own");
+    node.mono_ns += SECOND;
+    node.node.partition_prefix.set_now(Nanos(node.mono_ns));
+    assert_eq!(latest(&node), Nanos(2 * SECOND));
+    // The header has the time of the last operation, and no link has a reading of the new clock.
+    node.learn(&entry(2, 2, 1, &[1, 2]));
+    assert_eq!(latest(&node), Nanos(SECOND));
+    node.learn(&entry(3, 3, 1, &[1]));
+    assert_eq!(latest(&node), Nanos(0), "the copy is gone");
 }
 
 /// A node has these for each partition, whether or not it holds a copy.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use cluster::LinkIndex;
 use cluster::id::Partition;
 use cluster::partition_header::PartitionHeader;
-use cluster::replica::{GROUP_PARTITIONS, ReplicaHost, Role};
+use cluster::replica::{ReplicaHost, Role};
 use cluster::replica_set::{ReplicaSet, SetIndex};
 use parking_lot::Mutex;
 
@@ -185,28 +185,6 @@ impl Replicas {
         for (index, header) in self.headers.iter().enumerate() {
             if due.contains(&header.set()) {
                 self.tick(replica_ctx, Partition(index as u16));
-            }
-        }
-    }
-
-    /// Sets the store's time of the partitions in every `parts`-th group, from `part` on, that
-    /// other nodes serve.
-    pub(crate) fn store_times(
-        &self,
-        replica_ctx: &mut ReplicaContext<'_>,
-        part: usize,
-        parts: usize,
-    ) {
-        let host = self.host(replica_ctx.node);
-        for place in (part..self.groups.len()).step_by(parts) {
-            let group = self.groups[place].lock();
-            let first = place * GROUP_PARTITIONS;
-            let headers = self.headers.iter().enumerate().skip(first).take(GROUP_PARTITIONS);
-            for (index, header) in headers {
-                let partition = Partition(index as u16);
-                if matches!(group.role(&host, partition), Role::Backup | Role::Learner) {
-                    self.store_time(replica_ctx, &host, partition, (header, &group));
-                }
             }
         }
     }
