@@ -1,9 +1,10 @@
 //! Sets of copies: the links that carry the records of a partition, and those that an answer waits
 //! for.
 
+use std::array;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::id::LinkIndex;
 use crate::map::IN_SYNC_MAX;
@@ -75,17 +76,39 @@ impl ReplicaSet {
     }
 }
 
-/// The rows of all sets, readable without a lock.
+/// The rows that are made together.
+const CHUNK_ROWS: usize = 256;
+/// A row is a `u16`.
+const ROWS_MAX: usize = 1 << 16;
+
+type Chunk = OnceLock<Box<[AtomicU64; CHUNK_ROWS]>>;
+
+/// The rows of all sets, readable without a lock. Rows are made when they are needed: partitions
+/// with equal sets share one.
 #[derive(Debug, Clone)]
-pub struct ReplicaSetTable(Arc<[AtomicU64]>);
+pub struct ReplicaSetTable(Arc<[Chunk; ROWS_MAX / CHUNK_ROWS]>);
 
 impl ReplicaSetTable {
+    fn new() -> Self {
+        Self(Arc::new([const { OnceLock::new() }; _]))
+    }
+
     /// The set in a row. The caller must hold the shard of a partition that refers to the row by
     /// its header, so that the row is not used for another set.
     #[must_use]
     #[inline]
     pub fn get(&self, index: SetIndex) -> ReplicaSet {
-        ReplicaSet::unpack(self.0[usize::from(index.0)].load(Ordering::Acquire))
+        let chunk = self.0[usize::from(index.0) / CHUNK_ROWS].get();
+        chunk.map_or_else(ReplicaSet::default, |chunk| {
+            let row = &chunk[usize::from(index.0) % CHUNK_ROWS];
+            ReplicaSet::unpack(row.load(Ordering::Acquire))
+        })
+    }
+
+    fn set(&self, index: SetIndex, set: ReplicaSet) {
+        let chunk = self.0[usize::from(index.0) / CHUNK_ROWS]
+            .get_or_init(|| Box::new(array::from_fn(|_| AtomicU64::new(0))));
+        chunk[usize::from(index.0) % CHUNK_ROWS].store(set.pack(), Ordering::Release);
     }
 }
 
@@ -93,6 +116,7 @@ impl ReplicaSetTable {
 #[derive(Debug)]
 pub struct ReplicaSets {
     table: ReplicaSetTable,
+    rows_max: usize,
     /// The number of partitions that refer to each row; the empty set's row is not counted.
     uses: Vec<u32>,
     rows: BTreeMap<u64, SetIndex>,
@@ -104,10 +128,9 @@ impl ReplicaSets {
     /// returns none.
     #[must_use]
     pub fn new(rows: usize) -> Self {
-        let rows = rows.clamp(1, 1 << 16);
-        let table = (0..rows).map(|_| AtomicU64::new(0)).collect();
         Self {
-            table: ReplicaSetTable(table),
+            table: ReplicaSetTable::new(),
+            rows_max: rows.clamp(1, ROWS_MAX),
             uses: vec![0],
             rows: BTreeMap::new(),
             free: Vec::new(),
@@ -139,12 +162,12 @@ impl ReplicaSets {
         }
         let index = self.free.pop().or_else(|| {
             let row = self.uses.len();
-            (row < self.table.0.len()).then(|| {
+            (row < self.rows_max).then(|| {
                 self.uses.push(0);
                 SetIndex(row as u16)
             })
         })?;
-        self.table.0[usize::from(index.0)].store(packed, Ordering::Release);
+        self.table.set(index, set);
         self.uses[usize::from(index.0)] = 1;
         self.rows.insert(packed, index);
         Some(index)
@@ -198,5 +221,21 @@ mod tests {
         assert!(!sets.names(two) && sets.names(three));
         assert_eq!(sets.acquire(ReplicaSet::new(&[two], &[])), Some(row));
         assert_eq!(sets.acquire(ReplicaSet::default()), Some(SetIndex(0)));
+    }
+
+    #[test]
+    fn rows_are_made_when_they_are_needed() {
+        let mut sets = ReplicaSets::new(usize::MAX);
+        let table = sets.table();
+        let made = || table.0.iter().filter(|chunk| chunk.get().is_some()).count();
+        assert_eq!((made(), table.get(SetIndex(u16::MAX))), (0, ReplicaSet::default()));
+        let set = |number: usize| ReplicaSet::new(&[LinkIndex(number as u16)], &[]);
+        for number in 1..ROWS_MAX {
+            let row = sets.acquire(set(number)).expect("there is room");
+            assert_eq!(row, SetIndex(number as u16), "row 0 is the empty set's");
+            assert_eq!(made(), number / CHUNK_ROWS + 1);
+        }
+        assert_eq!(sets.acquire(ReplicaSet::new(&[], &[LinkIndex(1)])), None);
+        assert_eq!(table.get(SetIndex(u16::MAX)), set(ROWS_MAX - 1));
     }
 }
