@@ -54,7 +54,8 @@ impl MapPublisher {
         // The map is copied only if a reader still holds it and there is a new delta.
         let is_next = delta.ver == state.map.ver() + 1;
         if is_next && Arc::make_mut(&mut state.map).follow(&delta).is_ok() {
-            state.deltas.push(delta);
+            let partitions = state.map.partitions().len();
+            state.deltas.push(delta, partitions);
             self.notify(&state);
         }
     }

@@ -16,9 +16,16 @@ use crate::id::{NodeId, Partition};
 
 /// The most deltas kept.
 pub const DELTAS_MAX: usize = 10_000;
-/// The most changed items in the kept deltas. A command can change 256 partitions, so this bounds
-/// the memory. A limit counts once more for each `ITEM_BYTES` of its body.
+/// The most changed items in the kept deltas, those of partitions aside. A limit counts once more
+/// for each `ITEM_BYTES` of its body.
 pub const ITEMS_MAX: usize = 100_000;
+/// Changes of partitions are kept for one in this many of the map's partitions, or for
+/// [`PARTITION_ITEMS_MIN`]. A node that is further behind gets the whole map.
+pub const PARTITIONS_PER_ITEM: usize = 8;
+/// Changes of partitions that are kept in any case: those of a few full commands.
+pub const PARTITION_ITEMS_MIN: usize = 2048;
+/// A delta with changes of partitions counts as this many of them more, for its own memory.
+const DELTA_ITEMS: usize = 4;
 /// Bytes of a limit's body that count as one item.
 const ITEM_BYTES: usize = 256;
 
@@ -33,7 +40,7 @@ pub struct Delta {
 
 /// An item with its new state; none: the item was removed.
 ///
-/// A node keeps many deltas, mostly of partitions. The other items are boxed, so that an item takes
+/// A node keeps some deltas, mostly of partitions. The other items are boxed, so that an item takes
 /// 16 bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub enum DeltaItem {
@@ -160,16 +167,39 @@ fn whole<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, BadBytes> {
     }
 }
 
-impl Delta {
-    /// The number of items that the delta counts as; see [`ITEMS_MAX`].
-    fn weight(&self) -> usize {
-        let one = |item: &DeltaItem| match item {
-            DeltaItem::Limit(change) => {
-                1 + change.1.as_ref().map_or(0, |limit| limit.body.len() / ITEM_BYTES)
+/// The memory that deltas count as.
+#[derive(Debug, Default, Clone, Copy)]
+struct DeltaWeight {
+    /// In changes of partitions.
+    partitions: usize,
+    /// In other items.
+    others: usize,
+}
+
+impl DeltaWeight {
+    fn of(delta: &Delta) -> Self {
+        let mut weight = Self::default();
+        for item in &delta.items {
+            match item {
+                DeltaItem::Partition(..) => weight.partitions += 1,
+                DeltaItem::Limit(change) => {
+                    let bytes = change.1.as_ref().map_or(0, |limit| limit.body.len());
+                    weight.others += 1 + bytes / ITEM_BYTES;
+                }
+                DeltaItem::Head(_) | DeltaItem::Settings(_) | DeltaItem::Node(..) => {
+                    weight.others += 1;
+                }
             }
-            _ => 1,
-        };
-        self.items.iter().map(one).sum()
+        }
+        if weight.partitions > 0 {
+            weight.partitions += DELTA_ITEMS;
+        }
+        weight
+    }
+
+    fn exceeds(self, partitions: usize) -> bool {
+        let items_max = (partitions / PARTITIONS_PER_ITEM).max(PARTITION_ITEMS_MIN);
+        self.partitions > items_max || self.others > ITEMS_MAX
     }
 }
 
@@ -177,7 +207,7 @@ impl Delta {
 #[derive(Debug, Default, Clone)]
 pub struct Deltas {
     deltas: VecDeque<Delta>,
-    items: usize,
+    weight: DeltaWeight,
 }
 
 /// The data that brings an older map up to date.
@@ -190,19 +220,25 @@ pub enum Since<'a> {
 }
 
 impl Deltas {
-    /// Keeps one more delta and drops the oldest ones. After a gap only the new one is kept.
-    pub fn push(&mut self, mut delta: Delta) {
+    /// Keeps one more delta of a map with this number of partitions, and drops the oldest ones.
+    /// After a gap only the new one is kept.
+    pub fn push(&mut self, mut delta: Delta, partitions: usize) {
         // `collect` may have reused an allocation for larger items.
         delta.items.shrink_to_fit();
         if self.deltas.back().is_some_and(|last| last.ver + 1 != delta.ver) {
-            self.deltas.clear();
-            self.items = 0;
+            *self = Self::default();
         }
-        self.items += delta.weight();
+        let added = DeltaWeight::of(&delta);
+        self.weight.partitions += added.partitions;
+        self.weight.others += added.others;
         self.deltas.push_back(delta);
-        while self.deltas.len() > DELTAS_MAX || self.items > ITEMS_MAX && self.deltas.len() > 1 {
-            let gone = self.deltas.pop_front();
-            self.items -= gone.map_or(0, |delta| delta.weight());
+        while self.deltas.len() > DELTAS_MAX
+            || self.weight.exceeds(partitions) && self.deltas.len() > 1
+        {
+            let Some(gone) = self.deltas.pop_front() else { break };
+            let gone = DeltaWeight::of(&gone);
+            self.weight.partitions -= gone.partitions;
+            self.weight.others -= gone.others;
         }
     }
 
@@ -227,15 +263,38 @@ impl Deltas {
 mod tests {
     use super::*;
 
-    /// Up to [`ITEMS_MAX`] items are kept.
+    /// After any number of changes, one by one or in full commands, a partition has at most 2 bytes.
     #[test]
     fn kept_items_are_small() {
-        assert!(size_of::<DeltaItem>() <= 16);
+        assert_eq!(size_of::<DeltaItem>(), 16);
+        assert!(size_of::<Delta>() <= 32);
+        const PARTITIONS: usize = 1 << 14;
+        for size in [1, 3, 256] {
+            let mut deltas = Deltas::default();
+            for ver in 1..=4 * PARTITIONS / size {
+                let mut items = Vec::with_capacity(1000);
+                let partition = Partition((ver % PARTITIONS) as u16);
+                items.resize(size, DeltaItem::Partition(partition, SharedEntry::default()));
+                deltas.push(Delta { ver: ver as u64, items }, PARTITIONS);
+            }
+            let kept = deltas.deltas.iter().map(|delta| 16 * delta.items.capacity());
+            let bytes = kept.sum::<usize>() + size_of::<Delta>() * deltas.deltas.capacity();
+            assert!(bytes <= 2 * PARTITIONS, "{bytes} bytes in deltas of {size}");
+            assert!(deltas.deltas.len() * size >= 400, "too few are kept");
+        }
+    }
+
+    #[test]
+    fn limits_have_a_bound_of_their_own() {
         let mut deltas = Deltas::default();
-        let mut items = Vec::with_capacity(100);
-        items.push(DeltaItem::Partition(Partition(1), SharedEntry::default()));
-        deltas.push(Delta { ver: 1, items });
-        let Since::Deltas(kept) = deltas.since(0, 1) else { panic!("it is kept") };
-        assert_eq!(kept[0].items.capacity(), 1);
+        let body = vec![0; ITEM_BYTES * ITEMS_MAX / 4];
+        let limit = Some(MapLimit { version: 1, body });
+        let limit = DeltaItem::Limit(Box::new(("name".to_owned(), limit)));
+        let partition = DeltaItem::Partition(Partition(1), SharedEntry::default());
+        for (ver, item) in [&partition, &limit, &limit, &limit, &limit].into_iter().enumerate() {
+            deltas.push(Delta { ver: ver as u64 + 1, items: vec![item.clone()] }, 1 << 14);
+        }
+        assert_eq!(deltas.deltas.front().map(|delta| delta.ver), Some(3));
+        assert_eq!((deltas.weight.partitions, deltas.weight.others), (0, 3 * (ITEMS_MAX / 4 + 1)));
     }
 }

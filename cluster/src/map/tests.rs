@@ -337,7 +337,7 @@ fn watchers_get_deltas_or_the_whole_map() {
     let mut deltas = Deltas::default();
     for number in 1..=10 {
         let (_, delta) = map.apply(&register(number, 1)).expect("new");
-        deltas.push(delta.expect("a change"));
+        deltas.push(delta.expect("a change"), 4);
     }
     let now = map.ver();
     assert_eq!(now, 11);
@@ -349,10 +349,10 @@ fn watchers_get_deltas_or_the_whole_map() {
     assert_eq!(deltas.since(8, now + 1), Since::Full);
     let wide =
         Delta { ver: now + 1, items: vec![delta::DeltaItem::Node(N[0], None); delta::ITEMS_MAX] };
-    deltas.push(wide);
+    deltas.push(wide, 4);
     assert_eq!(deltas.since(now - 1, now + 1), Since::Full, "the memory is bounded");
     assert!(matches!(deltas.since(now, now + 1), Since::Deltas(_)));
-    deltas.push(Delta { ver: now + 3, items: vec![] });
+    deltas.push(Delta { ver: now + 3, items: vec![] }, 4);
     assert_eq!(deltas.since(now, now + 3), Since::Full, "there is a gap");
 }
 
@@ -975,7 +975,7 @@ proptest! {
                 let delta_again = Delta::decode(&delta.encode()).expect("our own");
                 watcher.follow(&delta_again).expect("the next one");
                 prop_assert_eq!(watcher.follow(&delta), Err(delta::BadBytes::OutOfOrder));
-                deltas.push(delta);
+                deltas.push(delta, map.partitions().len());
             } else {
                 prop_assert_eq!(&map, &before);
             }
