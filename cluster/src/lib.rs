@@ -39,6 +39,7 @@ pub mod partition_header;
 pub mod placement;
 pub mod position;
 pub mod receive_stream;
+pub mod record_ends;
 pub mod replica;
 pub mod replica_set;
 pub mod route;

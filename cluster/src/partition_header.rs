@@ -1,13 +1,14 @@
-//! The hot line of a partition: the fields that every batch reads and changes.
+//! The header of a partition: the fields that every batch reads and changes.
 //!
-//! Here: the fields, and the locks needed to read and change them. Not here: the choice of a
-//! partition's state (`replica`).
+//! Here: the fields, and the locks needed to read and change them. Not here: the positions of its
+//! last record (`record_ends`), the choice of a partition's state (`replica`).
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
 use crate::id::Term;
+use crate::map::TERM_MAX;
 use crate::position::{ApplyPosition, NodeTime};
-use crate::replica_set::{LINKS_MAX, SetIndex};
+use crate::replica_set::SetIndex;
 use crate::rules::{Bug, Rules};
 
 /// The work that batches may do on a partition.
@@ -25,7 +26,7 @@ pub enum HeaderState {
     Slow = 3,
 }
 
-/// The fields of a partition that every batch reads, in one cache line.
+/// The fields of a partition that every batch reads, in half a cache line.
 ///
 /// The header always holds the partition's last lsn and time: the `Replica` keeps no copy of them.
 ///
@@ -33,9 +34,10 @@ pub enum HeaderState {
 /// it to act on it, holds the lock of that shard; this applies to batches and to work on the
 /// `Replica`. A thread that works on the `Replica` without the lock
 /// [closes](PartitionHeader::close) the header first and [opens](PartitionHeader::open) it when it
-/// is done. The fields are atomics only so that threads can share them; none orders another.
+/// is done. Only one thread at a time works on the `Replica`, and no other changes state and term.
+/// The fields are atomics only so that threads can share them; none orders another.
 #[derive(Debug, Default)]
-#[repr(align(64))]
+#[repr(align(32))]
 pub struct PartitionHeader {
     /// The lsn of the last record.
     lsn: AtomicU64,
@@ -43,14 +45,21 @@ pub struct PartitionHeader {
     ahead_ns: AtomicU64,
     /// The newest time that was used, in nanoseconds since 1970; never goes back.
     pt_ns: AtomicU64,
-    /// The position where the partition's last record ends, in the stream of each link of its set.
-    positions: [AtomicU64; LINKS_MAX],
-    /// The newest term that was seen.
-    term: AtomicU32,
+    /// The newest term that was seen, above the [`STATE_BITS`] of the state.
+    term_and_state: AtomicU32,
     set: AtomicU16,
     /// Counts how often this node's copy was wiped; wraps.
     generation: AtomicU16,
-    state: AtomicU8,
+}
+
+/// Bits of a [`HeaderState`].
+const STATE_BITS: u32 = 2;
+const STATE_MASK: u32 = (1 << STATE_BITS) - 1;
+
+const _: () = assert!(TERM_MAX <= u32::MAX >> STATE_BITS, "maps and frames have no greater term");
+
+const fn packed(term: Term, state: HeaderState) -> u32 {
+    term.0 << STATE_BITS | state as u32
 }
 
 impl PartitionHeader {
@@ -58,7 +67,7 @@ impl PartitionHeader {
     #[must_use]
     #[inline]
     pub fn state(&self) -> HeaderState {
-        match self.state.load(Ordering::Acquire) {
+        match self.term_and_state.load(Ordering::Acquire) & STATE_MASK {
             1 => HeaderState::Follows,
             2 => HeaderState::Serves,
             3 => HeaderState::Slow,
@@ -70,7 +79,7 @@ impl PartitionHeader {
     #[must_use]
     #[inline]
     pub fn term(&self) -> Term {
-        Term(self.term.load(Ordering::Relaxed))
+        Term(self.term_and_state.load(Ordering::Relaxed) >> STATE_BITS)
     }
 
     /// The lsn of the last record.
@@ -106,20 +115,6 @@ impl PartitionHeader {
     #[inline]
     pub fn generation(&self) -> u16 {
         self.generation.load(Ordering::Relaxed)
-    }
-
-    /// The position where the last record ends in the stream of the set's link `slot`; 0 if there
-    /// is none.
-    #[must_use]
-    #[inline]
-    pub fn position(&self, slot: usize) -> u64 {
-        self.positions[slot].load(Ordering::Relaxed)
-    }
-
-    /// Sets the position where a record ends in the stream of the set's link `slot`.
-    #[inline]
-    pub fn set_position(&self, slot: usize, position: u64) {
-        self.positions[slot].store(position, Ordering::Relaxed);
     }
 
     /// Time, term and lsn for the next operation; none if the header does not serve the partition.
@@ -161,7 +156,8 @@ impl PartitionHeader {
     #[must_use]
     #[inline]
     pub fn accepts(&self, term: Term, lsn: u64) -> bool {
-        self.state() == HeaderState::Follows && self.term() == term && self.lsn() + 1 == lsn
+        let follows = packed(term, HeaderState::Follows);
+        self.term_and_state.load(Ordering::Acquire) == follows && self.lsn() + 1 == lsn
     }
 
     /// The time of a record in a frame with time `frame_ns`.
@@ -210,7 +206,8 @@ impl PartitionHeader {
     /// nothing if the caller holds the first of them. Returns the state before.
     pub fn close(&self, pass: impl FnOnce()) -> HeaderState {
         let state = self.state();
-        self.state.store(HeaderState::Slow as u8, Ordering::Relaxed);
+        let closed = packed(self.term(), HeaderState::Slow);
+        self.term_and_state.store(closed, Ordering::Relaxed);
         if matches!(state, HeaderState::Follows | HeaderState::Serves) {
             pass();
         }
@@ -219,11 +216,13 @@ impl PartitionHeader {
 
     /// Opens the header: batches may do the work of `state`.
     pub fn open(&self, state: HeaderState) {
-        self.state.store(state as u8, Ordering::Release);
+        self.term_and_state.store(packed(self.term(), state), Ordering::Release);
     }
 
+    /// Sets the term, at most [`TERM_MAX`]: maps and frames with a greater one are refused.
     pub(super) fn set_term(&self, term: Term) {
-        self.term.store(term.0, Ordering::Relaxed);
+        debug_assert!(term.0 <= TERM_MAX, "maps and frames with a greater term are refused");
+        self.term_and_state.store(packed(term, self.state()), Ordering::Relaxed);
     }
 
     pub(super) fn set_lsn(&self, lsn: u64) {
@@ -262,8 +261,27 @@ mod tests {
     }
 
     #[test]
-    fn header_is_one_cache_line() {
-        assert_eq!(size_of::<PartitionHeader>(), 64);
+    fn header_is_half_a_cache_line() {
+        assert_eq!((size_of::<PartitionHeader>(), align_of::<PartitionHeader>()), (32, 32));
+    }
+
+    #[test]
+    fn state_and_term_share_a_word() {
+        let states =
+            [HeaderState::None, HeaderState::Follows, HeaderState::Serves, HeaderState::Slow];
+        let header = PartitionHeader::default();
+        for state in states {
+            header.open(state);
+            for term in [0, 1, 3, TERM_MAX].map(Term) {
+                header.set_term(term);
+                assert_eq!((header.state(), header.term()), (state, term));
+            }
+        }
+        header.open(HeaderState::Follows);
+        assert!(header.accepts(Term(TERM_MAX), 1) && !header.accepts(Term(TERM_MAX - 1), 1));
+        header.close(|| ());
+        assert_eq!((header.state(), header.term()), (HeaderState::Slow, Term(TERM_MAX)));
+        assert!(!header.accepts(Term(TERM_MAX), 1));
     }
 
     #[test]

@@ -8,6 +8,7 @@ use crate::id::{CopyId, LinkIndex, OpStreamId, Partition, Term};
 use crate::map::command::MapChange;
 use crate::partition_header::PartitionHeader;
 use crate::position::{ApplyPosition, NodeTime};
+use crate::record_ends::RecordEnds;
 use crate::replica_set::{ReplicaSet, SetIndex};
 use crate::route::{Refusal, Route};
 
@@ -176,8 +177,10 @@ pub trait Environment {
 pub struct CallContext<'a, M, N, O> {
     /// The present time.
     pub now: NodeTime,
-    /// The hot line of the partition.
+    /// The header of the partition.
     pub header: &'a PartitionHeader,
+    /// The positions of the records of all partitions.
+    pub record_ends: &'a RecordEnds,
     /// The keys of the copy.
     pub state_machine: &'a mut M,
     /// The node.

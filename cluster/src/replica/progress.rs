@@ -169,12 +169,10 @@ impl<O> Primary<O> {
         let mut positions = [0; LINKS_MAX];
         for (slot, (link, origin)) in mandatory.iter().enumerate().take(LINKS_MAX) {
             let known = old.links().iter().position(|old| old == link);
-            let position = known.map_or(0, |slot| ctx.header.position(slot));
+            let position = known.map_or(0, |slot| ctx.record_ends.get(core.partition, slot));
             positions[slot] = position.max(*origin);
         }
-        for (slot, position) in positions.into_iter().enumerate() {
-            ctx.header.set_position(slot, position);
-        }
+        ctx.record_ends.set_all(core.partition, positions);
         ctx.header.set_set(index);
         ctx.node.release_set(old_index);
     }
@@ -229,7 +227,8 @@ impl<O> Primary<O> {
             peer.mandatory = true;
             let set = ctx.node.set(ctx.header.set());
             let slot = set.links().iter().position(|known| *known == link);
-            let needed = slot.map_or(peer.origin, |slot| ctx.header.position(slot));
+            let end = |slot| ctx.record_ends.get(core.partition, slot);
+            let needed = slot.map_or(peer.origin, end);
             peer.learner.get_or_insert_default().needed = needed;
             self.set_changed(core, ctx);
         }

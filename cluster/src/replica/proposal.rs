@@ -82,11 +82,9 @@ impl<O> Primary<O> {
         }
         if let Some(to) = Self::transfer_to(core) {
             let set = ctx.node.set(ctx.header.set());
-            let is_drained = set
-                .mandatory()
-                .iter()
-                .enumerate()
-                .all(|(slot, &link)| ctx.node.acked(link) >= ctx.header.position(slot));
+            let is_drained = set.mandatory().iter().enumerate().all(|(slot, &link)| {
+                ctx.node.acked(link) >= ctx.record_ends.get(core.partition, slot)
+            });
             let is_joined = self.mandatory().all(PeerProgress::is_joined);
             let is_in_sync = self.peers.iter().any(|peer| peer.copy == to && peer.in_sync);
             let may = (is_drained && is_joined) || rules.lack(Bug::TransferUndrained);

@@ -328,10 +328,10 @@ impl Recorder {
             cache.touch(records.link);
         }
         for row in self.rows.iter().filter(|row| row.is_changed) {
-            let header = serving.header(row.hash);
+            let partition = serving.partition(row.hash);
             for (slot, &link) in row.set.links().iter().enumerate() {
                 if let Some(records) = self.links.iter().find(|records| records.link == link) {
-                    header.set_position(slot, records.end);
+                    serving.record_ends().set(partition, slot, records.end);
                 }
             }
         }
@@ -374,8 +374,9 @@ impl Recorder {
         let mut needs = Needs::new();
         for row in self.rows.iter().take(count) {
             let mut own = ArrayVec::new();
+            let partition = serving.partition(row.hash);
             for (slot, &link) in row.set.mandatory().iter().enumerate() {
-                let position = serving.header(row.hash).position(slot);
+                let position = serving.record_ends().get(partition, slot);
                 if suffices_to(link) < position {
                     own.push(Need { link, position });
                 }

@@ -34,6 +34,7 @@ use cluster::id::{CopyId, NodeId, Partition};
 use cluster::map::SharedEntry;
 use cluster::map::command::MapChange;
 use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::record_ends::RecordEnds;
 use cluster::replica::{
     CallContext, Destination, GROUP_PARTITIONS, NodeTime, Replica, ReplicaEvent, ReplicaGroup,
     ReplicaHost, ReplicaOptions, Route,
@@ -66,6 +67,7 @@ pub(crate) struct Replicas {
     /// Written while the group is locked.
     destinations: Destinations,
     headers: Arc<[PartitionHeader]>,
+    record_ends: RecordEnds,
     /// Several shards share a partition: no batch is served from headers.
     are_shared: bool,
     contact: Contact,
@@ -132,6 +134,7 @@ impl Replicas {
             groups: (0..partitions.div_ceil(GROUP_PARTITIONS)).map(|_| Mutex::default()).collect(),
             destinations: Destinations::new(partitions),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
+            record_ends: RecordEnds::new(partitions),
             are_shared,
             contact: Contact::default(),
             options: RwLock::new(Arc::new(options)),
@@ -163,6 +166,11 @@ impl Replicas {
     #[inline]
     pub(crate) fn header(&self, partition: Partition) -> Option<&PartitionHeader> {
         self.headers.get(partition.index())
+    }
+
+    /// The positions of the records of all partitions.
+    pub(crate) fn record_ends(&self) -> &RecordEnds {
+        &self.record_ends
     }
 
     /// Whether several shards share a partition, so that no header may be used under the lock of
@@ -336,6 +344,7 @@ impl Replicas {
         work(&mut CallContext {
             now: replica_ctx.now,
             header,
+            record_ends: &self.record_ends,
             state_machine: &mut machine,
             node: &mut node,
             events,

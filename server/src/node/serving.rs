@@ -6,6 +6,7 @@
 use cluster::contact::LastContact;
 use cluster::id::Partition;
 use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::record_ends::RecordEnds;
 use cluster::replica::{AckMode, ApplyPosition, NodeTime};
 use cluster::replica_set::{ReplicaSet, ReplicaSetTable, SetIndex};
 use engine::prefetch;
@@ -17,6 +18,7 @@ use super::state_machine::{items_time, unique};
 #[derive(Clone, Copy)]
 pub(crate) struct Serving<'a> {
     headers: &'a [PartitionHeader],
+    record_ends: &'a RecordEnds,
     sets: &'a ReplicaSetTable,
     /// A hash shifted right by this many bits gives its partition.
     shift: u32,
@@ -40,12 +42,23 @@ impl<'a> Serving<'a> {
     pub(crate) fn new(node: &'a Node, contact: LastContact, now: NodeTime) -> Option<Self> {
         let keyspace = node.keyspace()?;
         let headers = keyspace.replicas.headers(contact, now)?;
+        let record_ends = keyspace.replicas.record_ends();
         let (sets, has_lease) =
             (keyspace.replicas.set_table(), keyspace.replicas.has_lease(contact, now));
         let shift = u64::BITS - keyspace.bits;
         let (ack, owner_lag_ns) = (node.options.ack, node.options.replicas.owner_lag_ns);
         let is_cut_off = node.paths.is_cut_off();
-        Some(Self { headers, sets, shift, now, has_lease, is_cut_off, ack, owner_lag_ns })
+        Some(Self {
+            headers,
+            record_ends,
+            sets,
+            shift,
+            now,
+            has_lease,
+            is_cut_off,
+            ack,
+            owner_lag_ns,
+        })
     }
 
     /// The time of the round.
@@ -63,6 +76,12 @@ impl<'a> Serving<'a> {
     #[inline]
     pub(crate) fn header(&self, hash: u64) -> &'a PartitionHeader {
         &self.headers[(hash >> self.shift) as usize]
+    }
+
+    /// The positions of the records of all partitions.
+    #[inline]
+    pub(crate) fn record_ends(&self) -> &'a RecordEnds {
+        self.record_ends
     }
 
     /// Whether the header of the hash's partition is open to operations.

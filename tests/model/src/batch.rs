@@ -525,7 +525,8 @@ impl Node {
         let header = &self.headers[partition.index()];
         let set = self.shared.sets.get(header.set());
         let needs = set.mandatory().iter().enumerate();
-        needs.map(|(slot, &link)| Need { link, position: header.position(slot) }).collect()
+        let position = |slot| self.record_ends.get(partition, slot);
+        needs.map(|(slot, &link)| Need { link, position: position(slot) }).collect()
     }
 
     /// Appends the batch's records, records their ends, and stores the results.
@@ -597,10 +598,10 @@ impl Node {
         if outcome.changed.is_none() {
             return;
         }
-        let header = &self.headers[outcome.item.partition.index()];
-        let set = self.shared.sets.get(header.set());
+        let partition = outcome.item.partition;
+        let set = self.shared.sets.get(self.headers[partition.index()].set());
         for (slot, link) in set.links().iter().enumerate() {
-            header.set_position(slot, ends[link]);
+            self.record_ends.set(partition, slot, ends[link]);
         }
     }
 

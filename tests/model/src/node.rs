@@ -15,6 +15,7 @@ use cluster::op_stream::{OpStreams, OwnerContact};
 use cluster::parked_reply::ParkedReplies;
 use cluster::partition_header::{HeaderState, PartitionHeader};
 use cluster::receive_stream::ReceiveStream;
+use cluster::record_ends::RecordEnds;
 use cluster::replica::{
     ApplyPosition, CallContext, Environment, GROUP_PARTITIONS, NodeTime, Opening, Position,
     Replica, ReplicaEvent, ReplicaGroup, ReplicaHost, Role, Route, StateMachine as _,
@@ -111,6 +112,7 @@ pub(super) struct Node {
     pub(super) skew_ns: i64,
     pub(super) profile: Profile,
     pub(super) headers: Vec<PartitionHeader>,
+    pub(super) record_ends: RecordEnds,
     pub(super) groups: Vec<ReplicaGroup<HeldOp>>,
     pub(super) host: ReplicaHost,
     pub(super) payloads: Vec<Payload>,
@@ -303,6 +305,7 @@ impl Node {
             skew_ns: clocks.1,
             profile: profile.clone(),
             headers: (0..partitions).map(|_| PartitionHeader::default()).collect(),
+            record_ends: RecordEnds::new(partitions),
             groups: (0..partitions.div_ceil(GROUP_PARTITIONS))
                 .map(|_| ReplicaGroup::default())
                 .collect(),
@@ -388,6 +391,7 @@ impl Node {
         let mut turn = CallContext {
             now,
             header,
+            record_ends: &self.record_ends,
             state_machine: machine,
             node: &mut self.shared,
             events: &mut events,
@@ -817,7 +821,7 @@ impl Node {
         header.take(place);
         for (slot, &link) in set.links().iter().enumerate() {
             let end = self.append_eviction(link, partition, place, key, now);
-            self.headers[at].set_position(slot, end);
+            self.record_ends.set(partition, slot, end);
         }
     }
 

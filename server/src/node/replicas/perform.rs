@@ -11,6 +11,7 @@ use cluster::dedup_log::{CopyGeneration, DedupLog, DedupLookup, NotAdmitted};
 use cluster::frames::{KeyState, Record, RecordResult, TermCheck, op_flags};
 use cluster::parked_reply::Need;
 use cluster::partition_header::{HeaderState, PartitionHeader};
+use cluster::record_ends::RecordEnds;
 use cluster::replica::{Admission, ApplyPosition, Refusal};
 use cluster::replica_set::{LINKS_MAX, ReplicaSet};
 use parking_lot::Mutex;
@@ -128,7 +129,8 @@ impl Replicas {
             header.take(at);
             let result = if is_kept { result_of(state, reply) } else { RecordResult::None };
             let stream = if is_kept { op.stream } else { OpStreamId::default() };
-            append(replica_ctx, target, op, (at, stream), (&change.key, state, result));
+            let change = (&change.key[..], state, result);
+            append(&self.record_ends, replica_ctx, target, op, (at, stream), change);
             if is_kept {
                 target.log.lock().add(op.number, copy, result);
             }
@@ -158,7 +160,7 @@ impl Replicas {
             return ArrayVec::new();
         }
         let needs = mandatory().enumerate().filter_map(|(slot, link)| {
-            let position = target.header.position(slot);
+            let position = self.record_ends.get(op.partition, slot);
             (link.acked.get() < position).then_some(Need { link: link.index, position })
         });
         needs.collect()
@@ -209,6 +211,7 @@ fn look_up(
 
 /// Appends a record to the links of the set, and stores its end positions.
 fn append(
+    record_ends: &RecordEnds,
     replica_ctx: &mut ReplicaContext<'_>,
     target: &PerformTarget<'_>,
     op: &OpRef<'_>,
@@ -239,7 +242,7 @@ fn append(
     let frame = writer.finish();
     for (slot, link) in target.links.iter().enumerate() {
         let end = link.append(now_ns, frame);
-        target.header.set_position(slot, end);
+        record_ends.set(op.partition, slot, end);
         replica_ctx.replica_scratch.touched.add(link);
     }
 }

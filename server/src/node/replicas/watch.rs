@@ -98,7 +98,7 @@ impl Replicas {
             let link = links.link_to(copy.node, copy.incarnation, shard).filter(|_| !is_here);
             let Some(peer_link) = link.and_then(|link| links.get(link)) else { continue };
             let place = set.links().iter().position(|known| *known == peer_link.index);
-            let position = place.map_or(0, |place| header.position(place));
+            let position = place.map_or(0, |place| self.record_ends.get(partition, place));
             let position = useful_position(&peer_link, position);
             self.watch.await_link(peer_link.index, position, partition);
         }
