@@ -11,6 +11,7 @@ pub mod clocks;
 pub mod command;
 pub mod controller;
 pub mod delta;
+pub mod entries;
 pub mod removals;
 mod shared_entry;
 mod transition;
@@ -26,6 +27,7 @@ use crate::route::Route;
 
 pub use command::{MapAnswer, MapCommand, MapRefusal, Put, Transition};
 pub use delta::{Delta, Deltas, Since};
+pub use entries::{Entries, EntryChunk};
 pub use shared_entry::SharedEntry;
 
 /// The longest address or ring name of a node, in bytes: a DNS name has 253, a colon with a port
@@ -72,7 +74,7 @@ pub struct Map {
     nodes: BTreeMap<NodeId, MapNode>,
     /// Shared, so that the copies of the map that a failover makes do not copy the limits.
     limits: Arc<BTreeMap<String, MapLimit>>,
-    partitions: Vec<SharedEntry>,
+    partitions: Entries,
 }
 
 /// The properties that are fixed when a cluster is created, and the last node id.
@@ -238,8 +240,20 @@ impl Map {
 
     /// All partitions in order; none before the cluster is created.
     #[must_use]
-    pub fn partitions(&self) -> &[SharedEntry] {
+    pub fn partitions(&self) -> &Entries {
         &self.partitions
+    }
+
+    /// Shares the entries of `other` in the chunks that are equal.
+    pub fn share(&mut self, other: &Self) {
+        self.partitions.share(&other.partitions);
+    }
+
+    /// Does the work of [`Map::share`] for the chunks of these partitions only.
+    pub fn share_changed(&mut self, changed: impl IntoIterator<Item = Partition>, other: &Self) {
+        for partition in changed {
+            self.partitions.share_chunk_of(partition, &other.partitions);
+        }
     }
 
     /// The holders of a partition.

@@ -60,20 +60,30 @@ impl MapPublisher {
         }
     }
 
-    /// Applies a delta, or replaces the map by `map` if that is further ahead.
-    pub(crate) fn follow_or_replace(&self, delta: Delta, map: &Map) {
-        let ver = self.ver();
+    /// Applies a delta, or replaces the map by `map`, which has applied it, if that is further
+    /// ahead. Then `map` shares the changed entries, unless there are newer ones here: the delta
+    /// that brings these to `map` finds them.
+    pub(crate) fn follow_or_replace(&self, delta: Delta, map: &mut Map) {
+        let (ver, changed) = (self.ver(), delta.partitions().collect::<Vec<_>>());
         if delta.ver == ver + 1 {
             self.follow(delta);
         } else if delta.ver > ver {
             self.replace(map.clone());
         }
+        map.share_changed(changed, &self.state.lock().map);
+    }
+
+    /// Lets `map` share all entries that are equal here.
+    pub(crate) fn share(&self, map: &mut Map) {
+        map.share(&self.state.lock().map);
     }
 
     /// Replaces the map if `map` is newer.
-    pub(crate) fn replace(&self, map: Map) {
+    pub(crate) fn replace(&self, mut map: Map) {
         let mut state = self.state.lock();
         if map.ver() > state.map.ver() {
+            // Other maps share the entries of the present one.
+            map.share(&state.map);
             state.map = Arc::new(map);
             state.deltas = Deltas::default();
             self.notify(&state);
@@ -150,8 +160,8 @@ pub struct MapUpdate {
 
 /// Receives each change of the map once.
 ///
-/// A reader that keeps a map makes the next change copy all of it, some milliseconds for 16384
-/// partitions. Keep only the parts you need, or your own [`Map`] that follows the deltas.
+/// A reader that keeps a map makes the next change copy its nodes, its settings and the list of its
+/// chunks of entries. Keep only the parts you need, or your own [`Map`] that follows the deltas.
 #[derive(Debug)]
 pub struct MapWatch {
     published: Arc<MapPublisher>,

@@ -104,7 +104,7 @@ impl Map {
             match item.clone() {
                 DeltaItem::Head(head) => {
                     self.head = Some(*head);
-                    self.partitions.resize(head.placement.partitions(), SharedEntry::default());
+                    self.partitions.grow(head.placement.partitions());
                 }
                 DeltaItem::Settings(settings) => self.settings = *settings,
                 DeltaItem::Node(id, Some(node)) => drop(self.nodes.insert(id, *node)),
@@ -116,11 +116,7 @@ impl Map {
                         (name, None) => drop(limits.remove(&name)),
                     }
                 }
-                DeltaItem::Partition(partition, entry) => {
-                    if let Some(place) = self.partitions.get_mut(partition.index()) {
-                        *place = entry;
-                    }
-                }
+                DeltaItem::Partition(partition, entry) => self.partitions.set(partition, entry),
             }
         }
     }
@@ -144,6 +140,14 @@ impl Map {
 }
 
 impl Delta {
+    /// The changed partitions.
+    pub fn partitions(&self) -> impl Iterator<Item = Partition> + '_ {
+        self.items.iter().filter_map(|item| match item {
+            DeltaItem::Partition(partition, _) => Some(*partition),
+            _ => None,
+        })
+    }
+
     /// Encodes the delta.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
@@ -266,9 +270,8 @@ mod tests {
     /// After any number of changes, one by one or in full commands, a partition has at most 2 bytes.
     #[test]
     fn kept_items_are_small() {
-        assert_eq!(size_of::<DeltaItem>(), 16);
-        assert!(size_of::<Delta>() <= 32);
         const PARTITIONS: usize = 1 << 14;
+        assert_eq!((size_of::<DeltaItem>(), size_of::<Delta>()), (16, 32));
         for size in [1, 3, 256] {
             let mut deltas = Deltas::default();
             for ver in 1..=4 * PARTITIONS / size {

@@ -1,9 +1,8 @@
 //! Entries of partitions that maps and replicas share.
 //!
-//! A node has an entry in the map of Raft's state machine, in the map that its readers see, in the
-//! kept deltas and in the replica. Equal entries share one allocation, whichever partition they are
-//! of: most partitions with the same holders have the same history. Not here: the entry itself
-//! (`map`).
+//! A node has an entry in the chunks of its maps and groups, in the kept deltas and in replicas.
+//! Equal entries share one allocation, whichever partition they are of: most partitions with the
+//! same holders have the same history. Not here: the entry itself (`map`), the chunks (`entries`).
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::ops::Deref;

@@ -6,7 +6,6 @@
 //! At rest, all that is known of a copy is in the map's entry and in the header. Each call restores
 //! the replica from them, and drops it if it could be restored again.
 
-use std::array;
 use std::sync::Arc;
 
 use super::event::{CallContext, Environment};
@@ -15,13 +14,15 @@ use super::primary::Primary;
 use super::progress::PeerProgress;
 use super::{Core, Replica, Role, RoleState};
 use crate::id::{CopyId, Incarnation, LinkIndex, NodeId, Partition, Term};
-use crate::map::SharedEntry;
+use crate::map::entries::CHUNK_ENTRIES;
+use crate::map::{EntryChunk, SharedEntry};
 use crate::partition_header::PartitionHeader;
 use crate::position::NodeTime;
 use crate::rules::Bug;
 
-/// The partitions of a group. They share a lock, so a call on one of them delays the others'.
-pub const GROUP_PARTITIONS: usize = 16;
+/// The partitions of a group, which have a chunk of the map. They share a lock, so a call on one of
+/// them delays the others'.
+pub const GROUP_PARTITIONS: usize = CHUNK_ENTRIES;
 
 /// The node of a group, and the options of its replicas.
 #[derive(Debug, Clone)]
@@ -38,15 +39,14 @@ pub struct ReplicaHost {
 /// held operation.
 pub struct ReplicaGroup<O> {
     /// The newest entry that each replica has learnt.
-    entries: [SharedEntry; GROUP_PARTITIONS],
+    entries: EntryChunk,
     /// The replicas that are not at rest.
     active: Vec<Replica<O>>,
 }
 
 impl<O> Default for ReplicaGroup<O> {
     fn default() -> Self {
-        let none = SharedEntry::default();
-        Self { entries: array::from_fn(|_| none.clone()), active: Vec::new() }
+        Self { entries: EntryChunk::default(), active: Vec::new() }
     }
 }
 
@@ -54,7 +54,18 @@ impl<O> ReplicaGroup<O> {
     /// The newest entry of the map that the replica has learnt.
     #[must_use]
     pub fn entry(&self, partition: Partition) -> &SharedEntry {
-        &self.entries[partition.index() % GROUP_PARTITIONS]
+        self.entries.get(partition)
+    }
+
+    /// The newest entries that the replicas have learnt.
+    #[must_use]
+    pub fn entries(&self) -> &EntryChunk {
+        &self.entries
+    }
+
+    /// Shares the entries of a map, if the replicas have learnt them all.
+    pub fn share(&mut self, entries: &EntryChunk) {
+        self.entries.share(entries);
     }
 
     /// The role of the copy.
@@ -121,9 +132,8 @@ impl<O> ReplicaGroup<O> {
             Replica::at_rest(host, partition, entry, header, |core| peers(core, &*ctx))
         };
         let done = work(&mut replica, ctx);
-        let entry = &mut self.entries[partition.index() % GROUP_PARTITIONS];
-        if entry.ver != replica.core.entry.ver {
-            *entry = replica.core.entry.clone();
+        if self.entry(partition).ver != replica.core.entry.ver {
+            self.entries.set(partition, replica.core.entry.clone());
         }
         if !replica.rests(host, ctx) {
             self.active.push(replica);

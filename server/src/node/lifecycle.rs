@@ -218,11 +218,12 @@ async fn follow(
         let changes = keyspace.replicas.changes(map.partitions());
         let mut promoted = BTreeSet::new();
         reception.with_replica_context(|replica_ctx| {
-            for partition in changes.partitions {
+            for partition in &changes.partitions {
                 let entry = &map.partitions()[partition.index()];
-                promoted.extend(keyspace.replicas.learn(replica_ctx, partition, entry));
+                promoted.extend(keyspace.replicas.learn(replica_ctx, *partition, entry));
             }
         });
+        keyspace.replicas.share_entries(&changes.partitions, map.partitions());
         for id in promoted {
             node.on_promoted(id, reception.now_ns());
         }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use cluster::map::command::{MapAnswer, MapChange, MapCommand, Transition};
 use cluster::map::controller::{self, ControllerInput};
 use cluster::map::removals::WaitingRemovals;
-use cluster::map::{FEATURE_VERSION_MAX, Map, NodeDescription, NodeState, SharedEntry};
+use cluster::map::{Entries, FEATURE_VERSION_MAX, Map, NodeDescription, NodeState, SharedEntry};
 use cluster::placement::Scheme;
 use cluster::{Bug, Incarnation, NodeId, Partition, PartitionOwners, Placement, Rules};
 
@@ -81,7 +81,7 @@ impl Control {
     }
 
     /// All entries.
-    pub(crate) fn entries(&self) -> &[SharedEntry] {
+    pub(crate) fn entries(&self) -> &Entries {
         self.map.partitions()
     }
 

@@ -33,7 +33,7 @@ type RaftMembership = StoredMembership<u64, openraft::BasicNode>;
 pub(crate) struct MapStateMachine {
     store: ControlStore,
     published: Arc<MapPublisher>,
-    map: Map,
+    pub(super) map: Map,
     applied: Option<LogId<u64>>,
     membership: RaftMembership,
 }
@@ -58,10 +58,11 @@ impl MapStateMachine {
         Ok(state_machine)
     }
 
-    fn become_one(&mut self, meta: &Meta, map: Map) {
+    fn become_one(&mut self, meta: &Meta, mut map: Map) {
         self.applied = meta.last_log_id;
         self.set_membership(meta.last_membership.clone());
         self.published.replace(map.clone());
+        self.published.share(&mut map);
         self.map = map;
     }
 
@@ -97,7 +98,7 @@ impl MapStateMachine {
         let answer = answer.map(|applied| {
             applied.map(|(answer, delta)| {
                 if let Some(delta) = delta {
-                    self.published.follow_or_replace(delta, &self.map);
+                    self.published.follow_or_replace(delta, &mut self.map);
                 }
                 answer
             })

@@ -4,8 +4,9 @@ use std::fs;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cluster::id::{Incarnation, NodeId};
-use cluster::map::MapCommand;
+use cluster::id::{CopyId, Incarnation, NodeId, Partition};
+use cluster::map::command::MapChange;
+use cluster::map::{Map, MapCommand, NodeDescription, Transition};
 use cluster::placement::{Placement, Scheme};
 use openraft::storage::{RaftLogStorage as _, RaftLogStorageExt as _, RaftStateMachine as _};
 use openraft::testing::{StoreBuilder, Suite};
@@ -242,6 +243,87 @@ async fn a_later_snapshot_is_not_replaced_by_an_earlier_one() {
     early.build_snapshot().await.expect("it works");
     let kept = state_machine.get_current_snapshot().await.expect("it works").expect("one");
     assert_eq!(kept.meta.last_log_id, Some(id(1, 2)));
+}
+
+/// Two nodes, and 64 partitions that begin on the first of them and change often.
+fn commands_on_partitions() -> Vec<MapCommand> {
+    let placement = Placement::new(Scheme::Ketama, 6).expect("few");
+    let life = Incarnation(1);
+    let register = |number: u128| {
+        let description = NodeDescription {
+            client_address: format!("client{number}:1"),
+            peer_address: format!("peer{number}:1"),
+            ring_name: format!("ring{number}:1"),
+            weight: 1,
+            zone: String::new(),
+        };
+        MapCommand::Register { node_uuid: number, incarnation: life, description }
+    };
+    let all = |ver: u32, transition: Transition, step: usize| {
+        let partitions = (0..64).step_by(step).map(Partition);
+        let change = |partition| MapChange { partition, ver, transition };
+        MapCommand::Partitions(partitions.map(change).collect())
+    };
+    let learner = CopyId { node: NodeId(2), incarnation: life, assignment: 2 };
+    vec![
+        MapCommand::Create { cluster: 7, placement },
+        register(1),
+        register(2),
+        all(0, Transition::Reset { node: NodeId(1), incarnation: life, waited: false }, 1),
+        all(1, Transition::SetLearner(NodeId(2), life), 1),
+        all(2, Transition::AddInSync(learner), 1),
+        MapCommand::Bury(NodeId(1), life),
+        all(3, Transition::Promote(learner), 20),
+    ]
+}
+
+#[track_caller]
+fn assert_shared(machine: &MapStateMachine, published: &MapPublisher) {
+    let (map, readers) = (&machine.map, published.map());
+    assert_eq!(map, &*readers);
+    assert_eq!(map.partitions().shared(readers.partitions()), 4);
+}
+
+/// The map of Raft and that of the node's readers share each chunk of entries, whichever of them
+/// has a change first.
+#[tokio::test]
+async fn maps_of_a_node_share_all_entries() {
+    let commands = commands_on_partitions();
+    let entry = |(index, command): (usize, &MapCommand)| openraft::Entry::<Types> {
+        log_id: id(1, index as u64 + 1),
+        payload: EntryPayload::Normal(command.clone()),
+    };
+    let mut leader = Map::default();
+    let deltas: Vec<_> =
+        commands.iter().map(|command| leader.apply(command).expect("a change").1).collect();
+    let node = || {
+        let (store, published) = (ControlStore::in_memory().expect("memory"), MapPublisher::new());
+        let machine = MapStateMachine::new(store, Arc::clone(&published)).expect("it is readable");
+        (machine, published)
+    };
+    // How many changes, and whether the whole map at last, a voter's answers bring first.
+    for (changes, is_whole) in [(0, false), (3, false), (6, false), (0, true), (5, true)] {
+        let (mut machine, published) = node();
+        deltas[..changes].iter().flatten().for_each(|delta| published.follow(delta.clone()));
+        for entry in commands.iter().enumerate().map(entry) {
+            machine.apply([entry]).await.expect("it works");
+            if is_whole {
+                let whole = Map::decode(&leader.encode()).expect("its own");
+                published.replace(whole);
+            }
+        }
+        assert_shared(&machine, &published);
+        // Another node gets the same map as a snapshot.
+        machine.get_snapshot_builder().await.build_snapshot().await.expect("it works");
+        let snapshot = machine.get_current_snapshot().await.expect("it works").expect("one");
+        let (mut other, published) = node();
+        deltas.iter().flatten().take(changes).for_each(|delta| published.follow(delta.clone()));
+        if is_whole {
+            published.replace(Map::decode(&leader.encode()).expect("its own"));
+        }
+        other.install_snapshot(&snapshot.meta, snapshot.snapshot).await.expect("it works");
+        assert_shared(&other, &published);
+    }
 }
 
 #[tokio::test]

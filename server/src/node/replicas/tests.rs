@@ -9,10 +9,12 @@ use cluster::frames::{
     TermCheck, cut, op_flags,
 };
 use cluster::id::{CopyId, Incarnation, NodeId, Partition, Term};
-use cluster::map::{PartitionEntry, SharedEntry};
+use cluster::map::delta::{DeltaItem, PARTITIONS_PER_ITEM};
+use cluster::map::{Entries, EntryChunk, PartitionEntry, SharedEntry};
 use cluster::partition_header::HeaderState;
 use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
+use cluster::record_ends::RecordEnds;
 use cluster::replica::{GROUP_PARTITIONS, NodeTime, Position, Refusal, Route};
 use engine::{Nanos, Partitioner};
 use parking_lot::Mutex;
@@ -373,9 +375,55 @@ fn items_have_the_time_of_their_copy() {
     assert_eq!(latest(&node), Nanos(0), "the copy is gone");
 }
 
-/// A node has these for each partition, whether or not it holds a copy.
+#[test]
+fn groups_share_the_entries_of_the_map_that_they_know() {
+    let mut node = TestNode::new(2);
+    let map = |ver: u32| -> Entries {
+        let ver = |index: u32| if index < 128 { 1 } else { ver };
+        (0..1 << BITS).map(|index| entry(ver(index), 1, 1 + index / 16 % 3, &[1, 2, 3])).collect()
+    };
+    let mut shared = |entries: &Entries, learns: &mut dyn FnMut(&Partition) -> bool| {
+        node.on(|copies, replica_ctx| {
+            let mut changes = copies.changes(entries).partitions;
+            changes.retain(learns);
+            for partition in &changes {
+                copies.learn(replica_ctx, *partition, &entries[partition.index()]);
+            }
+            copies.share_entries(&changes, entries);
+            let all = copies.groups.iter().zip(entries.chunks());
+            let shared = all.filter(|(group, chunk)| group.lock().entries().is_shared(chunk));
+            (changes.len(), shared.count())
+        })
+    };
+    let first = map(1);
+    assert_eq!(shared(&first, &mut |_| true), (256, 16));
+    assert_eq!(shared(&first, &mut |_| true), (0, 16));
+    let second = map(2);
+    assert_eq!(shared(&second, &mut |one| one.index() < 200), (72, 4), "half a chunk is missing");
+    assert_eq!(shared(&second, &mut |_| true), (56, 8), "the others are equal ones of another map");
+}
+
+/// A node has these for each partition, whether or not it holds a copy: 63.5 bytes. Sets of links
+/// have rows, and items times, that take nothing.
 #[test]
 fn tables_of_partitions_are_small() {
-    assert_eq!(size_of::<Mutex<super::Group>>(), 10 * GROUP_PARTITIONS);
-    assert_eq!(size_of::<AtomicU64>(), 8, "a destination");
+    const PARTITIONS: usize = 1 << 14;
+    /// The class of jemalloc for a chunk with the counts of its `Arc`.
+    const CHUNK_BYTES: usize = 160;
+    assert!(size_of::<[SharedEntry; GROUP_PARTITIONS]>() + 16 <= CHUNK_BYTES);
+    assert_eq!(size_of::<Mutex<super::Group>>(), 40);
+    let of_group = [
+        CHUNK_BYTES,
+        // The chunk in the map of Raft, and in that of the readers.
+        2 * size_of::<EntryChunk>(),
+        size_of::<Mutex<super::Group>>(),
+    ];
+    let of_one = [
+        size_of::<PartitionHeader>(),
+        RecordEnds::new(PARTITIONS).bytes() / PARTITIONS,
+        size_of::<AtomicU64>(), // its destination
+        size_of::<DeltaItem>() / PARTITIONS_PER_ITEM,
+    ];
+    let bytes = of_group.iter().sum::<usize>() + of_one.iter().sum::<usize>() * GROUP_PARTITIONS;
+    assert!(bytes <= 64 * GROUP_PARTITIONS, "{} bytes", bytes as f64 / GROUP_PARTITIONS as f64);
 }

@@ -2,7 +2,7 @@
 //! simulation, each state.
 
 use cluster::id::Partition;
-use cluster::map::SharedEntry;
+use cluster::map::Entries;
 use cluster::replica::GROUP_PARTITIONS;
 #[cfg(feature = "simulation")]
 use cluster::replica::{Position, Role};
@@ -20,14 +20,17 @@ pub(crate) struct MapChanges {
 impl Replicas {
     /// The partitions whose entries among `entries`, those of the map, are newer than the replicas
     /// know.
-    pub(crate) fn changes(&self, entries: &[SharedEntry]) -> MapChanges {
+    pub(crate) fn changes(&self, entries: &Entries) -> MapChanges {
         let mut changes = MapChanges::default();
-        for (place, entries) in entries.chunks(GROUP_PARTITIONS).enumerate() {
-            let Some(group) = self.groups.get(place) else { break };
+        for (place, (group, chunk)) in self.groups.iter().zip(entries.chunks()).enumerate() {
             let group = group.lock();
-            for (index, entry) in entries.iter().enumerate() {
-                let partition = Partition((place * GROUP_PARTITIONS + index) as u16);
-                let known = group.entry(partition);
+            if group.entries().is_shared(chunk) {
+                continue;
+            }
+            let first = place * GROUP_PARTITIONS;
+            for index in first..self.len().min(first + GROUP_PARTITIONS) {
+                let partition = Partition(index as u16);
+                let (entry, known) = (chunk.get(partition), group.entry(partition));
                 if entry.ver > known.ver {
                     changes.partitions.push(partition);
                 }
@@ -38,6 +41,19 @@ impl Replicas {
             }
         }
         changes
+    }
+
+    /// Lets the groups of these partitions, which have learnt `entries`, share them.
+    pub(crate) fn share_entries(&self, partitions: &[Partition], entries: &Entries) {
+        let place = |partition: &Partition| partition.index() / GROUP_PARTITIONS;
+        for same in partitions.chunk_by(|one, other| place(one) == place(other)) {
+            let place = place(&same[0]);
+            if let (Some(group), Some(chunk)) =
+                (self.groups.get(place), entries.chunks().get(place))
+            {
+                group.lock().share(chunk);
+            }
+        }
     }
 
     /// The operations that wait for a handover.
