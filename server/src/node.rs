@@ -62,7 +62,6 @@ mod updates;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use cluster::contact::LastContact;
 use cluster::id::{Incarnation, NodeId};
@@ -73,7 +72,6 @@ use engine::PartitionPrefix;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::time::{sleep, timeout_at};
 
 use crate::config::Ack;
 use crate::runtime::service::Service;
@@ -300,25 +298,6 @@ impl Node {
 
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks.load(Ordering::Acquire)
-    }
-
-    /// Waits until the next tick is due.
-    async fn rest_until_tick(&self, tick: Duration, at_rest: Duration) {
-        // Stored before the checks below: `want_ticks` reads it after an operation is queued.
-        self.is_at_rest.store(true, Ordering::SeqCst);
-        let does_anybody_wait = self.paths.is_unsettled()
-            || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
-            || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
-        if !does_anybody_wait {
-            let end = self.options.grid.next(at_rest, Duration::ZERO);
-            let _ = timeout_at(end, self.tick_wanted.notified()).await;
-            if !self.is_at_rest.swap(false, Ordering::SeqCst) {
-                sleep(tick).await;
-            }
-            return;
-        }
-        self.is_at_rest.store(false, Ordering::SeqCst);
-        sleep(tick).await;
     }
 
     /// Ends the rest between ticks, because an operation or a copy waits.

@@ -22,7 +22,6 @@ use tollgate_limits::map_text::LimitText;
 use tollgate_limits::{Limits, no_limits};
 
 pub use self::error::ServerError;
-use self::housekeeping::HOUSEKEEPING_PERIOD;
 #[cfg(feature = "simulation")]
 pub(crate) use self::housekeeping::run_housekeeping_until_stopped;
 use self::observer::ObserverThread;
@@ -179,7 +178,7 @@ impl Server {
         host.set_workers(workers.iter().map(WorkerHandle::probe).collect());
         let served = runtime.block_on(async {
             let grid = service.grid();
-            tokio::spawn(async move { grid.lead(HOUSEKEEPING_PERIOD).await });
+            tokio::spawn(async move { grid.lead().await });
             let setup = peers.zip(node.clone());
             let setup =
                 setup.map(|(peers, node)| peers.setup(service.config(), node)).transpose()?;

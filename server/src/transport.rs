@@ -45,6 +45,7 @@ use bytes::BytesMut;
 use cluster::id::NodeId;
 use cluster::message::FrameBounds;
 use cluster::message::handshake::{CloseReason, Hello, NONCE_BYTES};
+use control::WakeGrid;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -90,6 +91,7 @@ struct TransportHub {
     bounds: FrameBounds,
     windows: SendWindows,
     timing: Timing,
+    grid: WakeGrid,
     workers: u16,
     /// The oldest and the newest version of a new link.
     version_min: AtomicU16,
@@ -124,7 +126,15 @@ impl Transport {
         handler: Arc<dyn FrameHandler>,
     ) -> Result<Self, SecurityError> {
         let TransportOptions {
-            identity, security, bounds, windows, timing, workers, versions, ..
+            identity,
+            security,
+            bounds,
+            windows,
+            timing,
+            grid,
+            workers,
+            versions,
+            ..
         } = options;
         let addresses: Vec<_> = listeners.iter().filter_map(Listener::address).collect();
         security.permit(&addresses, options.insecure_confirmed)?;
@@ -136,6 +146,7 @@ impl Transport {
             bounds,
             windows,
             timing,
+            grid,
             workers,
             version_min: AtomicU16::new(*versions.start()),
             version_max: *versions.end(),
@@ -312,7 +323,8 @@ impl TransportHub {
         metrics.version.store(peer.version, Relaxed);
         metrics.links_now.fetch_add(1, Relaxed);
         tracing::info!(%peer, version = peer.version, dialled = peer.is_dialled, "link up");
-        TransportLink::new(peer, wire, Arc::clone(&self.handler), self.bounds, self.timing, rest)
+        let timing = (self.timing, &self.grid);
+        TransportLink::new(peer, wire, Arc::clone(&self.handler), self.bounds, timing, rest)
     }
 
     /// Ends a link: sends a farewell, then reports the event.

@@ -42,7 +42,7 @@ pub use map_watch::{MapUpdate, MapWatch};
 pub use raft_network::{CallFuture, ControlTransport, Unreachable};
 pub use rpc::DiskState;
 pub use store::{ControlStore, Membership, NodeIdentity, StoreError};
-pub use wake_grid::WakeGrid;
+pub use wake_grid::{GRID_STEP, GridTicks, WakeGrid};
 
 #[cfg(test)]
 mod tests;

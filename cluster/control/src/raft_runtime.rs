@@ -5,16 +5,17 @@
 //! runtime for tokio. Not here: the grid itself (`wake_grid`).
 
 use std::future::Future;
+use std::pin::Pin;
 use std::time::Duration;
 
 use openraft::{AsyncRuntime, TokioRuntime};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, Sleep, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::wake_grid::WakeGrid;
+use crate::wake_grid::{GRID_STEP, WakeGrid};
 
 /// The period of Raft's ticks. A leader sends its heartbeats with them.
-pub(crate) const RAFT_TICK: Duration = Duration::from_millis(256);
+pub(crate) const RAFT_TICK: Duration = GRID_STEP;
 
 tokio::task_local! {
     /// The grid of the node that the task belongs to.
@@ -33,7 +34,7 @@ pub(crate) struct RaftRuntime;
 impl AsyncRuntime for RaftRuntime {
     type JoinError = <TokioRuntime as AsyncRuntime>::JoinError;
     type JoinHandle<T: Send + 'static> = JoinHandle<T>;
-    type Sleep = Sleep;
+    type Sleep = Pin<Box<dyn Future<Output = ()> + Send + Sync>>;
     type Instant = Instant;
     type TimeoutError = <TokioRuntime as AsyncRuntime>::TimeoutError;
     type Timeout<R, T: Future<Output = R> + Send> = tokio::time::Timeout<T>;
@@ -47,21 +48,23 @@ impl AsyncRuntime for RaftRuntime {
         T: Future + Send + 'static,
         T::Output: Send + 'static,
     {
-        match GRID.try_with(|grid| *grid) {
+        match GRID.try_with(WakeGrid::clone) {
             Ok(grid) => tokio::spawn(GRID.scope(grid, future)),
             Err(_) => tokio::spawn(future),
         }
     }
 
     fn sleep(duration: Duration) -> Self::Sleep {
-        sleep(duration)
+        Box::pin(sleep(duration))
     }
 
     /// Waits for the next tick on the grid, if there is one: openraft 0.9 calls this only between
     /// two ticks.
     fn sleep_until(deadline: Self::Instant) -> Self::Sleep {
-        let tick = GRID.try_with(|grid| grid.next(RAFT_TICK, RAFT_TICK / 2));
-        sleep_until(tick.unwrap_or(deadline))
+        match GRID.try_with(WakeGrid::clone) {
+            Ok(grid) => Box::pin(async move { grid.wait_least(RAFT_TICK, RAFT_TICK / 2).await }),
+            Err(_) => Box::pin(sleep_until(deadline)),
+        }
     }
 
     fn timeout<R, F: Future<Output = R> + Send>(

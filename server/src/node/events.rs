@@ -51,7 +51,7 @@ pub(super) async fn log_events(service: Arc<Service>, control: Control) {
                     known = Some(now);
                 }
             }
-            _ = tick.tick() => {
+            () = tick.tick() => {
                 ticks = ticks.wrapping_add(1);
                 let status = control.status();
                 let contact = status.contact.unwrap_or(Duration::MAX);

@@ -98,7 +98,7 @@ impl Setup {
         };
         let mut transport = TransportOptions::new(identity, cluster.security()?);
         transport.insecure_confirmed = cluster.insecure;
-        transport.timing.grid = node.options.grid;
+        transport.grid = node.options.grid.clone();
         transport.workers = u16::try_from(config.threads).unwrap_or(u16::MAX);
         // A record may have an item's state twice; a chunk of a copy may have several answers.
         let least = 4 * config.item_bytes_max + (64 << 10);
@@ -109,7 +109,7 @@ impl Setup {
             placement: cluster.placement,
             begin: cluster.begin,
             seeds: resolve(&cluster.seeds),
-            grid: node.options.grid,
+            grid: node.options.grid.clone(),
         };
         Ok(Self { node, store, control, transport, listeners })
     }

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use cluster::id::{Incarnation, NodeId};
 use cluster::map::{Map, SharedEntry, clocks};
-use control::Control;
+use control::{Control, GRID_STEP};
 use engine::Nanos;
+use tokio::time::sleep;
 
 use super::Node;
 use super::inbound::PeerHandler;
@@ -22,7 +23,7 @@ use crate::transport::FrameHandler as _;
 /// Time between ticks while an operation or a copy waits.
 const TICK: Duration = Duration::from_millis(20);
 /// Period of ticks at rest.
-const TICK_AT_REST: Duration = Duration::from_millis(256);
+const TICK_AT_REST: Duration = GRID_STEP;
 /// Time between checks of the last contact to the controller.
 const CONTACT_PERIOD: Duration = Duration::from_millis(100);
 /// Period of `tick_silent`.
@@ -77,6 +78,30 @@ impl Periodic {
     }
 }
 
+impl Node {
+    /// Waits until the next tick is due.
+    async fn rest_until_tick(&self) {
+        // Stored before the checks below: `want_ticks` reads it after an operation is queued.
+        self.is_at_rest.store(true, Ordering::SeqCst);
+        let does_anybody_wait = self.paths.is_unsettled()
+            || self.keyspace().is_none_or(|keyspace| keyspace.replicas.is_any_busy())
+            || self.inboxes.iter().any(|inbox| inbox.is_waiting.load(Ordering::SeqCst));
+        if !does_anybody_wait {
+            tokio::select! {
+                biased;
+                () = self.tick_wanted.notified() => {}
+                () = self.options.grid.wait(TICK_AT_REST) => {}
+            }
+            if !self.is_at_rest.swap(false, Ordering::SeqCst) {
+                sleep(TICK).await;
+            }
+            return;
+        }
+        self.is_at_rest.store(false, Ordering::SeqCst);
+        sleep(TICK).await;
+    }
+}
+
 /// Advances the time of replicas and workers.
 pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerHandler>) {
     let mut contact = Periodic::every(CONTACT_PERIOD);
@@ -87,7 +112,7 @@ pub(super) async fn tick(node: Arc<Node>, control: Control, reception: Arc<PeerH
     let mut looked_ns = reception.now_ns();
     let mut is_off = false;
     loop {
-        node.rest_until_tick(TICK, TICK_AT_REST).await;
+        node.rest_until_tick().await;
         let now_ns = reception.now_ns();
         node.partition_prefix.set_now(Nanos(now_ns));
         if let Some(keyspace) = node.keyspace() {

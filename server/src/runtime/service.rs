@@ -178,7 +178,7 @@ impl Service {
 
     /// Returns the instants at which periodic waits of the main thread end.
     pub(crate) fn grid(&self) -> WakeGrid {
-        self.grid
+        self.grid.clone()
     }
 
     /// Replaces the grid by that of the runtime, before the server starts.

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use control::GRID_STEP;
 use engine::{Nanos, Now};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -18,7 +19,7 @@ use crate::runtime::connections::HangUp;
 use crate::runtime::service::Service;
 
 /// Period of the sweep and the idle check.
-pub(super) const HOUSEKEEPING_PERIOD: Duration = Duration::from_millis(256);
+const HOUSEKEEPING_PERIOD: Duration = GRID_STEP;
 /// Pause between two steps of a sweep, of which a period has at most 32, so that a worker on the
 /// same processor can run.
 const SWEEP_PAUSE: Duration = Duration::from_millis(2);

@@ -137,7 +137,7 @@ pub(super) async fn handle_signals(
                 }
                 continue;
             }
-            _ = look.tick() => {
+            () = look.tick() => {
                 files.follow(&handled);
                 continue;
             }

@@ -9,7 +9,7 @@
 //! link, its frames are not read either.
 
 use std::collections::VecDeque;
-use std::future::{Future as _, poll_fn};
+use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -20,8 +20,9 @@ use std::time::Duration;
 use bytes::{BufMut as _, BytesMut};
 use cluster::message::handshake::CloseReason;
 use cluster::message::{DecodedFrame, Frame, FrameBounds, MessageError, decode};
+use control::{GridTicks, WakeGrid};
 use tokio::io::{AsyncReadExt as _, AsyncWrite as _, AsyncWriteExt as _};
-use tokio::time::{Interval, Sleep, sleep, sleep_until, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::outbox::{FrameClass, Outbox, WrittenFrames, weight};
 use super::ping::{PingAction, Pings};
@@ -41,7 +42,7 @@ const TURNS: usize = 8;
 const TICK: Duration = Duration::from_millis(1024);
 /// Longer waits for the next ping of an idle link, or for the end of a silent one, end on the grid.
 const LONG_WAIT: Duration = Duration::from_millis(500);
-const LONG_WAIT_STEP: Duration = Duration::from_millis(128);
+const LONG_WAIT_SLACK: Duration = Duration::from_millis(128);
 /// Timeout for the pending frames and the farewell of a closing link.
 const FAREWELL_TIME: Duration = Duration::from_secs(1);
 
@@ -52,6 +53,7 @@ pub(super) struct TransportLink {
     outbox: Arc<Outbox>,
     bounds: FrameBounds,
     timing: Timing,
+    grid: WakeGrid,
     input: BytesMut,
     /// Size of the next read.
     read_bytes: usize,
@@ -77,8 +79,8 @@ pub(super) struct TransportLink {
     pending_ping: Option<u64>,
     /// Time of the next liveness check, and its timer.
     alarm_ns: u64,
-    alarm: Pin<Box<Sleep>>,
-    ticks: Interval,
+    alarm: Pin<Box<dyn Future<Output = ()> + Send>>,
+    ticks: GridTicks,
     age_ticks: u64,
     idle_ticks: u64,
     stalled_ticks: u64,
@@ -90,10 +92,10 @@ impl TransportLink {
         wire: SecuredStream,
         handler: Arc<dyn FrameHandler>,
         bounds: FrameBounds,
-        timing: Timing,
+        (timing, grid): (Timing, &WakeGrid),
         rest: BytesMut,
     ) -> Self {
-        let ticks = timing.grid.ticks(TICK);
+        let ticks = grid.ticks(TICK);
         let pings = Pings::new(peer.is_dialled, timing, handler.now_ns());
         Self {
             outbox: Arc::clone(&peer.sender.outbox),
@@ -102,6 +104,7 @@ impl TransportLink {
             handler,
             bounds,
             timing,
+            grid: grid.clone(),
             input: rest,
             read_bytes: READ_BYTES_MIN,
             frames: Vec::new(),
@@ -327,11 +330,12 @@ impl TransportLink {
             let wait = Duration::from_nanos(at_ns.saturating_sub(now_ns));
             if wait < LONG_WAIT {
                 self.alarm_ns = at_ns;
-                self.alarm.set(sleep(wait));
+                self.alarm = Box::pin(sleep(wait));
             } else {
                 // The latest end, so that an earlier check sets the timer again.
-                self.alarm_ns = at_ns.saturating_add(LONG_WAIT_STEP.as_nanos() as u64);
-                self.alarm.set(sleep_until(self.timing.grid.next(LONG_WAIT_STEP, wait)));
+                self.alarm_ns = at_ns.saturating_add(LONG_WAIT_SLACK.as_nanos() as u64);
+                let grid = self.grid.clone();
+                self.alarm = Box::pin(async move { grid.wait_about(wait, LONG_WAIT_SLACK).await });
             }
         }
         None

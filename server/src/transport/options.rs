@@ -48,8 +48,6 @@ pub struct Timing {
     pub pause_min: Duration,
     /// Maximum pause.
     pub pause_max: Duration,
-    /// The instants at which links wake once a second.
-    pub grid: WakeGrid,
 }
 
 impl Default for Timing {
@@ -64,7 +62,6 @@ impl Default for Timing {
             stall: Duration::from_secs(10),
             pause_min: Duration::from_millis(50),
             pause_max: Duration::from_millis(500),
-            grid: WakeGrid::from_now(),
         }
     }
 }
@@ -85,6 +82,8 @@ pub struct TransportOptions {
     pub windows: SendWindows,
     /// Timeouts and pauses.
     pub timing: Timing,
+    /// The instants at which links wake once a second.
+    pub grid: WakeGrid,
     /// Number of worker threads for data links. 0: there are no data links.
     pub workers: u16,
     /// The protocol versions that this node supports.
@@ -102,6 +101,7 @@ impl TransportOptions {
             bounds: FrameBounds::default(),
             windows: SendWindows::default(),
             timing: Timing::default(),
+            grid: WakeGrid::from_now(),
             workers: 0,
             versions: handshake::versions(),
         }

@@ -20,9 +20,10 @@ use crate::failure_detector::SILENCE;
 use crate::rpc::DiskState;
 use crate::store::StoreError;
 use crate::store::health::DiskCondition;
+use crate::wake_grid::GRID_STEP;
 
 /// The period of the checks.
-const PACE: Duration = Duration::from_millis(256);
+const PACE: Duration = GRID_STEP;
 /// A disk without a write for this time is probed by a write. A write that hangs is reported within
 /// 2 s: after this time, `PENDING_MAX` of the store, and a period of the checks.
 pub(super) const PROBE_AFTER: Duration = Duration::from_secs(1);

@@ -12,16 +12,17 @@ use cluster::map::delta::DeltaItem;
 use cluster::map::{Delta, Map, MapAnswer, MapCommand, MapRefusal, NodeState};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{ControlNode, MembershipState, bootstrap, disk, proposals};
 use crate::failure_detector::SILENCE;
 use crate::raft_network::{CallError, Unreachable};
 use crate::rpc::{self, RpcReply, RpcRequest};
 use crate::store::Membership;
+use crate::wake_grid::GRID_STEP;
 
 /// The period of heartbeats.
-pub(crate) const PERIOD: Duration = Duration::from_millis(256);
+pub(crate) const PERIOD: Duration = GRID_STEP;
 /// The same for a node that receives or gives away partitions: each step of a move waits until the
 /// node has the map.
 const PERIOD_MOVING: Duration = Duration::from_millis(25);
@@ -85,28 +86,29 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         }
         last = Instant::now();
         round(&node, &mut flights);
-        rest(&node.heartbeat_now, PERIOD_MIN, next(&node)).await;
+        rest(&node.heartbeat_now, PERIOD_MIN, until_next(&node)).await;
         while flights.try_join_next().is_some() {}
     }
 }
 
-/// Waits until `end`, or until `asked` is notified, but then at least for `least`.
-pub(super) async fn rest(asked: &Notify, least: Duration, end: Instant) {
+/// Waits for `end`, or until `asked` is notified, but then at least for `least`.
+pub(super) async fn rest(asked: &Notify, least: Duration, end: impl Future<Output = ()>) {
     let begun = Instant::now();
     tokio::select! {
         biased;
         () = asked.notified() => sleep(least.saturating_sub(begun.elapsed())).await,
-        () = sleep_until(end) => {}
+        () = end => {}
     }
 }
 
-/// The time of the next heartbeat.
-fn next(node: &ControlNode) -> Instant {
+/// Waits for the next heartbeat.
+async fn until_next(node: &ControlNode) {
     let moved = node.state.lock().moved_at;
     if moved.is_some_and(|at| at.elapsed() < MOVING) {
-        return Instant::now() + PERIOD_MOVING;
+        sleep(PERIOD_MOVING).await;
+    } else {
+        node.options.grid.wait_least(PERIOD, PERIOD_MIN).await;
     }
-    node.options.grid.next(PERIOD, PERIOD_MIN)
 }
 
 fn round(node: &Arc<ControlNode>, flights: &mut JoinSet<()>) {

@@ -26,11 +26,12 @@ use crate::raft_network::{CallError, Unreachable};
 use crate::raft_types::node_id;
 use crate::rpc::{ProposeReply, RpcRequest};
 use crate::store::encode;
+use crate::wake_grid::GRID_STEP;
 
 /// The time between two rounds.
 const PACE: Duration = Duration::from_millis(100);
 /// The period of rounds while nothing is left to do and every node sent a message recently.
-const PACE_AT_REST: Duration = Duration::from_millis(256);
+const PACE_AT_REST: Duration = GRID_STEP;
 /// The period of looks whether this node leads. The beginning of a lead ends the wait.
 const PACE_LED: Duration = Duration::from_millis(1024);
 /// The least time between two rounds, even on request.
@@ -71,15 +72,7 @@ struct Leader {
 pub(super) async fn run(node: Arc<ControlNode>) {
     let mut lead: Option<Leader> = None;
     loop {
-        let grid = node.options.grid;
-        let next = match &lead {
-            None => grid.next(PACE_LED, PACE_MIN),
-            Some(lead) if lead.at_rest.is_some() && node.hears_all() => {
-                grid.next(PACE_AT_REST, PACE_MIN)
-            }
-            Some(_) => Instant::now() + PACE,
-        };
-        heartbeat::rest(&node.leader_now, PACE_MIN, next).await;
+        heartbeat::rest(&node.leader_now, PACE_MIN, until_next(&node, lead.as_ref())).await;
         let raft = node.raft().filter(|_| node.is_leader() && !node.state.lock().steps_down);
         let (Some(raft), Some(me)) = (raft, node.id()) else {
             lead = None;
@@ -89,6 +82,18 @@ pub(super) async fn run(node: Arc<ControlNode>) {
         if lead.round(&node, &raft, me).await.is_some() {
             lead.set_voters(&node, &raft).await;
         }
+    }
+}
+
+/// Waits for the next round, or for the next look whether this node leads.
+async fn until_next(node: &ControlNode, lead: Option<&Leader>) {
+    let grid = &node.options.grid;
+    match lead {
+        None => grid.wait_least(PACE_LED, PACE_MIN).await,
+        Some(lead) if lead.at_rest.is_some() && node.hears_all() => {
+            grid.wait_least(PACE_AT_REST, PACE_MIN).await;
+        }
+        Some(_) => sleep(PACE).await,
     }
 }
 

@@ -62,6 +62,9 @@ async fn reply(node: &Arc<ControlNode>, envelope: Envelope) -> Result<RpcReply, 
     node.rpc.learn(sender, from.incarnation, &from.address);
     match call {
         RpcRequest::Heartbeat(heartbeat) => {
+            if sets_pace(node, membership.node, sender) {
+                node.options.grid.follow(membership.node);
+            }
             Ok(RpcReply::News(news(node, sender, &from, heartbeat)))
         }
         RpcRequest::Fetch { ver, offset } => map_chunk(node, ver, offset),
@@ -102,6 +105,16 @@ pub(super) fn runs_elsewhere(
     heard.is_some_and(|(incarnation, at)| {
         *incarnation == known.incarnation && at.elapsed() < SILENCE
     })
+}
+
+/// Whether this node's periodic work goes with the heartbeats of `sender`: the leader, or, at the
+/// only voter, the first other node.
+fn sets_pace(node: &ControlNode, me: NodeId, sender: NodeId) -> bool {
+    if node.published.voters().1 != [me].into() {
+        return node.leader() == Some(sender);
+    }
+    let map = node.published.map();
+    map.nodes().keys().find(|id| **id != me) == Some(&sender)
 }
 
 fn greeting(

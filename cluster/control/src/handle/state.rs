@@ -340,7 +340,7 @@ impl ControlNode {
         let log = RaftLog::new(store);
         let id = u64::from(membership.node.0);
         let raft = Raft::new(id, Arc::new(config), self.rpc.clone(), log, state_machine);
-        let raft = on_grid(self.options.grid, raft).await;
+        let raft = on_grid(self.options.grid.clone(), raft).await;
         let raft = raft.map_err(|error| {
             tracing::error!(%error, "Raft failed to start on this node");
             StoreError::Unreadable("Raft's state")
