@@ -267,7 +267,7 @@ impl Deltas {
 mod tests {
     use super::*;
 
-    /// After any number of changes, one by one or in full commands, a partition has at most 2 bytes.
+    /// After any changes, one by one or in full commands, they take at most 2 bytes a partition.
     #[test]
     fn kept_items_are_small() {
         const PARTITIONS: usize = 1 << 14;
