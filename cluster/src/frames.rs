@@ -25,7 +25,8 @@ pub use self::forward::{
     ForwardWriter, op_flags,
 };
 pub use self::records::{
-    KEY_BYTES_MAX, KeyState, Record, RecordResult, RecordsReader, RecordsWriter, Section,
+    KEY_BYTES_MAX, KeyState, LIMIT_BYTES_MAX, Record, RecordResult, RecordsReader, RecordsWriter,
+    Section,
 };
 
 /// Bytes of a frame before its body.

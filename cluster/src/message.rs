@@ -33,11 +33,14 @@ pub const VERSION_MIN: u16 = 1;
 /// The newest version that we speak. Version 3 has the frames of version 2, and says that the node
 /// knows the limits of feature version 3. For version 4 see [`BEHIND_RECORDS_VERSION`]. Version 5
 /// has its frames, and says that the node knows maps of
-/// [feature version 5](crate::map::FOURTH_COPY_VERSION).
-pub const VERSION_MAX: u16 = 5;
+/// [feature version 5](crate::map::FOURTH_COPY_VERSION). For version 6 see [`LIMIT_STATES_VERSION`].
+pub const VERSION_MAX: u16 = 6;
 /// The version from which on a node takes answers behind their records
 /// (`FrameKind::AnswersBehindRecords` of its data links).
 pub const BEHIND_RECORDS_VERSION: u16 = 4;
+/// The version from which on a node takes records of limit states (`KeyState::Limit` of its data
+/// links).
+pub const LIMIT_STATES_VERSION: u16 = 6;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 5;

@@ -24,6 +24,8 @@ pub enum Bug {
     AnswerDespiteRefusal,
     /// Frames without numbers, and so answers, overtake the records.
     AnswersOvertakeRecords,
+    /// The first record of a frame leaves out its policy if it is that of the frame before.
+    PolicyOutlivesFrame,
     /// Answers follow the records on one link although another copy is waited for too.
     AnswersBehindOneCopy,
     /// Bytes of the older link are read after the newer one began.

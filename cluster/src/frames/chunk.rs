@@ -91,6 +91,7 @@ impl<'a> ChunkWriter<'a> {
 
     /// Adds a key. All keys come before the first op stream.
     pub fn key(&mut self, key: &[u8], state: &KeyState<'_>) {
+        debug_assert!(!matches!(state, KeyState::Limit { .. }), "only records have a short form");
         self.keys += 1;
         self.out.extend_from_slice(&(key.len() as u16).to_le_bytes());
         self.out.push(state_kind(state));

@@ -5,9 +5,12 @@ use super::fields::{Fields, put_stream, term};
 use super::{FrameError, FrameKind, begin, end};
 use crate::id::OpStreamId;
 use crate::id::{Partition, Term};
+use crate::rules::{Bug, Rules};
 
 /// The longest key, in bytes.
 pub const KEY_BYTES_MAX: usize = 1024;
+/// The longest policy and the longest state of a [`KeyState::Limit`], in bytes.
+pub const LIMIT_BYTES_MAX: usize = 255;
 /// The length of a record's fixed-width fields, in bytes.
 const FIXED_BYTES: usize = 18;
 /// The length of a section's header, in bytes.
@@ -18,6 +21,11 @@ const LONG_KEY: u8 = 255;
 const STATE_BITS: u8 = 0b0000_0011;
 const RESULT_BITS: u8 = 0b0000_1100;
 const TIME_BIT: u8 = 0b0001_0000;
+/// Beside the bits of an item: a limit state.
+const LIMIT_BIT: u8 = 0b0010_0000;
+/// The bits of an item and of a limit state.
+const ITEM: u8 = 1;
+const LIMIT: u8 = ITEM | LIMIT_BIT;
 
 /// The state of a key after a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +34,16 @@ pub enum KeyState<'a> {
     Counter(u64),
     /// A whole item, in the state machine's own encoding.
     Item(&'a [u8]),
+    /// An item that is a limit state and has no more than these two parts, in the state machine's
+    /// own encoding. Its cas unique is the record's term and lsn. Only in records, from peer version
+    /// 6 on.
+    Limit {
+        /// The policy, 1 to [`LIMIT_BYTES_MAX`] bytes. A frame has it once for records that follow
+        /// each other.
+        policy: &'a [u8],
+        /// The rest, at most [`LIMIT_BYTES_MAX`] bytes.
+        state: &'a [u8],
+    },
     /// The key was removed.
     Deleted,
     /// The key did not change; only the result is new.
@@ -35,7 +53,7 @@ pub enum KeyState<'a> {
 /// The result of the operation that made a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RecordResult<'a> {
-    /// The counter's value. Only beside [`KeyState::Counter`], which carries the value.
+    /// A number. Only beside [`KeyState::Counter`], whose value it is, and [`KeyState::Limit`].
     Number(u64),
     /// Any other result.
     Bytes(&'a [u8]),
@@ -84,14 +102,27 @@ pub struct RecordsWriter {
     section: Section,
     /// The index of the section, if one was begun.
     section_at: Option<usize>,
+    /// The policy of the frame's last limit state; empty if it has none yet.
+    policy: Vec<u8>,
+    rules: Rules,
 }
 
 impl RecordsWriter {
+    /// A writer without a frame.
+    #[must_use]
+    pub fn new(rules: Rules) -> Self {
+        Self { rules, ..Self::default() }
+    }
+
     /// Begins a frame. `time_ns` is the sender's monotonic clock.
     #[inline]
     pub fn begin(&mut self, time_ns: u64) {
         self.out.clear();
         self.section_at = None;
+        // Each frame is read by itself: frames may be sent again, on another connection.
+        if !self.rules.lack(Bug::PolicyOutlivesFrame) {
+            self.policy.clear();
+        }
         begin(&mut self.out, FrameKind::Records);
         self.out.extend_from_slice(&time_ns.to_le_bytes());
     }
@@ -135,12 +166,35 @@ impl RecordsWriter {
         if let Some(pt_ns) = record.pt_ns {
             self.out.extend_from_slice(&pt_ns.to_le_bytes());
         }
-        put_state(&mut self.out, &record.state);
-        if let RecordResult::Bytes(bytes) = record.result {
-            self.out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
-            self.out.extend_from_slice(bytes);
+        match record.state {
+            KeyState::Limit { policy, state } => self.limit(policy, state),
+            _ => put_state(&mut self.out, &record.state),
+        }
+        match (record.result, record.state) {
+            (RecordResult::Bytes(bytes), _) => {
+                self.out.extend_from_slice(&(bytes.len() as u16).to_le_bytes());
+                self.out.extend_from_slice(bytes);
+            }
+            (RecordResult::Number(number), KeyState::Limit { .. }) => {
+                self.out.extend_from_slice(&number.to_le_bytes());
+            }
+            _ => {}
         }
         self.out.extend_from_slice(record.key);
+    }
+
+    /// Appends a limit state; without the policy, if it is that of the limit state before.
+    #[inline]
+    fn limit(&mut self, policy: &[u8], state: &[u8]) {
+        debug_assert!(policy.len().max(state.len()) <= LIMIT_BYTES_MAX, "the caller bounds both");
+        let policy = if is_same(&self.policy, policy) { &[][..] } else { policy };
+        self.out.extend_from_slice(&[policy.len() as u8, state.len() as u8]);
+        if !policy.is_empty() {
+            self.policy.clear();
+            self.policy.extend_from_slice(policy);
+            self.out.extend_from_slice(policy);
+        }
+        self.out.extend_from_slice(state);
     }
 
     /// Ends the frame and returns its bytes, for the stream.
@@ -178,6 +232,8 @@ pub struct RecordsReader<'a> {
     section: Section,
     /// Records of the section that were not read yet.
     left: u16,
+    /// The policy of the last limit state; empty if there was none.
+    policy: &'a [u8],
 }
 
 impl<'a> RecordsReader<'a> {
@@ -189,7 +245,7 @@ impl<'a> RecordsReader<'a> {
     pub fn new(body: &'a [u8]) -> Result<Self, FrameError> {
         let mut fields = Fields(body);
         let time_ns = fields.u64()?;
-        Ok(Self { fields, time_ns, section: Section::default(), left: 0 })
+        Ok(Self { fields, time_ns, section: Section::default(), left: 0, policy: &[] })
     }
 
     /// The sender's monotonic clock when it made the frame.
@@ -220,15 +276,20 @@ impl<'a> RecordsReader<'a> {
         self.left -= 1;
         let fixed = self.fields.array::<FIXED_BYTES>()?;
         let [p0, p1, length, kind, q0, q1, t0, t1, t2, t3, lsn @ ..] = fixed;
-        if kind & !(STATE_BITS | RESULT_BITS | TIME_BIT) != 0 {
+        let state_kind = kind & (STATE_BITS | LIMIT_BIT);
+        if kind & !(STATE_BITS | RESULT_BITS | TIME_BIT | LIMIT_BIT) != 0 {
             return Err(FrameError::Range("kind of a record"));
         }
         let length = if length == LONG_KEY { self.long_key()? } else { usize::from(length) };
         let pt_ns = if kind & TIME_BIT == 0 { None } else { Some(self.fields.u64()?) };
-        let state = read_state(kind & STATE_BITS, &mut self.fields)?;
+        let state = match state_kind {
+            LIMIT => self.limit()?,
+            _ => read_state(state_kind, &mut self.fields)?,
+        };
         let result = match ((kind & RESULT_BITS) >> 2, state) {
             (0, _) => RecordResult::None,
             (1, KeyState::Counter(value)) => RecordResult::Number(value),
+            (1, KeyState::Limit { .. }) => RecordResult::Number(self.fields.u64()?),
             (2, _) => {
                 let length = self.fields.u16()?;
                 RecordResult::Bytes(self.fields.bytes(usize::from(length))?)
@@ -245,6 +306,23 @@ impl<'a> RecordsReader<'a> {
             state,
             result,
         }))
+    }
+
+    #[inline]
+    fn limit(&mut self) -> Result<KeyState<'a>, FrameError> {
+        let [policy_bytes, state_bytes] = self.fields.array()?;
+        if policy_bytes > 0 {
+            let policy = self.fields.bytes(usize::from(policy_bytes))?;
+            if policy == self.policy {
+                return Err(FrameError::Range("policy that is known"));
+            }
+            self.policy = policy;
+        }
+        if self.policy.is_empty() {
+            return Err(FrameError::Range("policy that is not known"));
+        }
+        let state = self.fields.bytes(usize::from(state_bytes))?;
+        Ok(KeyState::Limit { policy: self.policy, state })
     }
 
     /// Whether the section of the record that was read last has more records.
@@ -272,10 +350,12 @@ impl<'a> RecordsReader<'a> {
     }
 }
 
+/// The bits of a state in the kind of a record or of a key in a chunk.
 pub(super) fn state_kind(state: &KeyState<'_>) -> u8 {
     match state {
         KeyState::Counter(_) => 0,
-        KeyState::Item(_) => 1,
+        KeyState::Item(_) => ITEM,
+        KeyState::Limit { .. } => LIMIT,
         KeyState::Deleted => 2,
         KeyState::Unchanged => 3,
     }
@@ -289,6 +369,20 @@ pub(super) fn result_kind(result: &RecordResult<'_>) -> u8 {
     }
 }
 
+/// Whether two policies are the same. Most are too short to be worth a call that compares.
+#[inline]
+fn is_same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let (Some(one_end), Some(end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
+        return one == other;
+    };
+    let eights = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+    one_end == end && eights.into_iter().all(|(one, other)| one == other)
+}
+
+/// Appends a state; of a limit state, which only the writer of records knows, nothing.
 #[inline]
 pub(super) fn put_state(out: &mut Vec<u8>, state: &KeyState<'_>) {
     match state {
@@ -297,7 +391,7 @@ pub(super) fn put_state(out: &mut Vec<u8>, state: &KeyState<'_>) {
             out.extend_from_slice(&(bytes.len() as u32).to_le_bytes());
             out.extend_from_slice(bytes);
         }
-        KeyState::Deleted | KeyState::Unchanged => {}
+        KeyState::Limit { .. } | KeyState::Deleted | KeyState::Unchanged => {}
     }
 }
 
@@ -308,7 +402,7 @@ pub(super) fn read_state<'a>(
 ) -> Result<KeyState<'a>, FrameError> {
     Ok(match kind {
         0 => KeyState::Counter(fields.u64()?),
-        1 => {
+        ITEM => {
             let length = fields.u32()?;
             KeyState::Item(fields.bytes(length as usize)?)
         }

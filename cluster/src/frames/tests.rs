@@ -47,10 +47,17 @@ impl Owned {
             0 => KeyState::Counter(self.state.1),
             1 => KeyState::Item(&self.state.2),
             2 => KeyState::Deleted,
-            _ => KeyState::Unchanged,
+            3 => KeyState::Unchanged,
+            // Few policies, so that many records have that of the record before.
+            number => {
+                let policy =
+                    [&b"gcra:5/1s"[..], b"fixed:5/1s", b"gcra:7/1s"][usize::from(number % 3)];
+                KeyState::Limit { policy, state: &self.state.2 }
+            }
         };
         let result = match (self.result.0, state) {
             (0, KeyState::Counter(value)) => RecordResult::Number(value),
+            (0, KeyState::Limit { .. }) => RecordResult::Number(self.state.1),
             (1, _) => RecordResult::Bytes(&self.result.1),
             _ => RecordResult::None,
         };
@@ -68,7 +75,7 @@ fn record() -> impl Strategy<Value = Owned> {
     (
         (any::<u16>(), any::<u16>(), 0_u32..1 << 24, any::<u64>(), any::<Option<u64>>()),
         key,
-        (0_u8..4, any::<u64>(), bytes(60)),
+        (0_u8..10, any::<u64>(), bytes(60)),
         (0_u8..3, bytes(30)),
     )
         .prop_map(|(fields, key, state, result)| Owned { fields, key, state, result })
@@ -210,6 +217,75 @@ fn record_of_a_counter_is_short() {
         writer.finish().len()
     });
     assert_eq!(lengths[1] - lengths[0] - 36, 18 + 8 + 19, "a section is begun after `finish`");
+}
+
+/// A frame of limit states with these policies, as it is written to a node of peer version 6.
+fn frame_of_limits(policies: &[&[u8]]) -> Vec<u8> {
+    let mut writer = RecordsWriter::default();
+    for first in [&b"of a frame before"[..], b""] {
+        writer.begin(1);
+        for (lsn, policy) in [first].iter().chain(policies).enumerate() {
+            if policy.is_empty() {
+                continue;
+            }
+            if lsn % 2 == 0 {
+                writer.section(OpStreamId::default(), lsn as u64, 1);
+            }
+            writer.record(&Record {
+                partition: Partition(1),
+                place: 0,
+                term: Term(1),
+                lsn: lsn as u64,
+                pt_ns: None,
+                key: b"0123456789012345678",
+                state: KeyState::Limit { policy, state: b"0123456789" },
+                result: RecordResult::None,
+            });
+        }
+        writer.section(OpStreamId::default(), 0, 1);
+    }
+    writer.finish().to_vec()
+}
+
+#[test]
+fn policy_of_the_record_before_is_left_out() {
+    let (one, two) = (&b"bucket:5/1s"[..], &b"gcra:5/1s"[..]);
+    let bytes = |policies: &[&[u8]]| frame_of_limits(policies).len();
+    let record = 18 + 2 + 10 + 19;
+    assert_eq!(bytes(&[one]), HEADER_BYTES + 8 + 36 + record + one.len());
+    assert_eq!(bytes(&[one, one]), bytes(&[one]) + 36 + record, "also in another section");
+    assert_eq!(bytes(&[one, one, one]), bytes(&[one, one]) + record);
+    assert_eq!(bytes(&[one, two, one]), bytes(&[one, one, one]) + two.len() + one.len());
+    assert_eq!(bytes(&[two, one]), bytes(&[one, two]));
+}
+
+#[test]
+fn limit_state_has_a_policy_and_each_policy_once() {
+    let frame = frame_of_limits(&[b"gcra:5/1s", b"fixed:5/1s"]);
+    let refusal_of = |damage: &dyn Fn(&mut Vec<u8>)| {
+        let mut frame = frame.clone();
+        damage(&mut frame);
+        reencode(&frame[HEADER_BYTES..]).expect_err("it is damaged")
+    };
+    assert_eq!(reencode(&frame[HEADER_BYTES..]).as_deref(), Ok(&frame[..]));
+    let first = HEADER_BYTES + 8 + 36 + 18;
+    let unknown = refusal_of(&|frame| {
+        frame[first] = 0;
+        frame.drain(first + 2..first + 2 + 9);
+    });
+    assert_eq!(unknown, FrameError::Range("policy that is not known"));
+    let second = frame.len() - 19 - 10 - 10 - 2;
+    let twice = refusal_of(&|frame| {
+        frame[second] = 9;
+        frame.splice(second + 2..second + 2 + 10, *b"gcra:5/1s");
+    });
+    assert_eq!(twice, FrameError::Range("policy that is known"));
+    for kind in [0_u8, 2, 3] {
+        let wrong = refusal_of(&|frame| frame[first - 15] = 0b0010_0000 | kind);
+        assert_eq!(wrong, FrameError::Range("state"), "{kind}");
+    }
+    let short = refusal_of(&|frame| frame.truncate(first + 5));
+    assert_eq!(short, FrameError::Short);
 }
 
 #[test]

@@ -37,6 +37,8 @@ use crate::store::sums::SumKey as HoldKey;
 use crate::store::{HAS_SET, HoldSetId};
 use crate::time::{Deadline, Now};
 
+pub use self::state::LimitCopy;
+
 /// Length in bytes of the part before the value.
 const HEAD_BYTES: usize = 18;
 const BLOB: u8 = 0;
@@ -178,10 +180,7 @@ impl Engine {
             Some(state) => Some((self.limits.policies.token_of(state)?, state.own())),
             None => None,
         };
-        out.push(kind | header.marks & ItemFlag::COPIED);
-        out.extend_from_slice(&header.cas.to_le_bytes());
-        out.extend_from_slice(&header.client_flags.to_le_bytes());
-        out.extend_from_slice(&header.deadline.to_bytes());
+        encode_head(kind, header, out);
         match (policy, item.value()) {
             (Some((token, body)), _) => {
                 put_token(token, out);
@@ -195,12 +194,8 @@ impl Engine {
 
     /// Appends the part before a chunk of the holders of a key, or before changes.
     fn encode_head_of_holders(&self, item: Item<'_>, out: &mut Vec<u8>) -> Option<()> {
-        let ItemHeader { cas, client_flags, deadline, marks } = item.header();
         let token = self.limits.policies.token_of(item.state()?)?;
-        out.push(HOLDERS | marks & ItemFlag::COPIED);
-        out.extend_from_slice(&cas.to_le_bytes());
-        out.extend_from_slice(&client_flags.to_le_bytes());
-        out.extend_from_slice(&deadline.to_bytes());
+        encode_head(HOLDERS, item.header(), out);
         put_token(token, out);
         Some(())
     }
@@ -396,6 +391,15 @@ impl Engine {
             .remove_range(range, PartitionCursor::from(after), lines_max)
             .map(PartitionCursor::at)
     }
+}
+
+/// Appends the part before the value.
+fn encode_head(kind: u8, header: ItemHeader, out: &mut Vec<u8>) {
+    let ItemHeader { cas, client_flags, deadline, marks } = header;
+    out.push(kind | marks & ItemFlag::COPIED);
+    out.extend_from_slice(&cas.to_le_bytes());
+    out.extend_from_slice(&client_flags.to_le_bytes());
+    out.extend_from_slice(&deadline.to_bytes());
 }
 
 /// Splits a copy into its kind, its header and its value.

@@ -49,7 +49,7 @@ pub use hasher::{HashRange, IdHash, KeyHasher, PartitionPrefix, PartitionTimes, 
 pub use idempotency::{
     CachedReply, ID_KEPT_MS, IdCopy, IdCursor, IdPartition, IdempotencyCache, KeyChange,
 };
-pub use item_codec::{PartitionCursor, PutError};
+pub use item_codec::{LimitCopy, PartitionCursor, PutError};
 pub use item_mark::ItemMark;
 pub use policy_table::{PolicyRef, inline as split_policy, put_inline as put_policy};
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};

@@ -74,6 +74,19 @@ impl<'a> LimitState<'a> {
     }
 }
 
+/// Whether two tokens or keys are the same. Most are too short to be worth a call that compares.
+#[inline]
+pub(crate) fn is_same(one: &[u8], other: &[u8]) -> bool {
+    if one.len() != other.len() {
+        return false;
+    }
+    let (Some(one_end), Some(end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
+        return one == other;
+    };
+    let eights = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
+    one_end == end && eights.into_iter().all(|(one, other)| one == other)
+}
+
 /// A policy that has an id.
 struct PolicyEntry {
     policy: OwnedPolicy,
@@ -167,11 +180,18 @@ impl PolicyTable {
         Some((OwnedPolicy { policy: Policy::parse_list(token).ok()?, limit: 0 }, body))
     }
 
-    /// Whether [`Self::number_of_copy`] would find the policy of this state for a copy with this
-    /// token.
-    pub(crate) fn is_of_copy(&self, state: LimitState<'_>, token: &[u8]) -> bool {
-        self.get(state.policy_id).is_some_and(|owned| owned.limit == 0)
-            && self.token(state.policy_id) == Some(token)
+    /// Whether [`Self::number_of_copy`] would find the policy with this id for a copy with this
+    /// token, and `is_right` holds for it.
+    #[inline]
+    pub(crate) fn is_of_copy(
+        &self,
+        number: u32,
+        token: &[u8],
+        is_right: impl FnOnce(&Policy) -> bool,
+    ) -> bool {
+        let Some(Some(entry)) = self.entries.get(number as usize) else { return false };
+        let PolicyEntry { policy: OwnedPolicy { policy, limit }, .. } = entry;
+        *limit == 0 && is_right(policy) && is_same(entry.token(), token)
     }
 
     /// The id of the policy under which another node made a copy, whatever its limit there;

@@ -1,32 +1,34 @@
 //! Operations on the keys of open partitions, with the records of their changes.
 //!
-//! Here: one operation under its shard's lock, the records of a batch, the positions that its
-//! replies need. Not here: the operations themselves (`session`, `fast`), the choice of the owner
-//! and parked replies (`router`).
+//! Here: one operation under its shard's lock, the records of a batch, and in `needs` the positions
+//! that its replies need. Not here: the operations themselves (`session`, `fast`), the choice of the
+//! owner and parked replies (`router`).
 //!
 //! A batch holds its shards from its first operation until its records are appended, its positions
 //! are noted and its results are logged. A takeover, a chunk of a copy or a resend therefore sees
 //! either all of that or nothing.
 
+mod needs;
+mod results;
+
 use std::hint::cold_path;
 
 use arrayvec::ArrayVec;
-use cluster::dedup_log::{CopyGeneration, DedupLog};
-use cluster::frames::{KeyState, Record, RecordResult, RecordsWriter};
-use cluster::parked_reply::{NEEDS_MAX, Need};
+use cluster::frames::{KeyState, LIMIT_BYTES_MAX, Record, RecordResult, RecordsWriter};
 use cluster::replica::ApplyPosition;
-use cluster::replica_set::{LINKS_MAX, ReplicaSet};
+use cluster::replica_set::ReplicaSet;
 use cluster::{LinkIndex, OpStreamId};
-use engine::{Engine, ItemMark};
+use engine::{Engine, ItemMark, LimitCopy};
+use protocol::encode_number;
 
+pub(crate) use self::needs::Needs;
+use self::results::{BatchOpResult, keep_results};
 use super::link_cache::LinkCache;
 use super::links::Links;
 use super::replicas::Replicas;
 use super::serving::{ServedOp, Serving};
+use super::state_machine::unique;
 use crate::shards::BATCH_SHARDS_MAX;
-
-/// The needs of the replies of a batch.
-pub(crate) type Needs = ArrayVec<ArrayVec<Need, LINKS_MAX>, BATCH_SHARDS_MAX>;
 
 /// The change that an operation made to its item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +38,8 @@ enum BatchChange {
     Count(u64),
     /// The item's encoding is in the recorder's `state`.
     Item,
+    /// The item's short form is there, with this many bytes before the policy.
+    Limit(usize),
     Deleted,
 }
 
@@ -61,20 +65,14 @@ pub(crate) struct BatchOp {
     result: BatchOpResult,
 }
 
-#[derive(Debug, Clone, Copy)]
-enum BatchOpResult {
-    None,
-    Number(u64),
-    /// A range of bytes in the output.
-    Text(u32, u32),
-}
-
 /// The records of one batch. Each worker has one and reuses its memory.
 #[derive(Default)]
 pub(crate) struct Recorder {
     rows: ArrayVec<BatchOp, BATCH_SHARDS_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
+    /// A short form as an item, for a link of an older node.
+    item: Vec<u8>,
     /// The partition of some operation has other copies.
     has_copies: bool,
     /// The change and the result of the last operation.
@@ -86,8 +84,31 @@ struct LinkRecords {
     writer: RecordsWriter,
     section: Option<(OpStreamId, u64)>,
     is_used: bool,
+    /// The node at the other end takes short forms of limit states.
+    takes_limits: bool,
     /// The position in the link's stream at which the batch ends.
     end: u64,
+}
+
+impl LinkRecords {
+    /// Writes the record of a limit state as that of an item, as older nodes take it. `memory` is
+    /// scratch.
+    #[cold]
+    fn record_item(&mut self, record: &Record<'_>, cas: u64, memory: &mut Vec<u8>) {
+        let KeyState::Limit { policy, state } = record.state else { return };
+        memory.clear();
+        LimitCopy { policy, state }.write_item(cas, memory);
+        let item_bytes = memory.len();
+        if let RecordResult::Number(number) = record.result {
+            encode_number(memory, number);
+        }
+        let (item, line) = memory.split_at(item_bytes);
+        let result = match record.result {
+            RecordResult::Number(_) => RecordResult::Bytes(line),
+            other => other,
+        };
+        self.writer.record(&Record { state: KeyState::Item(item), result, ..*record });
+    }
 }
 
 /// The largest change that an operation may make.
@@ -184,6 +205,7 @@ impl Recorder {
         let result = match (is_answered, change, touches) {
             (false, ..) => BatchOpResult::None,
             (true, BatchChange::Count(count), Touches::Count) => BatchOpResult::Number(count),
+            (true, BatchChange::Limit(_), _) => BatchOpResult::of_reply(out, start),
             _ => BatchOpResult::Text(start, out.len() as u32),
         };
         self.change = Some((change, result));
@@ -201,6 +223,9 @@ impl Recorder {
             return Some(BatchChange::Count(count));
         }
         self.state.clear();
+        if let Some(state_bytes) = engine.copy_of_limit(LIMIT_BYTES_MAX, &mut self.state) {
+            return Some(BatchChange::Limit(state_bytes));
+        }
         engine.copy_of_changed(&mut self.state).then_some(BatchChange::Item)
     }
 
@@ -271,6 +296,7 @@ impl Recorder {
     pub(crate) fn record(
         &mut self,
         serving: &Serving<'_>,
+        (links, cache): (&Links, &mut LinkCache),
         key: &[u8],
         name: Option<OpId>,
         out: &[u8],
@@ -291,22 +317,32 @@ impl Recorder {
             state: match change {
                 BatchChange::Count(count) => KeyState::Counter(count),
                 BatchChange::Item => KeyState::Item(&self.state),
+                BatchChange::Limit(bytes) => {
+                    let LimitCopy { policy, state } = LimitCopy::of(&self.state, bytes);
+                    KeyState::Limit { policy, state }
+                }
                 BatchChange::Deleted => KeyState::Deleted,
                 BatchChange::Nothing => KeyState::Unchanged,
             },
-            result: record_result(result, out),
+            result: result.in_record(out),
         };
         for &link in row.set.links() {
             let records = records_of(&mut self.links, link);
             if !records.is_used {
                 records.is_used = true;
                 records.section = None;
+                let link = cache.get(links, link);
+                records.takes_limits = link.is_some_and(|link| link.takes_limit_states());
                 records.writer.begin(frame_ns);
             }
             let section = name.map_or((OpStreamId::default(), 0), |name| (name.stream, name.first));
             if records.section != Some(section) {
                 records.section = Some(section);
                 records.writer.section(section.0, section.1, name.map_or(0, |name| name.done));
+            }
+            if matches!(record.state, KeyState::Limit { .. }) && !records.takes_limits {
+                records.record_item(&record, unique(row.at), &mut self.item);
+                continue;
             }
             records.writer.record(&record);
         }
@@ -348,43 +384,6 @@ impl Recorder {
             }
         }
     }
-
-    /// The positions that copies must hold before the replies of the first `count` operations are
-    /// sent. Called after [`Recorder::finish`].
-    pub(crate) fn needs(
-        &self,
-        count: usize,
-        serving: &Serving<'_>,
-        (links, cache): (&Links, &mut LinkCache),
-    ) -> Needs {
-        let mut known: ArrayVec<(LinkIndex, u64), NEEDS_MAX> = ArrayVec::new();
-        let mut suffices_to = |index: LinkIndex| {
-            if let Some((_, position)) = known.iter().find(|(link, _)| *link == index) {
-                return *position;
-            }
-            let position = cache.get(links, index).map_or(u64::MAX, |link| {
-                let may_be_early = serving.answers_early()
-                    && link.age_ns(serving.now().mono_ns) < serving.early_lag_ns();
-                if may_be_early { u64::MAX } else { link.acked.get() }
-            });
-            // A link that finds no room is asked again.
-            let _ = known.try_push((index, position));
-            position
-        };
-        let mut needs = Needs::new();
-        for row in self.rows.iter().take(count) {
-            let mut own = ArrayVec::new();
-            let partition = serving.partition(row.hash);
-            for (slot, &link) in row.set.mandatory().iter().enumerate() {
-                let position = serving.record_ends().get(partition, slot);
-                if suffices_to(link) < position {
-                    own.push(Need { link, position });
-                }
-            }
-            needs.push(own);
-        }
-        needs
-    }
 }
 
 /// The outcome of an operation of a batch.
@@ -401,39 +400,11 @@ pub(crate) enum BatchOutcome {
     General,
 }
 
-/// Adds results to the log of their stream.
-fn keep_results(log: &mut DedupLog, serving: &Serving<'_>, rows: &[BatchOp], out: &[u8]) {
-    for row in rows {
-        let Some(name) = row.name else { continue };
-        let life = serving.header(row.hash).generation();
-        let copy = CopyGeneration {
-            partition: serving.partition(row.hash),
-            generation: life,
-            term: row.at.term,
-        };
-        match row.result {
-            // A result without a change holds only while this node is primary: with other copies, a
-            // newer primary may decide otherwise.
-            BatchOpResult::Text(from, to) if !row.is_changed && !row.set.is_empty() => {
-                log.add_unchanged(name.number, copy, &out[from as usize..to as usize]);
-            }
-            result => log.add(name.number, copy, record_result(result, out)),
-        }
-    }
-}
-
-fn record_result(result: BatchOpResult, out: &[u8]) -> RecordResult<'_> {
-    match result {
-        BatchOpResult::None => RecordResult::None,
-        BatchOpResult::Number(count) => RecordResult::Number(count),
-        BatchOpResult::Text(from, to) => RecordResult::Bytes(&out[from as usize..to as usize]),
-    }
-}
-
 fn records_of(all: &mut Vec<LinkRecords>, link: LinkIndex) -> &mut LinkRecords {
     let place = all.iter().position(|records| records.link == link).unwrap_or_else(|| {
-        let writer = RecordsWriter::default();
-        all.push(LinkRecords { link, writer, section: None, is_used: false, end: 0 });
+        let (writer, section) = (RecordsWriter::default(), None);
+        let (is_used, takes_limits) = (false, false);
+        all.push(LinkRecords { link, writer, section, is_used, takes_limits, end: 0 });
         all.len() - 1
     });
     &mut all[place]

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cluster::frames::KeyState;
 use cluster::id::Partition;
 use cluster::replica::{ApplyPosition, StateMachine};
-use engine::{HashRange, IdCopy, KeyChange, Nanos, Now, PutError};
+use engine::{HashRange, IdCopy, KeyChange, LimitCopy, Nanos, Now, PutError};
 use protocol::{Command, Decoded, FastRequest, Get, Key, Operation, Request, decode};
 
 use super::Keyspace;
@@ -369,11 +369,7 @@ impl PartitionState<'_> {
     /// Drops an item that did not fit, as if it had been evicted at once.
     fn note_stored(&self, hash: u64, key: &[u8], done: Result<(), PutError>) {
         if let Err(error) = done {
-            tracing::debug!(
-                ?error,
-                partition = %self.partition,
-                "the item does not fit into this copy and is dropped"
-            );
+            tracing::debug!(?error, partition = %self.partition, "an item does not fit: dropped");
             self.service.shards().remove_copy(hash, key);
         }
     }
@@ -394,6 +390,11 @@ impl StateMachine for PartitionState<'_> {
             KeyState::Counter(count) => {
                 let hash = hash();
                 let done = shards.put_bare_count(now, hash, key, count, unique(at));
+                self.note_stored(hash, key, done);
+            }
+            KeyState::Limit { policy, state } => {
+                let (hash, copy) = (hash(), LimitCopy { policy, state });
+                let done = shards.put_limit(now, (hash, key), copy, unique(at));
                 self.note_stored(hash, key, done);
             }
             KeyState::Item(ids) if key == IDS_KEY => self.install_ids(now, ids),

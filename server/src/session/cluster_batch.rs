@@ -286,11 +286,11 @@ impl Session {
                 BatchOutcome::Done => direct.push((out.len(), end), None, op_flags),
                 BatchOutcome::Changed => {
                     let name = direct.name(stream, serving.partition(*hash), serving.now());
-                    direct.recorder().record(serving, key, name.map(|(_, name)| name), out);
+                    direct.record(serving, key, name.map(|(_, name)| name), out);
                     direct.push((out.len(), end), name, op_flags);
                 }
                 BatchOutcome::ChangedGeneral => {
-                    direct.recorder().record(serving, key, None, out);
+                    direct.record(serving, key, None, out);
                     break;
                 }
                 BatchOutcome::General => break,

@@ -2,7 +2,7 @@
 //!
 //! Not here: the format of a copy (`engine`), when and where it is sent (`cluster`).
 
-use engine::{HashRange, ItemMark, Now, PartitionCursor, PutError};
+use engine::{HashRange, ItemMark, LimitCopy, Now, PartitionCursor, PutError};
 
 use parking_lot::MutexGuard;
 
@@ -53,6 +53,28 @@ impl Shards {
     pub fn put_copy(&self, now: Now, hash: u64, key: &[u8], bytes: &[u8]) -> Result<(), PutError> {
         self.with_room_for(now, hash, bytes.len(), |engine| {
             match engine.put_copy(now, hash, key, bytes) {
+                Err(PutError::NoRoom) => None,
+                done => Some(done),
+            }
+        })
+        .unwrap_or(Err(PutError::NoRoom))
+    }
+
+    /// [`engine::Engine::put_limit`]; other shards make room if needed.
+    ///
+    /// # Errors
+    ///
+    /// A [`PutError`]; the item is then unchanged.
+    pub(crate) fn put_limit(
+        &self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        copy: LimitCopy<'_>,
+        unique: u64,
+    ) -> Result<(), PutError> {
+        let bytes = copy.policy.len() + copy.state.len();
+        self.with_room_for(now, hash, bytes, |engine| {
+            match engine.put_limit(now, (hash, key), copy, unique) {
                 Err(PutError::NoRoom) => None,
                 done => Some(done),
             }

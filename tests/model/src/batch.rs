@@ -20,7 +20,7 @@ use cluster::{Bug, LinkIndex, OpStreamId};
 use cluster::{NodeId, Partition, Term};
 
 use super::node::{BODY_BYTES_MAX, Env, Node, Note, Output};
-use super::payload::{KeyKind, LINE_BYTES, Verb, encode, flags_of, with_state};
+use super::payload::{KeyKind, LINE_BYTES, Verb, encode, flags_of, with_record};
 use super::world::Ended;
 
 /// One call of this many is kept as long as a debt.
@@ -132,6 +132,8 @@ pub(super) struct Worker {
     /// For each parked batch, the destinations of its operations' replies.
     origins: BTreeMap<u64, Vec<Origin>>,
     tokens: u64,
+    /// The writers of records, which are reused.
+    writers: BTreeMap<LinkIndex, RecordsWriter>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -533,20 +535,20 @@ impl Node {
     fn append(&mut self, at: usize, env: &mut Env<'_>) {
         let mut batch = std::mem::take(&mut self.workers[at].batch);
         let now = batch.now;
-        let mut writers: BTreeMap<LinkIndex, RecordsWriter> = BTreeMap::new();
+        let (rules, mut begun) = (self.profile.rules(), BTreeSet::new());
+        let mut writers = std::mem::take(&mut self.workers[at].writers);
         for outcome in &batch.outcomes {
             let Some((key, step)) = outcome.changed else { continue };
             let (stream, number, done) = self.name(at, outcome);
             let header = &self.headers[outcome.item.partition.index()];
             let set = self.shared.sets.get(header.set());
             for &link in set.links() {
-                let writer = writers.entry(link).or_insert_with(|| {
-                    let mut writer = RecordsWriter::default();
+                let writer = writers.entry(link).or_insert_with(|| RecordsWriter::new(rules));
+                if begun.insert(link) {
                     writer.begin(now.mono_ns);
-                    writer
-                });
+                }
                 writer.section(stream, number, done);
-                with_state(key, step, |state| {
+                with_record(key, step, |state| {
                     let result = match KeyKind::of(key) {
                         KeyKind::Counter | KeyKind::Early => RecordResult::Number(u64::from(step)),
                         KeyKind::Item | KeyKind::Plain => RecordResult::Bytes(&outcome.text),
@@ -565,10 +567,12 @@ impl Node {
             }
         }
         let mut ends = BTreeMap::new();
-        for (link, mut writer) in writers {
+        for link in begun {
             let sender = &mut self.shared.link_mut(link).sender;
-            ends.insert(link, sender.stream.append(writer.finish(), now.mono_ns));
+            let frame = writers.get_mut(&link).map_or(&[][..], RecordsWriter::finish);
+            ends.insert(link, sender.stream.append(frame, now.mono_ns));
         }
+        self.workers[at].writers = writers;
         for outcome in &batch.outcomes {
             self.note_positions(outcome, &ends);
             self.keep_result(at, outcome);
@@ -976,6 +980,7 @@ impl Worker {
             acked: Vec::new(),
             origins: BTreeMap::new(),
             tokens: 0,
+            writers: BTreeMap::new(),
         }
     }
 

@@ -89,14 +89,32 @@ pub(super) struct Payload {
 }
 
 /// The bytes of an item, of various lengths.
-pub(super) fn item(step: u32) -> Vec<u8> {
+fn item(step: u32) -> Vec<u8> {
     let mut bytes = step.to_le_bytes().to_vec();
     bytes.resize(4 + step as usize % 30, 7);
     bytes
 }
 
+fn step_of(item: &[u8]) -> u32 {
+    u32::from_le_bytes(*item.first_chunk().expect("an item has a step"))
+}
+
+/// The policy of an item: of three, each for some steps.
+fn policy(step: u32) -> Vec<u8> {
+    let place = step / 4 % 3;
+    vec![b'a' + place as u8; 3 + 7 * place as usize]
+}
+
 /// Passes the key's new state, as in a record, to `each`.
-pub(super) fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
+pub(super) fn with_record<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
+    match KeyKind::of(key) {
+        KeyKind::Item => each(&KeyState::Limit { policy: &policy(step), state: &item(step) }),
+        _ => with_state(key, step, each),
+    }
+}
+
+/// Passes the key's state, as in a chunk, to `each`.
+fn with_state<T>(key: u8, step: u32, each: impl FnOnce(&KeyState<'_>) -> T) -> T {
     match KeyKind::of(key) {
         KeyKind::Counter | KeyKind::Early => each(&KeyState::Counter(u64::from(step))),
         KeyKind::Item | KeyKind::Plain => each(&KeyState::Item(&item(step))),
@@ -156,9 +174,11 @@ impl StateMachine for Payload {
         let key = key[0];
         match state {
             KeyState::Counter(step) => self.keys.insert(key, *step as u32),
-            KeyState::Item(bytes) => {
-                let step = u32::from_le_bytes(*bytes.first_chunk().expect("an item has a step"));
-                self.keys.insert(key, step)
+            KeyState::Item(bytes) => self.keys.insert(key, step_of(bytes)),
+            KeyState::Limit { policy: own, state } => {
+                // Under another policy it is the state of no step.
+                let step = Some(step_of(state)).filter(|step| policy(*step) == *own);
+                self.keys.insert(key, step.unwrap_or(0))
             }
             KeyState::Deleted => self.keys.remove(&key),
             KeyState::Unchanged => None,

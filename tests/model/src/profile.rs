@@ -313,6 +313,7 @@ pub const FAULTS: &[Planted] = &[
     planted("answer-despite-refusal", Bug::AnswerDespiteRefusal, Aim::Fenced),
     planted("answers-overtake-records", Bug::AnswersOvertakeRecords, Aim::Diverged),
     planted("answers-behind-one-copy", Bug::AnswersBehindOneCopy, Aim::Diverged),
+    planted("policy-outlives-frame", Bug::PolicyOutlivesFrame, Aim::Usual),
     planted("older-link-read-on", Bug::OlderLinkReadOn, Aim::Usual),
     planted("resume-one-behind", Bug::ResumeOneBehind, Aim::Usual),
     planted("piece-needs-one-link", Bug::PieceNeedsOneLink, Aim::Usual),

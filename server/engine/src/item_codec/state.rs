@@ -1,20 +1,71 @@
 //! The state of a limit in a copy.
 //!
-//! Here: checking a copied state, its policy on this node, and writing it in place. Not here: the
-//! rest of a copy (`item_codec`), many holders (`holders`).
+//! Here: checking a copied state, its policy on this node, and writing it in place; the short form
+//! of a copy, which most takes have. Not here: the rest of a copy (`item_codec`), many holders
+//! (`holders`).
+//!
+//! ```text
+//! short form: policy token | marks u8 | deadline 40 bits | the state behind its holds and leases
+//! ```
+//!
+//! The short form is that of a state without client flags, holds and leases, whose policy has an
+//! id. The receiver knows the cas unique.
 
 use std::hint::cold_path;
 
 use protocol::{Algorithm, Policy};
 
+use super::{PutError, STATE, encode_head};
 use crate::commands::lease::Leases;
 use crate::commands::take::{HOLDS_MAX, HoldList, has_own_state};
 use crate::engine::Engine;
-use crate::policy_table::{INLINE, LimitState, PolicyTable, inline};
+use crate::policy_table::{INLINE, LimitState, PolicyTable, inline, put_token};
 use crate::store::ItemChange;
 use crate::store::arena::Slot;
-use crate::store::item::{ItemHeader, ItemMut};
-use crate::time::Now;
+use crate::store::item::{ItemFlag, ItemHeader, ItemMut};
+use crate::time::{Deadline, Now};
+
+/// Bytes before the state in the second part of a [`LimitCopy`].
+const HEAD_BYTES: usize = 6;
+/// The front of a state without holds and leases.
+const NO_HOLDS: [u8; 2] = [0, 0];
+
+/// The short form of the copy of a limit state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitCopy<'a> {
+    /// The token of its policy.
+    pub policy: &'a [u8],
+    /// Marks, deadline and state.
+    pub state: &'a [u8],
+}
+
+impl<'a> LimitCopy<'a> {
+    /// Splits `bytes`, as [`Engine::copy_of_limit`] has appended them. `state_bytes` is its result.
+    #[must_use]
+    #[inline]
+    pub fn of(bytes: &'a [u8], state_bytes: usize) -> Self {
+        let (state, policy) = bytes.split_at(state_bytes);
+        Self { policy, state }
+    }
+
+    /// Appends the bytes that [`Engine::copy_of`] appends for the same item.
+    pub fn write_item(self, cas: u64, out: &mut Vec<u8>) {
+        let Some((header, own)) = self.split(cas) else { return };
+        encode_head(STATE, header, out);
+        put_token(self.policy, out);
+        out.extend_from_slice(&NO_HOLDS);
+        out.extend_from_slice(own);
+    }
+
+    /// The header, and the state behind its holds and leases.
+    #[inline]
+    fn split(self, cas: u64) -> Option<(ItemHeader, &'a [u8])> {
+        let ([marks, deadline @ ..], own) = self.state.split_first_chunk::<HEAD_BYTES>()?;
+        let header = ItemHeader::new(cas, 0, Deadline::from_bytes(*deadline));
+        let marks = marks & ItemFlag::COPIED;
+        Some((ItemHeader { marks, ..header }, own))
+    }
+}
 
 impl Engine {
     /// Writes a copied state, without client flags, over a state of the same policy and length,
@@ -28,14 +79,83 @@ impl Engine {
         header: ItemHeader,
         value: &[u8],
     ) -> bool {
+        let Some((token, [0, 0, own @ ..])) = inline(value) else { return false };
+        self.put_own_in_place(now, (hash, key), header, (token, own))
+    }
+
+    /// Like [`Engine::put_state_in_place`], of the state behind its holds and leases.
+    #[inline]
+    fn put_own_in_place(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        header: ItemHeader,
+        (token, own): (&[u8], &[u8]),
+    ) -> bool {
         self.flush_if_due(now);
-        let Some((token, body)) = inline(value) else { return false };
         let policies = &self.limits.policies;
-        let putting = PutStateInPlace { header, token, body, policies };
+        let putting = PutStateInPlace { header, token, own, policies };
         let Some(Some(former_cas)) = self.store.change(hash, key, putting) else { return false };
         self.store.note_cas(former_cas, header.cas);
         self.uniques.raise(header.cas);
         true
+    }
+
+    /// Like [`Engine::copy_of_changed`], in the short form: appends its state, then its policy, and
+    /// returns the bytes of the state. Returns `None`, and appends nothing, if the item has no short
+    /// form with parts of at most `part_bytes_max` bytes.
+    #[inline]
+    pub fn copy_of_limit(&self, part_bytes_max: usize, out: &mut Vec<u8>) -> Option<usize> {
+        let item = self.store.item(self.changed_at?);
+        let LimitState { policy_id, body: [0, 0, own @ ..] } = item.state()? else { return None };
+        let token = self.limits.policies.token(policy_id)?;
+        let state_bytes = HEAD_BYTES + own.len();
+        if item.is_flagged() || token.len().max(state_bytes) > part_bytes_max {
+            cold_path();
+            return None;
+        }
+        let ItemHeader { marks, deadline, .. } = item.header();
+        let [a, b, c, d, e] = deadline.to_bytes();
+        out.extend_from_slice(&[marks & ItemFlag::COPIED, a, b, c, d, e]);
+        out.extend_from_slice(own);
+        out.extend_from_slice(token);
+        Some(state_bytes)
+    }
+
+    /// Stores a copy in the short form, as [`Engine::put_copy`] stores others.
+    ///
+    /// # Errors
+    ///
+    /// A [`PutError`]; the item is then unchanged.
+    #[inline]
+    pub fn put_limit(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        copy: LimitCopy<'_>,
+        cas: u64,
+    ) -> Result<(), PutError> {
+        let Some((header, own)) = copy.split(cas) else { return Err(PutError::NotACopy) };
+        if self.put_own_in_place(now, (hash, key), header, (copy.policy, own)) {
+            return Ok(());
+        }
+        self.put_limit_general(now, (hash, key), copy, cas)
+    }
+
+    #[cold]
+    fn put_limit_general(
+        &mut self,
+        now: Now,
+        (hash, key): (u64, &[u8]),
+        copy: LimitCopy<'_>,
+        cas: u64,
+    ) -> Result<(), PutError> {
+        let mut item = std::mem::take(&mut self.limits.encoded);
+        item.clear();
+        copy.write_item(cas, &mut item);
+        let done = self.put_copy(now, hash, key, &item);
+        self.limits.encoded = item;
+        done
     }
 
     /// Converts a copied state to the form in an item; `None` if it is invalid. `former` is the
@@ -68,7 +188,7 @@ impl Engine {
     /// same one: the commonest case, in fewer steps.
     fn policy_id_in(&self, slot: Option<Slot>, token: &[u8]) -> Option<u32> {
         let state = self.store.item(slot?).state()?;
-        self.limits.policies.is_of_copy(state, token).then_some(state.policy_id)
+        self.limits.policies.is_of_copy(state.policy_id, token, |_| true).then_some(state.policy_id)
     }
 
     /// The id of the policy under which a copy was made, or [`INLINE`]; `None` for an invalid
@@ -84,7 +204,8 @@ impl Engine {
 struct PutStateInPlace<'a> {
     header: ItemHeader,
     token: &'a [u8],
-    body: &'a [u8],
+    /// The state behind its holds and leases.
+    own: &'a [u8],
     policies: &'a PolicyTable,
 }
 
@@ -94,23 +215,24 @@ impl ItemChange for PutStateInPlace<'_> {
     #[inline(always)]
     #[expect(clippy::inline_always, reason = "it is the whole of `put_state_in_place`")]
     fn make(self, _: Slot, mut item: ItemMut<'_>) -> Self::Answer {
-        let Self { header, token, body, policies } = self;
+        let Self { header, token, own, policies } = self;
         let former = item.as_item();
         let (former_cas, behind_state) = (former.cas(), former.bytes_to_flags());
-        let state = former.state()?;
-        // The parts of a state of several policies must be checked. Two zeros at the front stand
-        // for no holds and no leases.
-        let is_alike = policies.is_of_copy(state, token)
-            && !matches!(policies.get(state.policy_id)?.policy.algorithm, Algorithm::Several(_))
-            && state.body.len() == body.len()
-            && [state.body, body].iter().all(|body| body.starts_with(&[0, 0]))
+        let LimitState { policy_id, body: [0, 0, former_own @ ..] } = former.state()? else {
+            cold_path();
+            return None;
+        };
+        // The parts of a state of several policies must be checked.
+        let is_alike = policies.is_of_copy(policy_id, token, |policy| {
+            !matches!(policy.algorithm, Algorithm::Several(_))
+        }) && former_own.len() == own.len()
             && header.client_flags == 0
             && !former.is_flagged();
         if !is_alike {
             cold_path();
             return None;
         }
-        item.set_state_end(behind_state, body);
+        item.set_state_end(behind_state, own);
         item.set_header(header);
         Some(former_cas)
     }

@@ -271,6 +271,7 @@ proptest! {
         cas in prop::bool::weighted(0.9),
     ) {
         let policies = policies();
+        let mut backup = engine(EngineOptions { shard: 3, shards: 64, ..EngineOptions::default() });
         let mut engine = engine(EngineOptions { cas, ..EngineOptions::default() });
         let (mut ms, mut state) = (1000, Vec::new());
         for (lsn, (index, verb, later, units)) in steps.into_iter().enumerate() {
@@ -301,7 +302,21 @@ proptest! {
             if is_changed {
                 prop_assert!(before != after && cas);
                 prop_assert_eq!(after.map(|mark| mark.cas()), Some(unique));
-                prop_assert_eq!(copy(&engine, &key), Some(bytes));
+                prop_assert_eq!(copy(&engine, &key).as_ref(), Some(&bytes));
+                let mut short = Vec::new();
+                let state_bytes = engine.copy_of_limit(255, &mut short);
+                prop_assert_eq!(state_bytes.is_some(), is_take);
+                let put = match state_bytes {
+                    Some(state_bytes) => {
+                        let (mut item, limit) = (Vec::new(), LimitCopy::of(&short, state_bytes));
+                        limit.write_item(unique, &mut item);
+                        prop_assert_eq!(item, bytes);
+                        prop_assert_eq!(engine.copy_of_limit(state_bytes - 1, &mut short), None);
+                        backup.put_limit(now, (hash, &key), limit, unique)
+                    }
+                    None => backup.put_copy(now, hash, &key, &bytes),
+                };
+                prop_assert_eq!(put, Ok(()));
                 let count = engine.bare_count(hash, &key, unique);
                 prop_assert_eq!(engine.bare_count_changed(), count);
                 prop_assert_eq!(engine.mark_before_general(), None);
@@ -316,7 +331,14 @@ proptest! {
                         None => engine.is_change_unplaced(),
                     });
                 }
+                match copy(&engine, &key) {
+                    Some(bytes) => {
+                        prop_assert_eq!(backup.put_copy(now, hash, &key, &bytes), Ok(()));
+                    }
+                    None => backup.remove_copy(hash, &key),
+                }
             }
+            prop_assert_eq!(copy(&backup, &key), copy(&engine, &key));
         }
     }
 
@@ -432,6 +454,15 @@ proptest! {
                     prop_assert!(backup.copy_of(hash, &key, &mut Vec::new()));
                 }
                 Err(error) => prop_assert_eq!(error, PutError::NotACopy),
+            }
+            let token = POLICIES[bytes.len() % POLICIES.len()].as_bytes();
+            let policy = bytes.get(19..19 + token.len()).unwrap_or(token);
+            for policy in [policy, token, &random] {
+                let limit = LimitCopy { policy, state: &bytes[bytes.len() / 2..] };
+                match backup.put_limit(Now::at_ms(1000), (hash, &key), limit, 7) {
+                    Ok(()) => prop_assert!(backup.copy_of(hash, &key, &mut Vec::new())),
+                    Err(error) => prop_assert_eq!(error, PutError::NotACopy),
+                }
             }
         }
         for (index, step) in then.iter().enumerate() {

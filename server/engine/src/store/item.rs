@@ -14,7 +14,7 @@
 use protocol::Value;
 
 use super::state_bytes::StateBytes;
-use crate::policy_table::LimitState;
+use crate::policy_table::{LimitState, is_same};
 use crate::time::{Deadline, Now};
 
 const ACCESS: usize = 8;
@@ -235,18 +235,10 @@ impl<'a> Item<'a> {
         &self.0[start..start + usize::from(self.head()[KEY_BYTES])]
     }
 
-    /// Whether this is the item of `key`. Most keys are too short to be worth a call that compares.
+    /// Whether this is the item of `key`.
     #[inline]
     pub(crate) fn has_key(self, key: &[u8]) -> bool {
-        let own = self.key();
-        if own.len() != key.len() {
-            return false;
-        }
-        let (Some(own_end), Some(end)) = (own.last_chunk::<8>(), key.last_chunk::<8>()) else {
-            return own == key;
-        };
-        let eights = own.as_chunks::<8>().0.iter().zip(key.as_chunks::<8>().0);
-        own_end == end && eights.into_iter().all(|(own, other)| own == other)
+        is_same(self.key(), key)
     }
 
     pub(crate) fn value(self) -> Value<'a> {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 use cluster::LinkIndex;
 use cluster::id::{Incarnation, NodeId};
 use cluster::link::LinkReceiver;
-use cluster::message::BEHIND_RECORDS_VERSION;
+use cluster::message::{BEHIND_RECORDS_VERSION, LIMIT_STATES_VERSION};
 use cluster::send_stream::Acked;
 use parking_lot::Mutex;
 
@@ -154,6 +154,11 @@ impl PeerLink {
     /// Whether the peer takes answers behind their records.
     pub(crate) fn takes_answers_behind_records(&self) -> bool {
         self.version.load(Ordering::Relaxed) >= BEHIND_RECORDS_VERSION
+    }
+
+    /// Whether the peer takes the short form of limit states in records.
+    pub(crate) fn takes_limit_states(&self) -> bool {
+        self.version.load(Ordering::Relaxed) >= LIMIT_STATES_VERSION
     }
 
     /// When the peer last sent an ack or answers, which show that it works. On this node's

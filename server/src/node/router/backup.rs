@@ -15,7 +15,7 @@ use cluster::frames::{
 use cluster::partition_header::PartitionHeader;
 use cluster::receive_stream::ReceiveStream;
 use cluster::replica::ApplyPosition;
-use engine::{Engine, Now};
+use engine::{Engine, LimitCopy, Now};
 use parking_lot::Mutex;
 
 use super::{Router, RouterContext, node_now};
@@ -252,10 +252,12 @@ fn install_held(
     if !header.accepts(record.term, record.lsn) || record.key.is_empty() {
         return false;
     }
+    let at = ApplyPosition { pt_ns: 0, term: record.term, lsn: record.lsn };
     match record.state {
-        KeyState::Counter(count) => {
-            let at = ApplyPosition { pt_ns: 0, term: record.term, lsn: record.lsn };
-            engine.put_bare_count(now, hash, record.key, count, unique(at))
+        KeyState::Counter(count) => engine.put_bare_count(now, hash, record.key, count, unique(at)),
+        KeyState::Limit { policy, state } => {
+            let copy = LimitCopy { policy, state };
+            engine.put_limit(now, (hash, record.key), copy, unique(at)).is_ok()
         }
         KeyState::Item(bytes) => {
             is_bare(record.key, bytes) && engine.put_copy(now, hash, record.key, bytes).is_ok()

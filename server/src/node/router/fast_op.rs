@@ -323,10 +323,11 @@ impl DataPlane {
                 BatchOutcome::Done if is_read => {}
                 BatchOutcome::Done => recorder.keep(rest.name(position)),
                 BatchOutcome::Changed => {
-                    recorder.record(serving, key, Some(rest.name(position)), texts);
+                    let (to, name) = ((node.links(), &mut *cache), Some(rest.name(position)));
+                    recorder.record(serving, to, key, name, texts);
                 }
                 BatchOutcome::ChangedGeneral => {
-                    recorder.record(serving, key, None, texts);
+                    recorder.record(serving, (node.links(), &mut *cache), key, None, texts);
                     break;
                 }
                 BatchOutcome::General => break,

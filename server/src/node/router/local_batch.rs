@@ -74,6 +74,19 @@ impl LocalBatch<'_> {
         &mut self.plane.recorder
     }
 
+    /// [`Recorder::record`], of the last operation.
+    #[inline]
+    pub(crate) fn record(
+        &mut self,
+        serving: &Serving<'_>,
+        key: &[u8],
+        name: Option<OpId>,
+        out: &[u8],
+    ) {
+        let DataPlane { recorder, cache, .. } = &mut *self.plane;
+        recorder.record(serving, (self.node.links(), cache), key, name, out);
+    }
+
     /// The stream of an operation on these copies, [`NO_STREAM`] if it needs none. `None` if the
     /// operation must not be performed: there must be room for its reply in the parked batch, for
     /// its record in the streams of the copies, and for its id in the op stream.
