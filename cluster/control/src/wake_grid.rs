@@ -1,7 +1,8 @@
 //! A grid of instants at which periodic waits end, so that the tasks of a thread wake together.
 //!
-//! Here: the instants, waits for them, and their shift to the heartbeats of a leader. Not here:
-//! waits that must end at different times on different nodes, such as those before an election.
+//! Here: the instants, waits for them, and their shift to the heartbeats of another node. Not here:
+//! the choice of that node (`rpc_server`), waits that must end at different times on different
+//! nodes, such as those before an election.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -32,8 +33,8 @@ const LATE_MAX: Duration = Duration::from_millis(8);
 /// different times: otherwise they would stand for election together when the leader is gone.
 const FALLBACKS: u32 = 3;
 
-/// The instants of one process: every [`GRID_STEP`] since the grid began, or, while a leader sends
-/// heartbeats, with their arrival. Clones share the instants.
+/// The instants of one process: every [`GRID_STEP`] since the grid began, or, while another node
+/// sets the pace, with the arrival of its heartbeats. Clones share the instants.
 #[derive(Debug, Clone)]
 pub struct WakeGrid {
     inner: Arc<GridInner>,
@@ -122,9 +123,9 @@ impl WakeGrid {
         Box::pin(async move { grid.until(instant).await })
     }
 
-    /// Tells that a heartbeat of the leader has arrived at this node, `me`. If an instant is near,
-    /// it is now; the further ones come with the heartbeats that follow. Without this the node
-    /// would wake once for each heartbeat and once for each instant.
+    /// Tells that a heartbeat of the node that sets the pace has arrived at this node, `me`. If an
+    /// instant is near, it is now; the further ones come with the heartbeats that follow. Without
+    /// this the node would wake once for each heartbeat and once for each instant.
     pub fn follow(&self, me: NodeId) {
         let now = Instant::now();
         let mut instants = self.inner.instants.lock();
@@ -163,6 +164,7 @@ impl WakeGrid {
         }
     }
 
+    /// [`WakeGrid::lead`] until the instants are shifted.
     async fn lead_unshifted(&self) -> Infallible {
         let first = self.next();
         let (mut this, mut other) =
