@@ -81,12 +81,12 @@ const CHUNK_ROWS: usize = 256;
 /// A row is a `u16`.
 const ROWS_MAX: usize = 1 << 16;
 
-type Chunk = OnceLock<Box<[AtomicU64; CHUNK_ROWS]>>;
+type RowChunk = OnceLock<Box<[AtomicU64; CHUNK_ROWS]>>;
 
 /// The rows of all sets, readable without a lock. Rows are made when they are needed: partitions
 /// with equal sets share one.
 #[derive(Debug, Clone)]
-pub struct ReplicaSetTable(Arc<[Chunk; ROWS_MAX / CHUNK_ROWS]>);
+pub struct ReplicaSetTable(Arc<[RowChunk; ROWS_MAX / CHUNK_ROWS]>);
 
 impl ReplicaSetTable {
     fn new() -> Self {

@@ -1,7 +1,8 @@
 //! The hash of a key, which chooses its shard and its line, and in a cluster its partition.
 //!
 //! Here: the seeded hash, the number of the partition in it, the hash of ids, and the access to the
-//! times of partitions. Not here: how a key gets its partition, and a partition its time (`cluster`).
+//! times of partitions. Not here: how a key gets its partition, and a partition its time
+//! (`cluster`).
 //!
 //! ```text
 //! hash of a placed key, high bits first:

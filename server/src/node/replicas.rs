@@ -2,10 +2,10 @@
 //!
 //! Here: groups of partitions behind one lock each, applying the map's entries, carrying out the
 //! events of a replica. In `perform` operations outside batches, in `follow` frames from other
-//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `destinations` where
-//! operations go, in `times` when items expire, in `view` what others see. Not here: the replica
-//! itself (`cluster::replica`), its keys (`state_machine`), its access to the node (`environment`),
-//! batches on open headers (`batch`).
+//! copies, in `watch` replicas that wait for something, in `logs` dedup logs, in `destinations`
+//! where operations go, in `times` when items expire, in `view` what others see. Not here: the
+//! replica itself (`cluster::replica`), its keys (`state_machine`), its access to the node
+//! (`environment`), batches on open headers (`batch`).
 //!
 //! A thread that holds the lock of a group closes the header of a partition before it changes the
 //! partition, so that batches leave the partition alone, and opens the header before it releases

@@ -105,8 +105,8 @@ impl Links {
         known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
     }
 
-    /// The time of [`Links::peer_time_ns`] for the newest incarnation of a node that ends with these
-    /// bits; see [`run_of`].
+    /// The time of [`Links::peer_time_ns`] for the newest incarnation of a node that ends with
+    /// these bits; see [`run_of`].
     pub(crate) fn run_time_ns(&self, node: NodeId, run: u8) -> u64 {
         let table = self.table.read();
         let mut known = table.nodes.get(&node).into_iter().flat_map(|known| &known.incarnations);

@@ -11,8 +11,8 @@ use cluster::replica::{Destination, Route};
 
 use crate::node::links::run_of;
 
-/// By partition, in one word: the term in 24 bits, the last 8 bits of the primary's incarnation, its
-/// node in 32 bits. 0 for none.
+/// By partition, in one word: the term in 24 bits, the last 8 bits of the primary's incarnation,
+/// its node in 32 bits. 0 for none.
 #[derive(Debug, Clone)]
 pub(super) struct Destinations(Arc<[AtomicU64]>);
 
