@@ -34,6 +34,7 @@ mod pairs;
 mod pictures;
 mod plain;
 mod promises;
+mod rest;
 mod rolling;
 mod several;
 mod shared;

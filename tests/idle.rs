@@ -16,16 +16,16 @@ const WORKERS: u64 = 2;
 const LISTENER_BYTES: u64 = (3 << 20) / 2;
 const WORKER_BYTES: u64 = (6 << 20) / 10;
 /// The time for which wake-ups are counted.
-const WATCHED: Duration = Duration::from_secs(10);
+pub(crate) const WATCHED: Duration = Duration::from_secs(10);
 /// Wake-ups of a thread in that time by which two equal servers may differ. A timer of a
 /// second would add more.
 const WAKE_UPS_BETWEEN: u64 = 8;
 /// The time after which a new server is at rest.
 const REST: Duration = Duration::from_secs(3);
 
-/// The times that each thread went to sleep, by the thread's name.
-fn sleeps(server: &Server) -> BTreeMap<String, u64> {
-    let tasks = fs::read_dir(format!("/proc/{}/task", server.pid())).expect("the server runs");
+/// The times that each thread of a process went to sleep, by the thread's name.
+fn sleeps(process: u32) -> BTreeMap<String, u64> {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).expect("the process runs");
     let mut sleeps = BTreeMap::new();
     for task in tasks.flatten() {
         let read = |file| fs::read_to_string(task.path().join(file));
@@ -38,11 +38,11 @@ fn sleeps(server: &Server) -> BTreeMap<String, u64> {
     sleeps
 }
 
-/// The wake-ups of each thread while the server is idle.
-fn wake_ups(server: &Server) -> BTreeMap<String, u64> {
-    let before = sleeps(server);
+/// The wake-ups of each thread of a process in [`WATCHED`], by the thread's name.
+pub(crate) fn wake_ups(process: u32) -> BTreeMap<String, u64> {
+    let before = sleeps(process);
     thread::sleep(WATCHED);
-    let after = sleeps(server).into_iter();
+    let after = sleeps(process).into_iter();
     let since = |(name, count): (String, u64)| {
         let count = count.saturating_sub(before.get(&name).copied().unwrap_or(0));
         (name, count)
@@ -80,7 +80,10 @@ fn an_idle_listener_costs_little() {
     assert!(grown[2] <= LISTENER_BYTES + WORKERS * WORKER_BYTES, "{grown:?}");
 
     let watched = thread::scope(|scope| {
-        let watch = |server| scope.spawn(move || wake_ups(server));
+        let watch = |server: &Server| {
+            let process = server.pid();
+            scope.spawn(move || wake_ups(process))
+        };
         let watched = pairs.each_ref().map(|(without, with)| (watch(without), watch(&with.server)));
         watched.map(|(without, with)| {
             (without.join().expect("it counts"), with.join().expect("it counts"))
