@@ -115,8 +115,9 @@ impl Engine {
             return None;
         }
         let ItemHeader { marks, deadline, .. } = item.header();
-        let [a, b, c, d, e] = deadline.to_bytes();
-        out.extend_from_slice(&[marks & ItemFlag::COPIED, a, b, c, d, e]);
+        let mut head = [marks & ItemFlag::COPIED; HEAD_BYTES];
+        head[1..].copy_from_slice(&deadline.to_bytes());
+        out.extend_from_slice(&head);
         out.extend_from_slice(own);
         out.extend_from_slice(token);
         Some(state_bytes)
