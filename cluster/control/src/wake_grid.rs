@@ -135,7 +135,7 @@ impl WakeGrid {
         let slots = expected.as_nanos().div_ceil(TIMER_SLOT.as_nanos());
         let slots = u32::try_from(slots).unwrap_or(u32::MAX);
         let next = self.inner.begin + TIMER_SLOT * slots;
-        if now - instants.last >= GRID_STEP - EARLY_MAX {
+        if now - instants.last + EARLY_MAX >= GRID_STEP {
             *instants = Instants { passed: instants.passed + 1, last: now, next };
         } else if next > instants.next {
             // The heartbeats come between the instants, so the next instant waits for one.
