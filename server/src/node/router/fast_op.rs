@@ -323,7 +323,7 @@ impl DataPlane {
                 BatchOutcome::Done if is_read => {}
                 BatchOutcome::Done => recorder.keep(rest.name(position)),
                 BatchOutcome::Changed => {
-                    let (to, name) = ((node.links(), &mut *cache), Some(rest.name(position)));
+                    let (to, name) = ((&**node.links(), &mut *cache), Some(rest.name(position)));
                     recorder.record(serving, to, key, name, texts);
                 }
                 BatchOutcome::ChangedGeneral => {
