@@ -425,5 +425,5 @@ fn tables_of_partitions_are_small() {
         size_of::<DeltaItem>() / PARTITIONS_PER_ITEM,
     ];
     let bytes = of_group.iter().sum::<usize>() + of_one.iter().sum::<usize>() * GROUP_PARTITIONS;
-    assert!(bytes <= 64 * GROUP_PARTITIONS, "{} bytes", bytes as f64 / GROUP_PARTITIONS as f64);
+    assert!(bytes <= 64 * GROUP_PARTITIONS, "{bytes} bytes of {GROUP_PARTITIONS} partitions");
 }

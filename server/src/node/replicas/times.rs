@@ -62,11 +62,12 @@ impl PartitionTimes for ItemTimes {
         for index in 0..self.headers.len() {
             let time = self.time_by(Partition(index as u16), now, |node, run| {
                 let known = clocks.iter().find(|(primary, _)| *primary == (node, run));
-                known.map(|(_, clock_ns)| *clock_ns).unwrap_or_else(|| {
-                    let clock_ns = self.links.run_time_ns(node, run);
-                    clocks.push(((node, run), clock_ns));
-                    clock_ns
-                })
+                if let Some((_, clock_ns)) = known {
+                    return *clock_ns;
+                }
+                let clock_ns = self.links.run_time_ns(node, run);
+                clocks.push(((node, run), clock_ns));
+                clock_ns
             });
             latest = latest.max(time);
         }
