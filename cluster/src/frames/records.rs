@@ -187,7 +187,7 @@ impl RecordsWriter {
     #[inline]
     fn limit(&mut self, policy: &[u8], state: &[u8]) {
         debug_assert!(policy.len().max(state.len()) <= LIMIT_BYTES_MAX, "the caller bounds both");
-        let policy = if is_same(&self.policy, policy) { &[][..] } else { policy };
+        let policy = if self.policy == policy { &[][..] } else { policy };
         self.out.extend_from_slice(&[policy.len() as u8, state.len() as u8]);
         if !policy.is_empty() {
             self.policy.clear();
@@ -367,19 +367,6 @@ pub(super) fn result_kind(result: &RecordResult<'_>) -> u8 {
         RecordResult::Number(_) => 1,
         RecordResult::Bytes(_) => 2,
     }
-}
-
-/// Whether two policies are the same. Most are too short to be worth a call that compares.
-#[inline]
-fn is_same(one: &[u8], other: &[u8]) -> bool {
-    if one.len() != other.len() {
-        return false;
-    }
-    let (Some(one_end), Some(end)) = (one.last_chunk::<8>(), other.last_chunk::<8>()) else {
-        return one == other;
-    };
-    let eights = one.as_chunks::<8>().0.iter().zip(other.as_chunks::<8>().0);
-    one_end == end && eights.into_iter().all(|(one, other)| one == other)
 }
 
 /// Appends a state; of a limit state, which only the writer of records knows, nothing.
