@@ -7,15 +7,19 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use cluster::id::NodeId;
 use cluster::map::{Delta, Deltas, Map, Since};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 /// The most bytes of deltas in one answer; a node that is further behind asks again.
 const NEWS_BYTES_MAX: usize = 256 << 10;
+/// A node that fetches the whole map asks for the next chunk within this time.
+const FETCH_PAUSE_MAX: Duration = Duration::from_secs(10);
 
 /// The map and its last changes.
 #[derive(Debug)]
@@ -28,11 +32,18 @@ pub(crate) struct MapPublisher {
 struct PublishedMap {
     map: Arc<Map>,
     deltas: Deltas,
-    /// The whole map as bytes, in the version that was encoded last.
-    whole: Option<(u64, Bytes)>,
+    whole: Option<WholeMap>,
     /// The voters, and the log index that made them voters, counted from 1; both as far as
     /// committed.
     voters: (u64, BTreeSet<NodeId>),
+}
+
+/// The whole map as bytes, in the version that was encoded last.
+#[derive(Debug)]
+struct WholeMap {
+    ver: u64,
+    bytes: Bytes,
+    fetched: Instant,
 }
 
 impl MapPublisher {
@@ -120,15 +131,26 @@ impl MapPublisher {
     /// version from which the deltas go on.
     pub(crate) fn whole(&self, ver: u64) -> (u64, Bytes) {
         let mut state = self.state.lock();
-        if let Some((kept, bytes)) = &state.whole {
-            let goes_on = matches!(state.deltas.since(*kept, state.map.ver()), Since::Deltas(_));
-            if *kept == ver || goes_on {
-                return (*kept, bytes.clone());
-            }
+        let PublishedMap { map, deltas, whole, .. } = &mut *state;
+        let goes_on = |whole: &WholeMap| {
+            whole.ver == ver || matches!(deltas.since(whole.ver, map.ver()), Since::Deltas(_))
+        };
+        let kept = whole.take().filter(goes_on);
+        let fetched = Instant::now();
+        let kept = kept.map_or_else(
+            || WholeMap { ver: map.ver(), bytes: Bytes::from(map.encode()), fetched },
+            |kept| WholeMap { fetched, ..kept },
+        );
+        let WholeMap { ver, bytes, .. } = whole.insert(kept);
+        (*ver, bytes.clone())
+    }
+
+    /// Drops these bytes if no node fetches them any more: they take some 17 of each partition.
+    pub(crate) fn release_whole(&self) {
+        let mut state = self.state.lock();
+        if state.whole.as_ref().is_some_and(|whole| whole.fetched.elapsed() > FETCH_PAUSE_MAX) {
+            state.whole = None;
         }
-        let whole = (state.map.ver(), Bytes::from(state.map.encode()));
-        state.whole = Some(whole.clone());
-        whole
     }
 
     /// The voters, and the log entry that made them voters.
@@ -189,5 +211,29 @@ impl MapWatch {
         };
         self.seen = map.ver();
         MapUpdate { map, deltas }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_of_the_map_are_kept_while_they_are_fetched() {
+        let published = MapPublisher::new();
+        let is_kept = || published.state.lock().whole.is_some();
+        let (ver, bytes) = published.whole(0);
+        for _ in 0..3 {
+            advance(FETCH_PAUSE_MAX).await;
+            published.release_whole();
+            assert!(is_kept());
+            assert_eq!(published.whole(ver), (ver, bytes.clone()));
+        }
+        advance(FETCH_PAUSE_MAX + Duration::from_millis(1)).await;
+        published.release_whole();
+        assert!(!is_kept());
+        assert_eq!(published.whole(ver), (ver, bytes), "made again");
     }
 }

@@ -113,6 +113,7 @@ async fn until_next(node: &ControlNode) {
 
 fn round(node: &Arc<ControlNode>, flights: &mut JoinSet<()>) {
     let Some(me) = node.id() else { return };
+    node.published.release_whole();
     let map = node.published.map();
     let (index, voters) = node.published.voters();
     let now = node.now();
