@@ -311,7 +311,7 @@ pub const FAULTS: &[Planted] = &[
     planted("refusal-lost-with-link", Bug::RefusalLostWithLink, Aim::Fenced),
     planted("removal-frees-whole-piece", Bug::RemovalFreesWholePiece, Aim::Removals),
     planted("answer-despite-refusal", Bug::AnswerDespiteRefusal, Aim::Fenced),
-    planted("answers-overtake-records", Bug::AnswersOvertakeRecords, Aim::Diverged),
+    planted("answers-overtake-records", Bug::AnswersOvertakeRecords, Aim::Deaths),
     planted("answers-behind-one-copy", Bug::AnswersBehindOneCopy, Aim::Diverged),
     planted("policy-outlives-frame", Bug::PolicyOutlivesFrame, Aim::Usual),
     planted("older-link-read-on", Bug::OlderLinkReadOn, Aim::Usual),

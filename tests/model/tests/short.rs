@@ -80,9 +80,16 @@ fn rules_that_are_left_out_are_missed() {
         "drop-silent-backup",
         "removal-at-once",
         "owner-unbounded",
+        "policy-outlives-frame",
     ];
-    // The first seeds miss this one.
-    let first_seed = |name| if name == "piece-needs-one-link" { 46 } else { 0 };
+    // The first seeds miss these.
+    let first_seed = |name| match name {
+        "accept-old-terms" => 12,
+        "piece-needs-one-link" => 17,
+        "log-survives-wipe" => 19,
+        "answers-behind-one-copy" | "unseen-lane-is-new" => 34,
+        _ => 0,
+    };
     on_two_threads(|first| {
         for name in quick.iter().skip(first as usize).step_by(2) {
             let planted = FAULTS.iter().find(|known| known.name == *name).expect("it is a rule");
