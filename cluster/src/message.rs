@@ -33,7 +33,8 @@ pub const VERSION_MIN: u16 = 1;
 /// The newest version that we speak. Version 3 has the frames of version 2, and says that the node
 /// knows the limits of feature version 3. For version 4 see [`BEHIND_RECORDS_VERSION`]. Version 5
 /// has its frames, and says that the node knows maps of
-/// [feature version 5](crate::map::FOURTH_COPY_VERSION). For version 6 see [`LIMIT_STATES_VERSION`].
+/// [feature version 5](crate::map::FOURTH_COPY_VERSION). For version 6 see
+/// [`LIMIT_STATES_VERSION`].
 pub const VERSION_MAX: u16 = 6;
 /// The version from which on a node takes answers behind their records
 /// (`FrameKind::AnswersBehindRecords` of its data links).

@@ -13,7 +13,8 @@ const REST: Duration = Duration::from_secs(3);
 /// The name of a node's main thread.
 const MAIN: &str = "tollgate";
 
-/// The wake-ups of each node's main thread in [`WATCHED`] while nothing happens, in ascending order.
+/// The wake-ups of each node's main thread in [`WATCHED`] while nothing happens, in ascending
+/// order.
 fn wake_ups_at_rest(count: u8) -> Vec<u64> {
     let cluster = Cluster::start(count, &[]);
     thread::sleep(REST);

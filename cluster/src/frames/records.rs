@@ -35,8 +35,8 @@ pub enum KeyState<'a> {
     /// A whole item, in the state machine's own encoding.
     Item(&'a [u8]),
     /// An item that is a limit state and has no more than these two parts, in the state machine's
-    /// own encoding. Its cas unique is the record's term and lsn. Only in records, from peer version
-    /// 6 on.
+    /// own encoding. Its cas unique is the record's term and lsn. Only in records, from peer
+    /// version 6 on.
     Limit {
         /// The policy, 1 to [`LIMIT_BYTES_MAX`] bytes. A frame has it once for records that follow
         /// each other.

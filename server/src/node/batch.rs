@@ -1,8 +1,8 @@
 //! Operations on the keys of open partitions, with the records of their changes.
 //!
 //! Here: one operation under its shard's lock, the records of a batch, and in `needs` the positions
-//! that its replies need. Not here: the operations themselves (`session`, `fast`), the choice of the
-//! owner and parked replies (`router`).
+//! that its replies need. Not here: the operations themselves (`session`, `fast`), the choice of
+//! the owner and parked replies (`router`).
 //!
 //! A batch holds its shards from its first operation until its records are appended, its positions
 //! are noted and its results are logged. A takeover, a chunk of a copy or a resend therefore sees

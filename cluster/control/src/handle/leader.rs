@@ -28,10 +28,8 @@ use crate::rpc::{ProposeReply, RpcRequest};
 use crate::store::encode;
 use crate::wake_grid::GRID_STEP;
 
-/// The time between two rounds.
+/// The time between two rounds, unless nothing is left to do and every node was heard recently.
 const PACE: Duration = Duration::from_millis(100);
-/// The period of rounds while nothing is left to do and every node sent a message recently.
-const PACE_AT_REST: Duration = GRID_STEP;
 /// The period of looks whether this node leads. The beginning of a lead ends the wait.
 const PACE_LED: Duration = Duration::from_millis(1024);
 /// The least time between two rounds, even on request.
@@ -53,7 +51,6 @@ const FALLING_SILENT_MAX: Duration = Duration::from_secs(3);
 const HOLD: Duration = Duration::from_secs(10);
 /// A new voter votes once it lacks at most this number of entries.
 const CAUGHT_UP: u64 = 64;
-
 /// The longest command. 256 partitions take some 8 KB, the longest limit some 33 KB.
 const COMMAND_BYTES_MAX: usize = 64 << 10;
 
@@ -87,14 +84,12 @@ pub(super) async fn run(node: Arc<ControlNode>) {
 
 /// Waits for the next round, or for the next look whether this node leads.
 async fn until_next(node: &ControlNode, lead: Option<&Leader>) {
-    let grid = &node.options.grid;
-    match lead {
-        None => grid.wait_least(PACE_LED, PACE_MIN).await,
-        Some(lead) if lead.at_rest.is_some() && node.hears_all() => {
-            grid.wait_least(PACE_AT_REST, PACE_MIN).await;
-        }
-        Some(_) => sleep(PACE).await,
-    }
+    let period = match lead {
+        None => PACE_LED,
+        Some(lead) if lead.at_rest.is_some() && node.hears_all() => GRID_STEP,
+        Some(_) => return sleep(PACE).await,
+    };
+    node.options.grid.wait_least(period, PACE_MIN).await;
 }
 
 impl Leader {

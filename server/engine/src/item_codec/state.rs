@@ -102,8 +102,8 @@ impl Engine {
     }
 
     /// Like [`Engine::copy_of_changed`], in the short form: appends its state, then its policy, and
-    /// returns the bytes of the state. Returns `None`, and appends nothing, if the item has no short
-    /// form with parts of at most `part_bytes_max` bytes.
+    /// returns the bytes of the state. Returns `None`, and appends nothing, if the item has no
+    /// short form with parts of at most `part_bytes_max` bytes.
     #[inline]
     pub fn copy_of_limit(&self, part_bytes_max: usize, out: &mut Vec<u8>) -> Option<usize> {
         let item = self.store.item(self.changed_at?);

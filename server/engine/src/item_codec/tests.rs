@@ -260,6 +260,31 @@ fn perform_limited(engine: &mut Engine, now: Now, step: &Step, names: &mut Names
     }
 }
 
+/// Copies the item that was changed in place to `backup`, in the short form if it has one, which is
+/// returned. `bytes` is the long form.
+fn copy_changed(
+    engine: &Engine,
+    backup: &mut Engine,
+    now: Now,
+    (hash, key): (u64, &[u8]),
+    (unique, bytes): (u64, &[u8]),
+) -> Result<bool, TestCaseError> {
+    let mut short = Vec::new();
+    let state_bytes = engine.copy_of_limit(255, &mut short);
+    let put = match state_bytes {
+        Some(state_bytes) => {
+            let (mut item, limit) = (Vec::new(), LimitCopy::of(&short, state_bytes));
+            limit.write_item(unique, &mut item);
+            prop_assert_eq!(item, bytes);
+            prop_assert_eq!(engine.copy_of_limit(state_bytes - 1, &mut Vec::new()), None);
+            backup.put_limit(now, (hash, key), limit, unique)
+        }
+        None => backup.put_copy(now, hash, key, bytes),
+    };
+    prop_assert_eq!(put, Ok(()));
+    Ok(state_bytes.is_some())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 8 * ProptestConfig::default().cases, ..ProptestConfig::default() })]
 
@@ -303,21 +328,9 @@ proptest! {
                 prop_assert!(before != after && cas);
                 prop_assert_eq!(after.map(|mark| mark.cas()), Some(unique));
                 prop_assert_eq!(copy(&engine, &key), Some(bytes.clone()));
-                let mut short = Vec::new();
-                let state_bytes = engine.copy_of_limit(255, &mut short);
-                prop_assert_eq!(state_bytes.is_some(), is_take);
-                let put = match state_bytes {
-                    Some(state_bytes) => {
-                        let (mut item, limit) = (Vec::new(), LimitCopy::of(&short, state_bytes));
-                        limit.write_item(unique, &mut item);
-                        prop_assert_eq!(item, bytes);
-                        let too_long = engine.copy_of_limit(state_bytes - 1, &mut Vec::new());
-                        prop_assert_eq!(too_long, None);
-                        backup.put_limit(now, (hash, &key), limit, unique)
-                    }
-                    None => backup.put_copy(now, hash, &key, &bytes),
-                };
-                prop_assert_eq!(put, Ok(()));
+                let has_short_form =
+                    copy_changed(&engine, &mut backup, now, (hash, &key), (unique, &bytes))?;
+                prop_assert_eq!(has_short_form, is_take);
                 let count = engine.bare_count(hash, &key, unique);
                 prop_assert_eq!(engine.bare_count_changed(), count);
                 prop_assert_eq!(engine.mark_before_general(), None);

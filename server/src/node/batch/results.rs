@@ -17,8 +17,8 @@ pub(super) enum BatchOpResult {
 }
 
 impl BatchOpResult {
-    /// The result that is the reply `out[from..]`. The line of a number is kept as the number, which
-    /// takes fewer steps than its bytes.
+    /// The result that is the reply `out[from..]`. The line of a number is kept as the number,
+    /// which takes fewer steps than its bytes.
     #[inline]
     pub(super) fn of_reply(out: &[u8], from: u32) -> Self {
         let number = number_of(&out[from as usize..]);
