@@ -19,9 +19,9 @@ use tokio::time::{Instant, sleep_until};
 
 /// The time between two instants of a grid. Periods are multiples of it.
 ///
-/// It is a multiple of 64 ms, as all instants of a grid that follows no heartbeats. tokio's timer
-/// sorts the waits of the next 64 ms whenever its clock reaches such a multiple, so a wait that
-/// ends there costs one wake-up and another two.
+/// The step is a multiple of 64 ms. A grid that follows no heartbeats has its instants at multiples
+/// of 64 ms of tokio's clock. At these tokio's timer sorts the waits of the next 64 ms, so a wait
+/// that ends there costs one wake-up, and any other wait two.
 pub const GRID_STEP: Duration = Duration::from_millis(256);
 /// See [`GRID_STEP`].
 const TIMER_SLOT: Duration = Duration::from_millis(64);
@@ -154,8 +154,8 @@ impl WakeGrid {
         loop {
             let mut shifted = pin!(self.inner.shifted.notified());
             shifted.as_mut().enable();
-            // Made anew: tokio leaves a wait that is reset to a later time in its timer, and wakes
-            // at the earlier time too.
+            // A shift makes new waits. If a wait is reset to a later time instead, tokio's timer
+            // keeps the earlier time, and wakes the thread then too.
             tokio::select! {
                 biased;
                 () = shifted => {}

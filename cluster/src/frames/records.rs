@@ -119,7 +119,8 @@ impl RecordsWriter {
     pub fn begin(&mut self, time_ns: u64) {
         self.out.clear();
         self.section_at = None;
-        // Each frame is read by itself: frames may be sent again, on another connection.
+        // A frame has every policy that its records need: the receiver may read it on another
+        // connection than the frame before.
         if !self.rules.lack(Bug::PolicyOutlivesFrame) {
             self.policy.clear();
         }

@@ -140,17 +140,7 @@ impl Engine {
         if self.put_own_in_place(now, (hash, key), header, (copy.policy, own)) {
             return Ok(());
         }
-        self.put_limit_general(now, (hash, key), copy, cas)
-    }
-
-    #[cold]
-    fn put_limit_general(
-        &mut self,
-        now: Now,
-        (hash, key): (u64, &[u8]),
-        copy: LimitCopy<'_>,
-        cas: u64,
-    ) -> Result<(), PutError> {
+        cold_path();
         let mut item = std::mem::take(&mut self.limits.encoded);
         item.clear();
         copy.write_item(cas, &mut item);
