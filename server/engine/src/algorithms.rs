@@ -275,7 +275,8 @@ pub(crate) fn take_general(
     }
 }
 
-/// Gives units back, at most those that count. Returns by how many units the count has fallen.
+/// Gives units back, at most those that count. Returns by how many units the count has fallen, at
+/// most `units`.
 pub fn refund(policy: &Policy, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
     Limiter::of(policy)
         .map_or(0, |limiter| with!(limiter, limiter => limiter.refund(state, now, units)))

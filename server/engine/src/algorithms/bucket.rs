@@ -260,13 +260,14 @@ impl Bucket {
 
     /// Gives units back at their usual price: the surcharge of a warm-up stays paid, and the stored
     /// permits stay. The warmth may have changed since the take, and a refund at another price
-    /// could let more pass than was ever paid for.
+    /// could let more pass than was ever paid for. A cold bucket that becomes full grants its whole
+    /// capacity again, so its usage may fall by more than `units`; the rest was not given back.
     pub(crate) fn refund(&self, state: &mut Vec<u8>, now: Now, units: u64) -> u64 {
         let Some(mut seen) = self.see(state, now) else { return 0 };
         let used = self.used(seen);
         seen.give_back(self.cost(units));
         self.keep(seen, state);
-        used - self.used(seen)
+        (used - self.used(seen)).min(units)
     }
 
     /// Gives ticks back, as [`Bucket::refund`] gives units.

@@ -108,6 +108,16 @@ fn a_refund_keeps_only_the_surcharge() {
 }
 
 #[test]
+fn a_refund_that_fills_a_cold_bucket_counts_only_its_units() {
+    let mut key = Key::new(HUNDRED);
+    HUNDRED.set_used(&mut key.1, at(0), 1);
+    // The 99 tokens that are left pay for 33 units, each at nearly three times the usual price.
+    assert_eq!(key.remaining(0), 33);
+    assert_eq!(HUNDRED.refund(&mut key.1, at(0), 1), 1);
+    assert_eq!(key.remaining(0), 100);
+}
+
+#[test]
 fn a_changed_warm_up_stays_as_warm_as_it_was() {
     let mut key = Key::new(WARMING);
     greedy(&mut key, 0, 10 * SECOND);
