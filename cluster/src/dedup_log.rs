@@ -176,8 +176,10 @@ impl DedupLog {
             }
             is_kept
         });
-        self.bytes.drain(..first_kept.unwrap_or(self.bytes.len()));
-        self.bytes.shrink_to(4 * self.bytes.len());
+        let used = self.bytes.len();
+        self.bytes.drain(..first_kept.unwrap_or(used));
+        // By the bytes before the prune: a log that keeps few of them will need as many again.
+        self.bytes.shrink_to(4 * used);
         self.index.clear();
         let least = if self.rules.lack(Bug::LogDroppedEarly) { 8 } else { ENTRIES_MIN };
         self.prune_at = (2 * self.entries.len()).max(least);

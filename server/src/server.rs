@@ -177,7 +177,7 @@ impl Server {
             .collect::<io::Result<Vec<_>>>()?;
         host.set_workers(workers.iter().map(WorkerHandle::probe).collect());
         let served = runtime.block_on(async {
-            let grid = service.grid();
+            let grid = service.grid().clone();
             tokio::spawn(async move { grid.lead().await });
             let setup = peers.zip(node.clone());
             let setup =

@@ -323,8 +323,8 @@ impl TransportHub {
         metrics.version.store(peer.version, Relaxed);
         metrics.links_now.fetch_add(1, Relaxed);
         tracing::info!(%peer, version = peer.version, dialled = peer.is_dialled, "link up");
-        let timing = (self.timing, &self.grid);
-        TransportLink::new(peer, wire, Arc::clone(&self.handler), self.bounds, timing, rest)
+        let handler = Arc::clone(&self.handler);
+        TransportLink::new(peer, wire, handler, self.bounds, self.timing, &self.grid, rest)
     }
 
     /// Ends a link: sends a farewell, then reports the event.

@@ -137,12 +137,10 @@ impl MapPublisher {
         };
         let kept = whole.take().filter(goes_on);
         let fetched = Instant::now();
-        let kept = kept.map_or_else(
-            || WholeMap { ver: map.ver(), bytes: Bytes::from(map.encode()), fetched },
-            |kept| WholeMap { fetched, ..kept },
-        );
-        let WholeMap { ver, bytes, .. } = whole.insert(kept);
-        (*ver, bytes.clone())
+        let encode = || WholeMap { ver: map.ver(), bytes: Bytes::from(map.encode()), fetched };
+        let whole = whole.insert(kept.unwrap_or_else(encode));
+        whole.fetched = fetched;
+        (whole.ver, whole.bytes.clone())
     }
 
     /// Drops these bytes if no node fetches them any more: they take some 17 of each partition.

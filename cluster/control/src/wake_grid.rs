@@ -151,24 +151,8 @@ impl WakeGrid {
     /// Without this each renewed wait would be the first to end: tokio writes to its eventfd for
     /// each of those, and wakes once more.
     pub async fn lead(&self) -> Infallible {
-        loop {
-            let mut shifted = pin!(self.inner.shifted.notified());
-            shifted.as_mut().enable();
-            // A shift makes new waits. If a wait is reset to a later time instead, tokio's timer
-            // keeps the earlier time, and wakes the thread then too.
-            tokio::select! {
-                biased;
-                () = shifted => {}
-                never = self.lead_unshifted() => match never {},
-            }
-        }
-    }
-
-    /// [`WakeGrid::lead`] until the instants are shifted.
-    async fn lead_unshifted(&self) -> Infallible {
-        let first = self.next();
-        let (mut this, mut other) =
-            (pin!(sleep_until(first)), pin!(sleep_until(first + GRID_STEP)));
+        let mut ahead = self.multiple(GRID_STEP, Duration::ZERO) + 1;
+        let (mut this, mut other) = (pin!(self.until(ahead - 1)), pin!(self.until(ahead)));
         loop {
             tokio::select! {
                 biased;
@@ -176,16 +160,10 @@ impl WakeGrid {
                 () = other.as_mut() => {}
             }
             // A process that stood still leaves instants out.
-            let behind = (other.deadline() + GRID_STEP).max(self.next() + GRID_STEP);
-            this.as_mut().reset(behind);
+            ahead = ahead.max(self.multiple(GRID_STEP, Duration::ZERO)) + 1;
+            this.set(self.until(ahead));
             mem::swap(&mut this, &mut other);
         }
-    }
-
-    fn next(&self) -> Instant {
-        let mut instants = self.inner.instants.lock();
-        instants.settle(Instant::now());
-        instants.next
     }
 
     /// The number of the first multiple of `period` that is expected more than `least` from now.
@@ -202,6 +180,8 @@ impl WakeGrid {
     /// Waits until an instant has passed.
     async fn until(&self, instant: u64) {
         loop {
+            // A shift makes a new wait. If a wait is reset to a later time instead, tokio's timer
+            // keeps the earlier time, and wakes the thread then too.
             let mut shifted = pin!(self.inner.shifted.notified());
             shifted.as_mut().enable();
             let at = {

@@ -177,8 +177,8 @@ impl Service {
     }
 
     /// Returns the instants at which periodic waits of the main thread end.
-    pub(crate) fn grid(&self) -> WakeGrid {
-        self.grid.clone()
+    pub(crate) fn grid(&self) -> &WakeGrid {
+        &self.grid
     }
 
     /// Replaces the grid by that of the runtime, before the server starts.

@@ -8,7 +8,7 @@
 //! lock of a part is taken while a shard's is held, never the reverse.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
 
 use engine::{
     CachedReply, HashRange, IdCopy, IdCursor, IdHash, IdPartition, IdempotencyCache, Now,
@@ -32,6 +32,8 @@ const CURSOR_BYTES: usize = 5;
 #[derive(Default)]
 pub(super) struct IdempotencyTable {
     parts: [Mutex<IdempotencyCache>; PARTS],
+    /// Whether an id was ever cached.
+    is_used: AtomicBool,
     /// The generation of each partition; unset until ids of a partition are first forgotten.
     generations: OnceLock<Box<[AtomicU16]>>,
     /// Seconds on the node's own clock.
@@ -103,6 +105,9 @@ impl Shards {
     }
 
     fn keep_id(&self, partition: IdPartition, copy: &IdCopy) {
+        if !self.idempotency.is_used.load(Ordering::Relaxed) {
+            self.idempotency.is_used.store(true, Ordering::Release);
+        }
         let second = self.idempotency.second.load(Ordering::Relaxed);
         let bytes_max = ids_bytes_max(self.memory_cap.limit_bytes()) / PARTS;
         self.idempotency.part(copy.hash).lock().keep(second, partition, copy, bytes_max);
@@ -122,6 +127,9 @@ impl Shards {
 
     /// Forgets the ids of a partition, because its copy here starts again.
     pub(crate) fn forget_ids(&self, HashRange { prefix, bits }: HashRange) {
+        if !self.idempotency.is_used.load(Ordering::Acquire) {
+            return;
+        }
         let generations = self
             .idempotency
             .generations
@@ -256,6 +264,19 @@ mod tests {
     fn the_room_for_ids_follows_the_memory_cap() {
         let megabytes = |megabytes: usize| ids_bytes_max(megabytes << 20) >> 20;
         assert_eq!([4, 64, 100, 192, 1024].map(megabytes), [3, 56, 56, 56, 256]);
+    }
+
+    #[test]
+    fn partitions_have_no_generations_before_the_first_id() {
+        let (shards, now) = (shards(64 << 20, None), Now::at_ms(1000));
+        let all = HashRange { prefix: 0, bits: 0 };
+        shards.forget_ids(all);
+        assert!(shards.idempotency.generations.get().is_none());
+        keep(&shards, now, b"a", 1);
+        assert!(find(&shards, now, b"a", 1));
+        shards.forget_ids(all);
+        assert!(!find(&shards, now, b"a", 1));
+        assert!(shards.idempotency.generations.get().is_some());
     }
 
     #[test]

@@ -31,6 +31,8 @@ use super::{FrameHandler, LinkEnd, LinkEvent, RemotePeer, Timing};
 
 /// Target size of a write; a single frame may be longer.
 const WRITE_BYTES: usize = 64 << 10;
+/// A larger buffer for writes, which only a large frame needs, is not kept.
+const OUTPUT_BYTES_KEPT: usize = 2 * WRITE_BYTES;
 /// Size of a read while the peer sends little.
 const READ_BYTES_MIN: usize = 4 << 10;
 /// Size of a read while the peer sends much. It is bounded so that the answers to the shortest
@@ -92,7 +94,8 @@ impl TransportLink {
         wire: SecuredStream,
         handler: Arc<dyn FrameHandler>,
         bounds: FrameBounds,
-        (timing, grid): (Timing, &WakeGrid),
+        timing: Timing,
+        grid: &WakeGrid,
         rest: BytesMut,
     ) -> Self {
         let ticks = grid.ticks(TICK);
@@ -174,6 +177,10 @@ impl TransportLink {
         if !self.peer.is_dialled && self.outbox.is_half_full() {
             return Poll::Pending;
         }
+        // The buffer of a large frame is not kept.
+        if self.input.is_empty() && self.input.capacity() > 4 * self.read_bytes {
+            self.input = BytesMut::new();
+        }
         self.input.reserve(self.read_bytes);
         // A read zeroes its room first, so the room is not all of the buffer.
         let mut room = (&mut self.input).limit(self.read_bytes);
@@ -184,6 +191,8 @@ impl TransportLink {
         };
         if count >= self.read_bytes {
             self.read_bytes = (self.read_bytes * 4).min(READ_BYTES_MAX);
+        } else if count < self.read_bytes / 4 {
+            self.read_bytes = (self.read_bytes / 4).max(READ_BYTES_MIN);
         }
         self.outbox.metrics().bytes_in.fetch_add(count as u64, Relaxed);
         self.pings.received(count);
@@ -241,6 +250,9 @@ impl TransportLink {
     fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written == self.output.len() && !self.is_unflushed {
             self.output.clear();
+            if self.output.capacity() > OUTPUT_BYTES_KEPT {
+                self.output = BytesMut::new();
+            }
             self.written = 0;
             let outbox = Arc::clone(&self.outbox);
             self.is_closed = outbox.take(&mut self.room, &mut self.taken, context.waker());

@@ -59,6 +59,7 @@ const COMMAND_BYTES_MAX: usize = 64 << 10;
 struct Leader {
     dead_since: BTreeMap<(NodeId, Incarnation), Duration>,
     marked_dead: Vec<Duration>,
+    /// The targets of all partitions, and the input that gives them, until nothing changes.
     targets: Option<(Vec<Member>, u8, Vec<PartitionOwners>)>,
     /// The nodes with a wrong wall clock.
     off: BTreeSet<NodeId>,
@@ -110,11 +111,9 @@ impl Leader {
         for _ in 0..2 {
             let map = node.published.map();
             let facts = self.facts(node, &map, me);
-            if self
-                .at_rest
-                .as_ref()
-                .is_some_and(|(ver, before)| *ver == map.ver() && *before == facts)
-            {
+            let is_known = |(ver, before): &(u64, _)| *ver == map.ver() && *before == facts;
+            if self.at_rest.as_ref().is_some_and(is_known) {
+                self.targets = None;
                 return Some(());
             }
             let commands = controller::next(&map, &facts, self.targets(&map));

@@ -13,8 +13,9 @@ use rustix::fs::statvfs;
 use super::error::{StoreError, Wrap as _};
 use super::{FACTS, LOG, commit};
 
-/// The file has a few megabytes; by default redb would cache up to a gigabyte.
-const CACHE_BYTES: usize = 8 << 20;
+/// The file has a few megabytes, of which little is read again; by default redb would cache up to a
+/// gigabyte.
+const CACHE_BYTES: usize = 256 << 10;
 /// The contents of the file that the probe for free space writes.
 static ROOM: &[u8] = &[0; 64 << 10];
 /// If the system reports at least this number of free bytes, only a thorough probe writes the file.

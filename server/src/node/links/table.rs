@@ -99,18 +99,19 @@ impl Links {
 
     /// The newest time that an incarnation of a node has sent, on its monotonic clock; 0: none.
     pub(crate) fn peer_time_ns(&self, node: NodeId, incarnation: Incarnation) -> u64 {
-        let table = self.table.read();
-        let known_peer =
-            table.nodes.get(&node).and_then(|incarnations| incarnations.incarnation(incarnation));
-        known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
+        self.time_ns_of(node, |known| known == incarnation)
     }
 
     /// The time of [`Links::peer_time_ns`] for the newest incarnation of a node that ends with
     /// these bits; see [`run_of`].
     pub(crate) fn run_time_ns(&self, node: NodeId, run: u8) -> u64 {
+        self.time_ns_of(node, |known| run_of(known) == run)
+    }
+
+    fn time_ns_of(&self, node: NodeId, is_wanted: impl Fn(Incarnation) -> bool) -> u64 {
         let table = self.table.read();
         let mut known = table.nodes.get(&node).into_iter().flat_map(|known| &known.incarnations);
-        let known_peer = known.rfind(|known_peer| run_of(known_peer.incarnation) == run);
+        let known_peer = known.rfind(|known_peer| is_wanted(known_peer.incarnation));
         known_peer.map_or(0, |known_peer| known_peer.time.time_ns.load(Ordering::Acquire))
     }
 

@@ -12,26 +12,25 @@ use cluster::replica::{Destination, Route};
 use crate::node::links::run_of;
 
 /// By partition, in one word: the term in 24 bits, the last 8 bits of the primary's incarnation,
-/// its node in 32 bits. 0 for none.
+/// its node in 32 bits. 0 for none. They have an allocation of their own, as headers have.
 #[derive(Debug, Clone)]
-pub(super) struct Destinations(Arc<[AtomicU64]>);
+pub(super) struct Destinations(Arc<Box<[AtomicU64]>>);
 
 const _: () = assert!(TERM_MAX >> 24 == 0);
 
 impl Destinations {
     pub(super) fn new(partitions: usize) -> Self {
-        Self((0..partitions).map(|_| AtomicU64::default()).collect())
+        Self(Arc::new((0..partitions).map(|_| AtomicU64::default()).collect()))
     }
 
     /// The destination of operations.
     #[inline]
     pub(super) fn get(&self, partition: Partition) -> Option<Destination> {
-        let packed = self.0.get(partition.index())?.load(Ordering::Acquire);
-        let (term, node) = (Term((packed >> 40) as u32), NodeId(packed as u32));
-        (term != Term(0)).then_some(Destination { term, node })
+        self.primary(partition).map(|(destination, _)| destination)
     }
 
     /// The destination, and the last bits of its incarnation, as [`run_of`] returns them.
+    #[inline]
     pub(super) fn primary(&self, partition: Partition) -> Option<(Destination, u8)> {
         let packed = self.0.get(partition.index())?.load(Ordering::Acquire);
         let destination =

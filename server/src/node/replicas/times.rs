@@ -7,17 +7,17 @@ use std::sync::Arc;
 
 use cluster::Rules;
 use cluster::id::{NodeId, Partition};
-use cluster::partition_header::PartitionHeader;
 use cluster::replica::NodeTime;
 use engine::{Nanos, Now, PartitionTimes};
 
+use super::Headers;
 use super::destinations::Destinations;
 use crate::node::links::Links;
 use crate::node::state_machine::items_time;
 
 /// The times by the headers of a node.
 pub(crate) struct ItemTimes {
-    headers: Arc<[PartitionHeader]>,
+    headers: Headers,
     destinations: Destinations,
     links: Arc<Links>,
     rules: Rules,
@@ -25,7 +25,7 @@ pub(crate) struct ItemTimes {
 
 impl ItemTimes {
     pub(super) fn new(
-        headers: Arc<[PartitionHeader]>,
+        headers: Headers,
         destinations: Destinations,
         links: Arc<Links>,
         rules: Rules,
