@@ -31,6 +31,7 @@ pub mod transport;
 
 mod server;
 
+pub use node::{LINK_APPENDS, PLACED_KEYS};
 pub use server::{Server, ServerError};
 
 /// The version in the reply to `version`: the memcached release whose protocol this server follows.

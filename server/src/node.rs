@@ -78,6 +78,8 @@ use crate::runtime::service::Service;
 use crate::transport::{LinkError, PeerAddr, Transport};
 use degraded::LocalCounts;
 pub(crate) use inbox::{Inbox, WorkerEvent};
+pub use lifecycle::PLACED_KEYS;
+pub use links::LINK_APPENDS;
 use paths::PeerPaths;
 use reachability::{Path, ReachAction, Reachability};
 use replicas::Replicas;
@@ -125,7 +127,7 @@ impl NodeOptions {
         #[cfg(feature = "simulation")]
         let copies = ReplicaOptions { rules: crate::net::world::rules(), ..copies };
         let memory_bytes = usize::try_from(config.memory_bytes).unwrap_or(usize::MAX);
-        let (workers, grid) = (config.threads, service.grid());
+        let (workers, grid) = (config.threads, service.grid().clone());
         Some(Self { ack, replicas: copies, workers, memory_bytes, grid })
     }
 }

@@ -29,6 +29,7 @@ use protocol::{Bounds, Command, Exptime, Outcome};
 pub(crate) use self::batch::{BATCH_SHARDS_MAX, ShardBatch};
 use self::idempotency::IdempotencyTable;
 pub(crate) use self::idempotency::KeyId;
+pub use self::lock::SHARD_LOCKS;
 use self::lock::ShardLock;
 pub(crate) use self::locked_shards::{KEYS_TOGETHER_MAX, LockedShards};
 pub(crate) use self::room::NoRoom;

@@ -31,6 +31,7 @@ mod policy_table;
 mod prefetch;
 mod rollback;
 mod snapshot;
+mod step_count;
 mod store;
 mod time;
 
@@ -55,6 +56,7 @@ pub use policy_table::{PolicyRef, inline as split_policy, put_inline as put_poli
 pub use prefetch::{CACHE_LINE_BYTES, prefetch, prefetch_for_write};
 pub use rollback::SavedState;
 pub use snapshot::{ItemRecord, LimitRecord, SnapshotRecord};
+pub use step_count::{LOOKUPS, StepCount};
 pub use store::memory_cap::{EvictionScope, MemoryCap};
 pub use store::{EVICTIONS_MAX, EvictionStats};
 pub use time::{Nanos, Now};

@@ -31,6 +31,7 @@ use self::item::{Item, ItemFlag, ItemHeader, ItemMut};
 use self::memory_cap::{MemoryCap, MemoryUsage};
 use crate::hasher::KeyHasher;
 use crate::policy_table::UnusedPolicies;
+use crate::step_count::LOOKUPS;
 use crate::time::{Deadline, Now};
 
 pub use self::eviction::{EVICTIONS_MAX, EvictionStats};
@@ -241,6 +242,7 @@ impl Store {
     /// Like [`Store::find`], with the item.
     #[inline]
     pub(crate) fn find_item(&self, hash: u64, key: &[u8]) -> Option<(Slot, Item<'_>)> {
+        LOOKUPS.add(1);
         // The slot may contain another item by now, but an item with this key is the key's only
         // item.
         if let Some(slot) = self.hints.get(hash)
@@ -265,6 +267,7 @@ impl Store {
         key: &[u8],
         change: C,
     ) -> Option<C::Answer> {
+        LOOKUPS.add(1);
         loop {
             // As in `find_item`.
             if let Some(slot) = self.hints.get(hash)

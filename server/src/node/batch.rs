@@ -21,7 +21,6 @@ use cluster::{LinkIndex, OpStreamId};
 use engine::{Engine, ItemMark, LimitCopy};
 use protocol::encode_number;
 
-pub(crate) use self::needs::Needs;
 use self::results::{BatchOpResult, keep_results};
 use super::link_cache::LinkCache;
 use super::links::Links;
@@ -43,14 +42,24 @@ enum BatchChange {
     Deleted,
 }
 
-/// Identifies an operation in its record and in the dedup log.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct OpId {
+/// The common part of the ids of the operations in a section of records.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct OpSection {
     pub(crate) stream: OpStreamId,
     /// The number that `place` in a record is relative to.
     pub(crate) first: u64,
     /// The stream is done with all numbers below this one.
     pub(crate) done: u64,
+}
+
+/// The section of records without operations, in place of its index.
+const NO_OPS: u8 = u8::MAX;
+
+/// Identifies an operation in its record and in the dedup log.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct OpId {
+    /// The index of its section in this batch, from [`Recorder::section`].
+    pub(crate) section: u8,
     pub(crate) number: u64,
 }
 
@@ -69,6 +78,7 @@ pub(crate) struct BatchOp {
 #[derive(Default)]
 pub(crate) struct Recorder {
     rows: ArrayVec<BatchOp, BATCH_SHARDS_MAX>,
+    sections: ArrayVec<OpSection, BATCH_SHARDS_MAX>,
     links: Vec<LinkRecords>,
     state: Vec<u8>,
     /// A short form as an item, for a link of an older node.
@@ -82,7 +92,8 @@ pub(crate) struct Recorder {
 struct LinkRecords {
     link: LinkIndex,
     writer: RecordsWriter,
-    section: Option<(OpStreamId, u64)>,
+    /// The index of the open section, or [`NO_OPS`].
+    section: Option<u8>,
     is_used: bool,
     /// The node at the other end takes short forms of limit states.
     takes_limits: bool,
@@ -128,8 +139,20 @@ impl Recorder {
     /// Begins a batch.
     pub(crate) fn begin(&mut self) {
         self.rows.clear();
+        self.sections.clear();
         self.has_copies = false;
         self.links.iter_mut().for_each(|records| records.is_used = false);
+    }
+
+    /// The index of a section in this batch. Called at most once for an operation.
+    #[inline(never)]
+    pub(crate) fn section(&mut self, section: OpSection) -> u8 {
+        let known = self.sections.iter().position(|known| *known == section);
+        let index = known.unwrap_or_else(|| {
+            self.sections.push(section);
+            self.sections.len() - 1
+        });
+        index as u8
     }
 
     /// Lets [`Recorder::finish`] log the reply of the last operation, which made no record.
@@ -219,9 +242,15 @@ impl Recorder {
     /// The change of an operation that changed its item in place.
     #[inline]
     fn change_in_place(&mut self, engine: &Engine) -> Option<BatchChange> {
-        if let Some(count) = engine.bare_count_changed() {
-            return Some(BatchChange::Count(count));
+        match engine.bare_count_changed() {
+            Some(count) => Some(BatchChange::Count(count)),
+            None => self.copy_in_place(engine),
         }
+    }
+
+    /// [`Recorder::change_in_place`] of any item but a bare count, which needs none of these steps.
+    #[inline(never)]
+    fn copy_in_place(&mut self, engine: &Engine) -> Option<BatchChange> {
         self.state.clear();
         if let Some(state_bytes) = engine.copy_of_limit(LIMIT_BYTES_MAX, &mut self.state) {
             return Some(BatchChange::Limit(state_bytes));
@@ -309,7 +338,9 @@ impl Recorder {
         let frame_ns = serving.now().mono_ns;
         let record = Record {
             partition: serving.partition(row.hash),
-            place: name.map_or(0, |name| (name.number - name.first) as u16),
+            place: name.map_or(0, |name| {
+                (name.number - self.sections[usize::from(name.section)].first) as u16
+            }),
             term: row.at.term,
             lsn: row.at.lsn,
             pt_ns: serving.header(row.hash).time_beside(frame_ns, row.at),
@@ -335,10 +366,12 @@ impl Recorder {
                 records.takes_limits = link.is_some_and(|link| link.takes_limit_states());
                 records.writer.begin(frame_ns);
             }
-            let section = name.map_or((OpStreamId::default(), 0), |name| (name.stream, name.first));
+            let section = name.map_or(NO_OPS, |name| name.section);
             if records.section != Some(section) {
                 records.section = Some(section);
-                records.writer.section(section.0, section.1, name.map_or(0, |name| name.done));
+                let section = self.sections.get(usize::from(section)).copied();
+                let OpSection { stream, first, done } = section.unwrap_or_default();
+                records.writer.section(stream, first, done);
             }
             if matches!(record.state, KeyState::Limit { .. }) && !records.takes_limits {
                 records.record_item(&record, unique(row.at), &mut self.item);
@@ -372,14 +405,12 @@ impl Recorder {
             }
         }
         let mut rest = &self.rows[..];
-        while let Some(from) = rest.iter().position(|row| row.name.is_some()) {
-            rest = &rest[from..];
-            let stream = rest[0].name.map_or_else(OpStreamId::default, |name| name.stream);
-            let is_other = |row: &BatchOp| row.name.is_some_and(|name| name.stream != stream);
+        while let Some(section) = rest.iter().find_map(|row| Some(row.name?.section)) {
+            let is_other = |row: &BatchOp| row.name.is_some_and(|name| name.section != section);
             let (rows, others) =
                 rest.split_at(rest.iter().position(is_other).unwrap_or(rest.len()));
             rest = others;
-            if let Ok(log) = copies.logs().log_of(stream) {
+            if let Ok(log) = copies.logs().log_of(self.sections[usize::from(section)].stream) {
                 keep_results(&mut log.lock(), serving, rows, out);
             }
         }

@@ -40,6 +40,7 @@ use crate::net::DetachedStream;
 use crate::net::shared::SharedStream;
 use crate::transport::{NewDataLink, PeerSender, Timing, TlsConnection};
 pub(super) use dialer::keep;
+pub use peer_link::LINK_APPENDS;
 pub(crate) use peer_link::PeerLink;
 use stream::LinkStream;
 pub(crate) use table::{Links, run_of};

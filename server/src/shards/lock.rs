@@ -11,7 +11,7 @@ use std::hint::spin_loop;
 use std::thread;
 use std::time::Duration;
 
-use engine::Engine;
+use engine::{Engine, StepCount};
 use spin::mutex::{SpinMutex, SpinMutexGuard};
 
 /// Exclusive access to a shard's engine.
@@ -25,6 +25,9 @@ const PAUSES: u32 = 16;
 /// Sleep between two series of checks: the holder does not run, or visits all items of the shard.
 const SLEEP: Duration = Duration::from_micros(50);
 
+/// Locks of shards, taken for whatever reason.
+pub static SHARD_LOCKS: StepCount = StepCount::new();
+
 /// An engine behind its lock.
 pub(super) struct ShardLock(SpinMutex<Engine>);
 
@@ -36,7 +39,7 @@ impl ShardLock {
     /// Locks the engine if it is free.
     #[inline]
     pub(super) fn try_lock(&self) -> Option<ShardGuard<'_>> {
-        self.0.try_lock()
+        self.0.try_lock().inspect(|_| SHARD_LOCKS.add(1))
     }
 
     /// Locks the engine if it becomes free within the time of a batch.
@@ -44,7 +47,7 @@ impl ShardLock {
     pub(super) fn lock_soon(&self) -> Option<ShardGuard<'_>> {
         for _ in 0..LOOKS {
             if !self.0.is_locked()
-                && let Some(engine) = self.0.try_lock()
+                && let Some(engine) = self.try_lock()
             {
                 return Some(engine);
             }
@@ -56,7 +59,7 @@ impl ShardLock {
     /// Locks the engine; waits until it is free.
     #[inline]
     pub(super) fn lock(&self) -> ShardGuard<'_> {
-        self.0.try_lock().unwrap_or_else(|| self.wait())
+        self.try_lock().unwrap_or_else(|| self.wait())
     }
 
     #[cold]

@@ -13,8 +13,28 @@ use crate::node::links::Links;
 use crate::node::serving::Serving;
 use crate::shards::BATCH_SHARDS_MAX;
 
-/// The needs of the replies of a batch.
-pub(crate) type Needs = ArrayVec<ArrayVec<Need, LINKS_MAX>, BATCH_SHARDS_MAX>;
+/// The positions that the replies of a batch wait for.
+#[derive(Default)]
+pub(crate) struct Needs {
+    /// The needs of the first reply, then those of the second, and so on.
+    all: ArrayVec<Need, { BATCH_SHARDS_MAX * LINKS_MAX }>,
+    /// For each reply, where its needs end in `all`.
+    ends: ArrayVec<u8, BATCH_SHARDS_MAX>,
+}
+
+impl Needs {
+    /// The needs of all replies.
+    pub(crate) fn all(&self) -> &[Need] {
+        &self.all
+    }
+
+    /// The needs of the reply at this position of the batch.
+    #[inline]
+    pub(crate) fn of(&self, position: usize) -> &[Need] {
+        let from = position.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.all[usize::from(from)..usize::from(self.ends[position])]
+    }
+}
 
 impl Recorder {
     /// The positions that copies must hold before the replies of the first `count` operations are
@@ -39,17 +59,16 @@ impl Recorder {
             let _ = known.try_push((index, position));
             position
         };
-        let mut needs = Needs::new();
+        let mut needs = Needs::default();
         for row in self.rows.iter().take(count) {
-            let mut own = ArrayVec::new();
             let partition = serving.partition(row.hash);
             for (slot, &link) in row.set.mandatory().iter().enumerate() {
                 let position = serving.record_ends().get(partition, slot);
                 if suffices_to(link) < position {
-                    own.push(Need { link, position });
+                    needs.all.push(Need { link, position });
                 }
             }
-            needs.push(own);
+            needs.ends.push(needs.all.len() as u8);
         }
         needs
     }

@@ -8,9 +8,13 @@ use cluster::id::{Incarnation, NodeId};
 use cluster::link::LinkReceiver;
 use cluster::message::{BEHIND_RECORDS_VERSION, LIMIT_STATES_VERSION};
 use cluster::send_stream::Acked;
+use engine::StepCount;
 use parking_lot::Mutex;
 
 use super::writer::LinkWriter;
+
+/// Appends to the streams of links: one lock of a link each.
+pub static LINK_APPENDS: StepCount = StepCount::new();
 
 /// State that all links to one incarnation of a node share.
 #[derive(Debug, Default)]
@@ -86,6 +90,7 @@ impl PeerLink {
     /// Appends the complete numbered frames that `write` writes, and returns the end position of
     /// the last.
     pub(crate) fn append_with(&self, now_ns: u64, write: impl FnOnce(&mut Vec<u8>)) -> u64 {
+        LINK_APPENDS.add(1);
         let mut output = self.writer.lock();
         output.used();
         let end = output.sender.stream.append_with(now_ns, write);

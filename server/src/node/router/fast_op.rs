@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrayvec::ArrayVec;
 use cluster::LinkIndex;
 use cluster::frames::{Forward, ForwardOp, op_flags};
-use cluster::parked_reply::ParkedOp;
+use cluster::parked_reply::{Need, ParkedOp};
 use engine::Engine;
 use protocol::{FastRequest, decode_fast};
 use tollgate_limits::OverrideBatch;
@@ -21,7 +21,7 @@ use crate::commands::fast::{is_fast, may_run_locked};
 use crate::commands::lookup::KeyLookup;
 use crate::limits::ActiveLimits;
 use crate::node::Node;
-use crate::node::batch::{BatchOutcome, Needs, OpId, Touches};
+use crate::node::batch::{BatchOutcome, OpId, OpSection, Touches};
 use crate::node::operation::OpSource;
 use crate::node::replicas::Replicas;
 use crate::node::serving::Serving;
@@ -138,9 +138,13 @@ impl FrameRest<'_> {
         &self.requests[self.place + position]
     }
 
-    fn name(&self, position: usize) -> OpId {
+    fn section(&self) -> OpSection {
         let Forward { stream, first, done, .. } = *self.head.forward;
-        OpId { stream, first, done, number: first + (self.place + position) as u64 }
+        OpSection { stream, first, done }
+    }
+
+    fn number(&self, position: usize) -> u64 {
+        self.head.forward.first + (self.place + position) as u64
     }
 
     /// The operations whose answers were collected and are sent now.
@@ -258,11 +262,11 @@ fn read<'a>(
 /// than the one at the other end of `source`, or if that node is too old for such answers.
 fn records_end<'a>(
     source: OpSource,
-    needs: &Needs,
+    needs: &[Need],
     mut mandatory: impl Iterator<Item = &'a [LinkIndex]>,
     takes_answers_behind_records: impl FnOnce(LinkIndex) -> bool,
 ) -> Option<u64> {
-    let Some(end) = needs.iter().flatten().map(|need| need.position).max() else { return Some(0) };
+    let Some(end) = needs.iter().map(|need| need.position).max() else { return Some(0) };
     let OpSource::Link(link) = source else { return None };
     (mandatory.all(|links| links == [link]) && takes_answers_behind_records(link)).then_some(end)
 }
@@ -302,6 +306,7 @@ impl DataPlane {
         let mut locked = router_ctx.service.shards().lock_batch(&hashes);
         let Self { recorder, cache, .. } = self;
         recorder.begin();
+        let section = recorder.section(rest.section());
         let mut ctx = router_ctx.exec_context();
         for position in 0..batch.ops.len() {
             let fast_op = batch.common(position);
@@ -319,12 +324,12 @@ impl DataPlane {
             let ran = recorder.run(serving, engine, (key, hash), how, texts, |engine, out| {
                 fast_op.answer(&mut ctx, engine, out)
             });
+            let name = OpId { section, number: rest.number(position) };
             match ran {
                 BatchOutcome::Done if is_read => {}
-                BatchOutcome::Done => recorder.keep(rest.name(position)),
+                BatchOutcome::Done => recorder.keep(name),
                 BatchOutcome::Changed => {
-                    let (to, name) = ((&**node.links(), &mut *cache), Some(rest.name(position)));
-                    recorder.record(serving, to, key, name, texts);
+                    recorder.record(serving, (node.links(), &mut *cache), key, Some(name), texts);
                 }
                 BatchOutcome::ChangedGeneral => {
                     recorder.record(serving, (node.links(), &mut *cache), key, None, texts);
@@ -376,7 +381,8 @@ impl DataPlane {
             link.is_some_and(|link| link.takes_answers_behind_records())
         };
         let source = rest.head.source;
-        if let Some(end) = records_end(source, &needs, mandatory, takes_answers_behind_records) {
+        if let Some(end) = records_end(source, needs.all(), mandatory, takes_answers_behind_records)
+        {
             self.begin_answers(node, rest, end);
             for at in 0..ends.len() {
                 self.answer(node, rest, at, text_of(at));
@@ -393,7 +399,7 @@ impl DataPlane {
                 let row = &self.recorder.rows()[at];
                 let partition = serving.partition(row.hash);
                 let mut op = ParkedOp::new(partition, row.at.term, rest.request(at).op_flags);
-                for need in &needs[at] {
+                for need in needs.of(at) {
                     op.needs |= batch.need(*need);
                 }
                 batch.push(op, text_of(at), &[]);
@@ -414,20 +420,18 @@ impl DataPlane {
 
 #[cfg(test)]
 mod tests {
-    use cluster::parked_reply::Need;
-
     use super::*;
 
     #[test]
     fn answers_follow_records_to_the_only_other_copy() {
         let (one, two) = (LinkIndex(1), LinkIndex(2));
         let end_of = |source, rows: &[(&[LinkIndex], &[u64])], is_new| {
-            let needs = rows.iter().map(|(links, positions)| {
+            let needs = rows.iter().flat_map(|(links, positions)| {
                 let needs = links.iter().zip(*positions);
-                needs.map(|(&link, &position)| Need { link, position }).collect()
+                needs.map(|(&link, &position)| Need { link, position })
             });
             let mandatory = rows.iter().map(|(links, _)| *links);
-            records_end(source, &needs.collect(), mandatory, |_| is_new)
+            records_end(source, &needs.collect::<Vec<_>>(), mandatory, |_| is_new)
         };
         let (from_one, to_one, held) = (OpSource::Link(one), [one], [].as_slice());
         let acked: (&[_], _) = (&to_one, held);

@@ -18,7 +18,7 @@ use slab::Slab;
 use super::Router;
 use super::data_plane::{DataPlane, NO_STREAM};
 use crate::node::Node;
-use crate::node::batch::{OpId, Recorder};
+use crate::node::batch::{OpId, OpSection, Recorder};
 use crate::node::pending::{Client, PendingOp, ReplyKind};
 use crate::node::reply_queue::ReplyQueue;
 use crate::node::serving::Serving;
@@ -34,8 +34,17 @@ pub(crate) struct LocalBatch<'f> {
     links: ArrayVec<LinkIndex, NEEDS_MAX>,
     /// The copies of the last operation that changes something, and its stream.
     last: Option<(ReplicaSet, u16)>,
+    section: Option<LocalSection>,
     /// The operations, in order.
     ops: ArrayVec<LocalOp, BATCH_SHARDS_MAX>,
+}
+
+/// The section of the last operation that has an id.
+#[derive(Debug, Clone, Copy)]
+struct LocalSection {
+    stream: u16,
+    first: u64,
+    index: u8,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +72,7 @@ impl Router {
             client: *client,
             links: ArrayVec::new(),
             last: None,
+            section: None,
             ops: ArrayVec::new(),
         })
     }
@@ -130,8 +140,19 @@ impl LocalBatch<'_> {
         let index = self.ops.len() as u32;
         let submitted = NewOp { partition, op_flags: 0, token, index, for_ns: 0 };
         let number = ops.number(stream, &submitted, now)?;
-        let (first, done) = (number & !0x7fff, ops.done(stream));
-        Some((stream, OpId { stream: ops.id(stream), first, done, number }))
+        let first = number & !0x7fff;
+        let known = self.section.filter(|known| (known.stream, known.first) == (stream, first));
+        let section = known.map_or_else(|| self.begin_section(stream, first), |known| known.index);
+        Some((stream, OpId { section, number }))
+    }
+
+    #[inline(never)]
+    fn begin_section(&mut self, stream: u16, first: u64) -> u8 {
+        let DataPlane { recorder, ops, .. } = &mut *self.plane;
+        let (id, done) = (ops.id(stream), ops.done(stream));
+        let index = recorder.section(OpSection { stream: id, first, done });
+        self.section = Some(LocalSection { stream, first, index });
+        index
     }
 
     /// Adds the last operation: the end of its reply in the output, and of its line in the input.
@@ -170,7 +191,7 @@ impl LocalBatch<'_> {
         }
         let links = node.links();
         let needs = recorder.needs(ops.len(), serving, (links, cache));
-        if needs.iter().all(ArrayVec::is_empty) {
+        if needs.all().is_empty() {
             for op in ops.iter().filter(|op| op.stream != NO_STREAM) {
                 streams.answered(op.stream, op.number);
             }
@@ -192,10 +213,10 @@ impl LocalBatch<'_> {
         let mut batch = parked_replies.begin(token, serving.now().mono_ns);
         let (text_end, line_end) = ops.last().map_or((start, 0), |op| (op.text_end, op.line_end));
         batch.add_texts(&out[start..text_end], &input[..line_end]);
-        for ((op, row), needs) in ops.iter().zip(recorder.rows()).zip(&needs) {
+        for (position, (op, row)) in ops.iter().zip(recorder.rows()).enumerate() {
             let mut parked = ParkedOp::new(serving.partition(row.hash), row.at.term, op.op_flags);
             (parked.stream, parked.number) = (op.stream, op.number);
-            for need in needs {
+            for need in needs.of(position) {
                 parked.needs |= batch.need(*need);
             }
             parked.text_end = (op.text_end - start) as u32;
