@@ -29,7 +29,6 @@ import time
 CONNECTIONS = 256
 # Bytes of requests per connection: its buffers hold them while the server does not read.
 QUEUED_BYTES = 384 << 10
-KEYS = 1_000_000
 LINES = {
     "incr": "incr {} 1\r\n",
     "get": "get {}\r\n",
@@ -92,15 +91,15 @@ class Side:
         for process in self.processes:
             os.kill(process.pid, number)
 
-    def fill(self, line):
-        """Flushes all items, and sends one request for every key, so that each exists."""
+    def fill(self, line, keys):
+        """Flushes all items, and sends one request for each of the `keys`, so that each exists."""
         for connection in self.connections[:: CONNECTIONS // len(self.processes)]:
             connection.sendall(b"flush_all\r\n")
             self.read_lines(connection, 1)
-            for start in range(0, KEYS, 1000):
-                lines = "".join(line.format(key(number)) for number in range(start, start + 1000))
-                connection.sendall(lines.encode())
-                self.read_lines(connection, 1000)
+            for start in range(0, keys, 1000):
+                numbers = range(start, min(start + 1000, keys))
+                connection.sendall("".join(line.format(key(number)) for number in numbers).encode())
+                self.read_lines(connection, len(numbers))
 
     @staticmethod
     def read_some_lines(connection):
@@ -170,14 +169,14 @@ class Side:
         return sum(answered.values()), seconds, used / 1e9
 
 
-def measure(sides, kind, rounds):
+def measure(sides, kind, rounds, keys):
     line = LINES[kind]
     each = QUEUED_BYTES // len(line.format(key(0)))
     ran = {side: [] for side in sides}
     window = dict.fromkeys(sides, FIRST_WINDOW_SECONDS)
     for number in range(WARM_UP_ROUNDS + rounds):
         requests = [
-            "".join(line.format(key(random.randrange(KEYS))) for _ in range(each)).encode()
+            "".join(line.format(key(random.randrange(keys))) for _ in range(each)).encode()
             for _ in range(CONNECTIONS)
         ]
         # Each begins a round in turn.
@@ -207,6 +206,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", help="the server")
     parser.add_argument("--rounds", type=int, default=9, help="of each kind (default: 9)")
+    parser.add_argument("--keys", type=int, default=1_000_000, help="in use; 1 is one hot key (default: 1,000,000)")
     parser.add_argument("--port", type=int, default=13001, help="and the next three (default: 13001)")
     parser.add_argument("--kinds", nargs="+", choices=LINES, default=list(LINES), help="of requests (default: all)")
     options = parser.parse_args()
@@ -216,8 +216,8 @@ def main():
             sides.append(Side(options.program, servers, workers, options.port + port))
         for kind in options.kinds:
             for side in sides:
-                side.fill("set {} 0 0 1\r\n1\r\n" if kind != "take" else LINES["take"])
-            measure(sides, kind, options.rounds)
+                side.fill("set {} 0 0 1\r\n1\r\n" if kind != "take" else LINES["take"], options.keys)
+            measure(sides, kind, options.rounds, options.keys)
     finally:
         for side in sides:
             side.stop()

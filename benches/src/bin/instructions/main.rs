@@ -1,8 +1,9 @@
 //! The instruction counts' program: count under callgrind, compare with the stored counts, exit
 //! code.
 //!
-//! In reading order: `case`, the cases; `run`, how they are executed; `local`, a client without a
-//! socket; `callgrind`, the counter; `baseline`, the stored counts.
+//! In reading order: `case`, the cases; `run`, how they are executed; `link`, the ends of a data
+//! link; `local`, a client without a socket; `callgrind`, the counter; `baseline`, the stored
+//! counts.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -12,6 +13,7 @@
 mod baseline;
 mod callgrind;
 mod case;
+mod link;
 mod local;
 mod run;
 

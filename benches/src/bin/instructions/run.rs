@@ -17,12 +17,13 @@ use tollgate::session::Pause;
 use tollgate_limits::{Limits, OverrideSource};
 
 use crate::case::{CASES, Case};
+use crate::link;
 use crate::local::Local;
 
 /// Keys of a case, 20 bytes each.
-const KEYS: usize = 1600;
+pub(crate) const KEYS: usize = 1600;
 /// Requests that a client sends at once.
-const PIPELINE: usize = 16;
+pub(crate) const PIPELINE: usize = 16;
 /// More bytes than the replies to `PIPELINE` requests of 100 keys each.
 const ANSWER_BYTES: usize = 64 << 10;
 
@@ -49,12 +50,19 @@ pub(crate) fn all(only: &str) {
             }
         }
     }
+    for (name, run) in link::PARTS {
+        run_named(&format!("link.{name}"), only, run);
+    }
     for (name, line, outcome) in answers() {
-        let name = format!("encode.{name}");
-        if name.contains(only) {
-            encode_all(line, &outcome);
-            println!("{name} {KEYS}");
-        }
+        run_named(&format!("encode.{name}"), only, || encode_all(line, &outcome));
+    }
+}
+
+/// Runs a case of [`KEYS`] operations if its name contains `only`.
+fn run_named(name: &str, only: &str, run: impl FnOnce()) {
+    if name.contains(only) {
+        run();
+        println!("{name} {KEYS}");
     }
 }
 
@@ -68,7 +76,7 @@ fn cpu() -> String {
     arch.to_owned()
 }
 
-fn key(number: usize) -> String {
+pub(crate) fn key(number: usize) -> String {
     format!("user:{number:015}")
 }
 
