@@ -168,15 +168,16 @@ impl Engine {
         is_round
     }
 
-    /// Evicts one item to make room for another shard; false if no item may be evicted.
-    pub fn evict(&mut self, now: Now, reach: EvictionScope) -> bool {
-        self.store.evict(now, b"", reach).is_ok()
+    /// Evicts one item, to make room for changes of keys with the hashes `keep`, whose own items it
+    /// keeps. Returns false if no item may be evicted.
+    pub fn evict(&mut self, now: Now, keep: &[u64], reach: EvictionScope) -> bool {
+        self.store.evict(now, keep, reach).is_ok()
     }
 
     /// Evicts at most `count` items while the memory cap, lowered since, is exceeded.
     pub fn shrink(&mut self, now: Now, count: usize) {
         for _ in 0..count {
-            if !self.store.is_over() || !self.evict(now, self.store.reach()) {
+            if !self.store.is_over() || !self.evict(now, &[], self.store.reach()) {
                 return;
             }
         }

@@ -30,7 +30,8 @@ impl Shards {
                 return Some(done);
             }
             drop(locked);
-            if !self.make_room(now, 0) {
+            let keep: ArrayVec<u64, KEYS_TOGETHER_MAX> = hashes.clone().take(KEYS_TOGETHER_MAX).collect();
+            if !self.make_room(now, &keep, 0) {
                 return None;
             }
         }

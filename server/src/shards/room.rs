@@ -32,7 +32,7 @@ impl Shards {
             Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
             _ => 0,
         };
-        while self.make_room(now, bytes) {
+        while self.make_room(now, &[hash], bytes) {
             match self.shards[home].lock().apply(now, hash, command) {
                 Outcome::OutOfMemory => {}
                 outcome => return reply(outcome),
@@ -66,30 +66,31 @@ impl Shards {
             if let Some(done) = change(&mut self.shards[home].lock()) {
                 return Some(done);
             }
-            if !self.make_room(now, bytes) {
+            if !self.make_room(now, &[hash], bytes) {
                 return None;
             }
         }
     }
 
     /// Evicts from all shards in turn until `bytes` fit; evicts limit states only when no plain
-    /// item is left. Returns false if nothing may be evicted, or eviction would not help.
-    pub(super) fn make_room(&self, now: Now, bytes: usize) -> bool {
+    /// item is left, and no items of keys with the hashes `keep`: an `append` must find the item
+    /// that it found before. Returns false if nothing may be evicted, or eviction would not help.
+    pub(super) fn make_room(&self, now: Now, keep: &[u64], bytes: usize) -> bool {
         if !self.may_evict || self.memory_cap.is_mostly_free() {
             return false;
         }
-        self.evict_by_turns(now, bytes, EvictionScope::Plain)
-            || self.evict_by_turns(now, bytes, EvictionScope::All)
+        self.evict_by_turns(now, keep, bytes, EvictionScope::Plain)
+            || self.evict_by_turns(now, keep, bytes, EvictionScope::All)
     }
 
-    fn evict_by_turns(&self, now: Now, bytes: usize, reach: EvictionScope) -> bool {
+    fn evict_by_turns(&self, now: Now, keep: &[u64], bytes: usize, reach: EvictionScope) -> bool {
         let mut freed = false;
         // Start at a different shard each time.
         let first = self.next_to_give.fetch_add(1, Ordering::Relaxed);
         for step in 0..self.shards.len() {
             let mut engine = self.shards[first.wrapping_add(step) % self.shards.len()].lock();
             for _ in 0..EVICTIONS_MAX {
-                if !engine.evict(now, reach) {
+                if !engine.evict(now, keep, reach) {
                     break;
                 }
                 freed = true;
@@ -99,5 +100,39 @@ impl Shards {
             }
         }
         freed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Exptime, Key, Set, SetMode};
+
+    use super::super::tests::shards;
+    use super::*;
+
+    fn store(shards: &Shards, mode: SetMode, key: &str, value: &[u8]) -> bool {
+        let set = Set::plain(mode, 0, Exptime::NEVER, value);
+        let hash = shards.hash(key.as_bytes());
+        let key = Key::plain(key.as_bytes()).expect("a key");
+        let command = Command { key, operation: Operation::Set(set) };
+        shards.apply(Now::at_ms(1000), hash, &command, |outcome| {
+            matches!(outcome, Outcome::Stored(_))
+        })
+    }
+
+    #[test]
+    fn room_for_a_change_does_not_cost_the_changed_item() {
+        let shards = shards(64 << 20, None);
+        let large = vec![b'x'; 1_000_000];
+        // With as many large items as shards, many shards hold only the item that is changed.
+        for number in 0..64 {
+            assert!(store(&shards, SetMode::Set, &format!("large{number}"), &large));
+        }
+        for number in 0..640 {
+            let key = format!("large{number}");
+            assert!(store(&shards, SetMode::Set, &key, &large));
+            assert!(store(&shards, SetMode::Append, &key, &large[..2000]), "{key}");
+        }
+        assert!(shards.totals().losses.evicted > 100);
     }
 }

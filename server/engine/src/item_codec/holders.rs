@@ -26,7 +26,7 @@ impl Engine {
         shift: i128,
     ) -> Result<(), PutError> {
         let (is_anew, puts) = read_chunk(chunk).ok_or(PutError::NotACopy)?;
-        let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, key);
+        let room = self.store.room_for_holders(now, puts * HOLD_BYTES_HERE, hash);
         room.map_err(|Full| PutError::NoRoom)?;
         let at = self.found(now, hash, key);
         let known = at.slot.and_then(|slot| HoldSetId::of(self.store.item(slot).state()?));

@@ -73,14 +73,14 @@ enum EvictionRank {
 
 impl Store {
     /// Evicts until an item of `bytes` fits the cap; `new` is its hash if it is not in the index
-    /// yet. The item of `keep` is never evicted.
+    /// yet. The item whose key has the hash `keep` is never evicted.
     pub(super) fn make_room(
         &mut self,
         now: Now,
         bytes: usize,
         is_state: bool,
         new: Option<u64>,
-        keep: &[u8],
+        keep: u64,
     ) -> Result<(), Full> {
         if self.memory_cap.refuses(bytes) {
             return Err(Full);
@@ -89,7 +89,7 @@ impl Store {
             if !self.lacks_room_for(bytes, is_state, new) {
                 return Ok(());
             }
-            self.evict(now, keep, self.reach())?;
+            self.evict(now, &[keep], self.reach())?;
         }
         Err(Full)
     }
@@ -116,14 +116,15 @@ impl Store {
     /// Evicts the best victim of a few random candidates: any item past its deadline, else the
     /// plain item that is longest unused, else, if there are only limit states, the one that is
     /// idle soonest. Keys that were refused are evicted last: a flood of other keys must not free
-    /// an offender, even if all are idle at the end of the same window.
+    /// an offender, even if all are idle at the end of the same window. Items whose keys have a hash
+    /// of `keep` are never evicted.
     pub(crate) fn evict(
         &mut self,
         now: Now,
-        keep: &[u8],
+        keep: &[u64],
         reach: EvictionScope,
     ) -> Result<(), Full> {
-        let mut best: Option<(EvictionRank, Slot)> = None;
+        let mut best: Option<(EvictionRank, Slot, u64)> = None;
         let draws = if self.may_evict { CANDIDATES } else { CANDIDATES_FOR_EXPIRY };
         for draw in 0..draws {
             // Every fourth candidate is a limit state, in case it is idle and not yet swept.
@@ -139,9 +140,6 @@ impl Store {
             let index = (self.draw % arena.len() as u64) as usize;
             let Some(slot) = arena.nth(index) else { break };
             let item = Item(arena.get(slot));
-            if item.key() == keep {
-                continue;
-            }
             // The ages of items of several partitions are comparable only if each uses its
             // partition's time.
             let own = self.hasher.time_of(item.key(), now);
@@ -154,13 +152,15 @@ impl Store {
                 EvictionRank::Plain(item.idle(own.unwrap_or(now)))
             };
             let slot = if states { slot.in_limit_arena() } else { slot };
-            if best.is_none_or(|(other, _)| rank > other) {
-                best = Some((rank, slot));
+            if best.is_none_or(|(other, ..)| rank > other) {
+                let hash = self.hasher.hash(item.key());
+                if !keep.contains(&hash) {
+                    best = Some((rank, slot, hash));
+                }
             }
         }
-        let Some((rank, victim)) = best else { return Err(Full) };
+        let Some((rank, victim, hash)) = best else { return Err(Full) };
         let item = self.item(victim);
-        let hash = self.hasher.hash(item.key());
         if rank == EvictionRank::Past {
             self.losses.reclaimed += 1;
             self.expire(hash, victim);

@@ -150,7 +150,8 @@ impl Store {
         !self.memory_cap.exceeds_cap_by(bytes.saturating_add(SET_GROWTH_MAX))
     }
 
-    /// Evicts until `bytes` more bytes of holds fit the cap. The item of `keep` is never evicted.
+    /// Evicts until `bytes` more bytes of holds fit the cap. The item whose key has the hash `keep`
+    /// is never evicted.
     ///
     /// # Errors
     ///
@@ -159,13 +160,13 @@ impl Store {
         &mut self,
         now: Now,
         bytes: usize,
-        keep: &[u8],
+        keep: u64,
     ) -> Result<(), Full> {
         for _ in 0..EVICTIONS_MAX {
             if !self.memory_cap.exceeds_cap_by(bytes.saturating_add(SET_GROWTH_MAX)) {
                 return Ok(());
             }
-            self.evict(now, keep, self.reach())?;
+            self.evict(now, &[keep], self.reach())?;
         }
         Err(Full)
     }

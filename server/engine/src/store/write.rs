@@ -98,7 +98,7 @@ impl Store {
         // of the shard, and then by four bytes, rounded, for each counter.
         let widens = ItemLayout::of(new.content) == ItemLayout::Wide
             && at.slot.is_some_and(|slot| self.item(slot).layout() == ItemLayout::Narrow);
-        let room = self.make_room(at.now, new.bytes, new.is_state, added, at.key);
+        let room = self.make_room(at.now, new.bytes, new.is_state, added, at.hash);
         if !widens {
             room?;
         }

@@ -144,7 +144,7 @@ impl Engine {
         if set.is_none() {
             return Ok(at);
         }
-        self.store.room_for_holders(at.now, 0, at.key)?;
+        self.store.room_for_holders(at.now, 0, at.hash)?;
         Ok(self.at(at.now, at.hash, at.key))
     }
 

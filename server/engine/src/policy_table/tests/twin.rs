@@ -134,7 +134,7 @@ impl Bench {
                 self.engine.sweep(now, 1000);
             }
             Step::Evict => {
-                self.engine.evict(now, crate::EvictionScope::All);
+                self.engine.evict(now, &[], crate::EvictionScope::All);
             }
             Step::Flush => self.engine.flush(now, Exptime(0)),
         }
