@@ -9,6 +9,7 @@ mod batch;
 mod idempotency;
 mod lock;
 mod locked_shards;
+mod observed_key;
 mod partition_io;
 mod room;
 mod snapshot;
@@ -23,7 +24,6 @@ use engine::{
     prefetch_for_write,
 };
 use hashbrown::HashMap;
-use parking_lot::Mutex;
 use protocol::{Bounds, Command, Exptime, Outcome};
 
 pub(crate) use self::batch::{BATCH_SHARDS_MAX, ShardBatch};
@@ -32,6 +32,7 @@ pub(crate) use self::idempotency::KeyId;
 pub use self::lock::SHARD_LOCKS;
 use self::lock::ShardLock;
 pub(crate) use self::locked_shards::{KEYS_TOGETHER_MAX, LockedShards};
+pub(crate) use self::observed_key::{CommandShards, ObservedKey};
 pub(crate) use self::room::NoRoom;
 pub use self::snapshot::SaveCursor;
 use self::spread::Spread;
@@ -75,8 +76,6 @@ pub struct ShardsOptions {
 /// All items of the process.
 pub struct Shards {
     shards: Box<[Spread]>,
-    /// One mutex per shard; see [`Shards::turn`].
-    turns: Box<[Mutex<()>]>,
     hasher: KeyHasher,
     memory_cap: Arc<MemoryCap>,
     idempotency: IdempotencyTable,
@@ -160,7 +159,6 @@ impl Shards {
             .collect();
         Self {
             shards,
-            turns: (0..options.shards).map(|_| Mutex::default()).collect(),
             hasher,
             memory_cap,
             idempotency: IdempotencyTable::default(),
@@ -258,11 +256,7 @@ impl Shards {
         command: &Command<'_>,
         reply: impl FnOnce(Outcome<'_>) -> R,
     ) -> R {
-        match self.shards[self.shard(hash)].lock().apply(now, hash, command) {
-            Outcome::OutOfMemory => {}
-            outcome => return reply(outcome),
-        }
-        self.apply_making_room(now, hash, command, reply)
+        self.apply_as(None, now, hash, command, reply)
     }
 
     /// Executes `flush_all`, at once or after `delay`.

@@ -262,7 +262,7 @@ impl Engine {
         }
     }
 
-    /// Until the next call, makes `unique` the cas unique of every changed item and the name of
+    /// Until [`Engine::end_at`], makes `unique` the cas unique of every changed item and the name of
     /// every hold and lease, in place of the engine's own numbers; 0 counts as 1.
     ///
     /// Call it before each command with a number that no node has used for that key before: the
@@ -270,6 +270,11 @@ impl Engine {
     /// A command that is retried gets the same number again.
     pub fn begin_at(&mut self, unique: u64) {
         self.uniques.given = NonZeroU64::new(unique.max(1));
+    }
+
+    /// Lets the engine use its own numbers again, after [`Engine::begin_at`].
+    pub fn end_at(&mut self) {
+        self.uniques.given = None;
     }
 
     /// Runs `work` as after [`Engine::begin_at`], then restores the former number.

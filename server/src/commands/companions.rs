@@ -138,7 +138,7 @@ impl ExecContext<'_> {
             looked.and_then(|result| CompanionFigures::of_all(result, charge_scratch.facts()))
         } else {
             let look = TakeParams { cost: found.cost().capped(look.cost), ..look };
-            let looked = self.service.shards().with_room(self.now, hash, |engine| {
+            let looked = self.shards().with_room(self.now, hash, |engine| {
                 let policy_ref = Some(self.policy_of(found));
                 Some(engine.take(self.now, hash, found.key(), policy_ref, &look))
             });

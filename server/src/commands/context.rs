@@ -9,6 +9,7 @@ use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::runtime::connections::ConnectionInfo;
 use crate::runtime::service::Service;
+use crate::shards::{CommandShards, ObservedKey};
 
 /// The context of a command.
 pub struct ExecContext<'a> {
@@ -28,6 +29,8 @@ pub struct ExecContext<'a> {
     pub(crate) client: Option<&'a ConnectionInfo>,
     /// Charge only the key itself, not the parents of its limit.
     pub(crate) alone: bool,
+    /// The key that a node's operation may change.
+    pub(crate) observed: Option<&'a ObservedKey<'a>>,
 }
 
 impl<'a> ExecContext<'a> {
@@ -40,8 +43,8 @@ impl<'a> ExecContext<'a> {
         active_limits: &'a ActiveLimits,
         scratch: &'a mut Scratch,
     ) -> Self {
-        let (worker, client, alone) = (0, None, false);
-        Self { service, counters, now, worker, active_limits, scratch, client, alone }
+        let (worker, client, alone, observed) = (0, None, false, None);
+        Self { service, counters, now, worker, active_limits, scratch, client, alone, observed }
     }
 
     /// Creates a context for one key in a cluster; owners of the other keys charge those.
@@ -54,6 +57,11 @@ impl<'a> ExecContext<'a> {
         worker: usize,
     ) -> Self {
         Self { worker, alone: true, ..Self::new(service, counters, now, active_limits, scratch) }
+    }
+
+    /// The shards, for commands.
+    pub(crate) fn shards(&self) -> CommandShards<'a> {
+        CommandShards::new(self.service.shards(), self.observed)
     }
 
     /// Prefetches the memory that the keys of these hashes need.

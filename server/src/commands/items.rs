@@ -58,7 +58,7 @@ impl ExecContext<'_> {
     }
 
     fn command(&self, command: &Command<'_>, form: &Form<'_>, hash: u64, out: &mut Vec<u8>) {
-        self.service.shards().apply(self.now, hash, command, |outcome| {
+        self.shards().apply(self.now, hash, command, |outcome| {
             self.answer_command(command, form, &outcome, out);
         });
         self.record_command(command, form, hash);
@@ -112,7 +112,7 @@ impl ExecContext<'_> {
     }
 
     fn retrieve(&self, command: &Command<'_>, hash: u64, with_cas: bool, out: &mut Vec<u8>) {
-        self.service.shards().apply(self.now, hash, command, |outcome| {
+        self.shards().apply(self.now, hash, command, |outcome| {
             self.note(command, &outcome, false);
             if let Outcome::Hit(item) = &outcome {
                 encode_hit(out, command.key.as_bytes(), item, with_cas);

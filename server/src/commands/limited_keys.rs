@@ -34,7 +34,7 @@ impl<'a> ExecContext<'a> {
     pub(crate) fn charge_context(&self) -> ChargeContext<'a> {
         ChargeContext {
             now: self.now,
-            shards: self.service.shards(),
+            shards: self.shards(),
             active_limits: self.active_limits,
             worker: self.worker,
             counters: self.counters,
@@ -232,7 +232,7 @@ impl ExecContext<'_> {
         policy_ref: PolicyRef<'_>,
         operation: &Operation<'_>,
     ) -> (Outcome<'static>, Judged) {
-        let done = self.service.shards().with_room(self.now, hash, |engine| {
+        let done = self.shards().with_room(self.now, hash, |engine| {
             match engine.apply_limited(self.now, hash, key, Some(policy_ref), operation) {
                 (Outcome::OutOfMemory, _) => None,
                 done => Some(done),

@@ -27,7 +27,7 @@ use crate::commands::decisions::DecisionContext;
 use crate::commands::native::refusal;
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
-use crate::shards::{KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
+use crate::shards::{CommandShards, KEYS_TOGETHER_MAX, LockedShards, NoRoom, Shards};
 
 /// One key of a charge set.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ const SAVED_BYTES_KEPT: usize = 64 << 10;
 #[derive(Clone, Copy)]
 pub(crate) struct ChargeContext<'a> {
     pub(crate) now: Now,
-    pub(crate) shards: &'a Shards,
+    pub(crate) shards: CommandShards<'a>,
     pub(crate) active_limits: &'a ActiveLimits,
     /// The worker that decides, and its counters.
     pub(crate) worker: usize,

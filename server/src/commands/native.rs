@@ -263,7 +263,7 @@ impl<'a> ExecContext<'a> {
     /// runs again.
     fn limited(&self, hash: u64, mut change: impl FnMut(&mut Engine) -> TakeResult) -> TakeResult {
         let mut result = TakeResult::Full;
-        self.service.shards().with_room(self.now, hash, |engine| {
+        self.shards().with_room(self.now, hash, |engine| {
             result = change(engine);
             (!matches!(result, TakeResult::Full)).then_some(())
         });
@@ -281,7 +281,7 @@ impl<'a> ExecContext<'a> {
         let now = self.now;
         let (units, show_cas) = units_of(take);
         let id = self.key_id(hash, key, take.id);
-        let done = self.service.shards().with_room(now, hash, |engine| {
+        let done = self.shards().with_room(now, hash, |engine| {
             // The shard is locked: of two requests with one id, the second finds the reply of the
             // first.
             if let Some(line) = self.recall(id) {
@@ -369,7 +369,7 @@ impl<'a> ExecContext<'a> {
     }
 
     fn incrx(&self, key: &[u8], hash: u64, incrx: &IncrX<'_>) -> Outcome<'static> {
-        let (now, shards) = (self.now, self.service.shards());
+        let (now, shards) = (self.now, self.shards());
         let id = self.key_id(hash, key, incrx.id);
         let done = shards.with_room(now, hash, |engine| {
             let is_count = |answer: &CachedReply| matches!(answer, CachedReply::Counted(_));

@@ -23,7 +23,7 @@ use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::observe::recorder::{RECORDED_SPAN_MS, RecordedEvent, Recording};
 use crate::observe::sample::{SampledVerb, SampledVerdict};
-use crate::shards::Shards;
+use crate::shards::{CommandShards, Shards};
 
 /// Memory for the states of a replay, in bytes, and for each shard: half-empty chunks.
 const STATE_BYTES: usize = 64 << 20;
@@ -313,7 +313,7 @@ impl<'a> ReplayRun<'a> {
         }
         let charge_ctx = ChargeContext {
             now,
-            shards: &self.shards,
+            shards: CommandShards::new(&self.shards, None),
             active_limits: self.limits,
             worker: NO_WORKER,
             counters: &Counters::default(),

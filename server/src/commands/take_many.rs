@@ -173,10 +173,10 @@ impl ExecContext<'_> {
         let ChargeContext { shards, now, .. } = charge_ctx;
         let id = id.map(|id| (id, shards.key_id(hash, key, id)));
         let done = charges.locked(charge_ctx, |engines| {
-            let before = id.and_then(|(id, key_id)| Some((id, recall(shards, now, key_id)?)));
+            let before = id.and_then(|(id, key_id)| Some((id, recall(&shards, now, key_id)?)));
             if let Some((id, (line, decided))) = before {
                 if asked.keys > 0 {
-                    let keys = recall_verdicts(shards, now, (charges, id), asked.keys);
+                    let keys = recall_verdicts(&shards, now, (charges, id), asked.keys);
                     charge_scratch.verdicts = keys;
                 }
                 return Ok((Outcome::Verdict(line), decided.map(Decided::of_code)));
@@ -193,7 +193,7 @@ impl ExecContext<'_> {
                 let reply = CachedReply::Verdict(*line, decided);
                 kept_id.set(Some(shards.keep_answer(now, key_id, reply)));
                 if asked.keys > 0 {
-                    keep_verdicts(shards, now, (charges, id), &charge_scratch.verdicts);
+                    keep_verdicts(&shards, now, (charges, id), &charge_scratch.verdicts);
                 }
             }
             Ok((outcome, Some(charged.decided)))

@@ -92,6 +92,7 @@ impl ConnContext<'_> {
             scratch: &mut *self.scratch,
             client: Some(client),
             alone: false,
+            observed: None,
         };
         let ctx = SessionContext {
             exec,

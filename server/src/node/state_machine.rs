@@ -26,7 +26,7 @@ use crate::commands::scratch::Scratch;
 use crate::counters::Counters;
 use crate::limits::ActiveLimits;
 use crate::runtime::service::Service;
-use crate::shards::Shards;
+use crate::shards::{ObservedKey, Shards};
 
 /// 2025-01-01T00:00:00Z in nanoseconds since 1970: the origin of the times in items, on all nodes.
 /// Deadlines have forty bits of milliseconds, thirty-four years.
@@ -237,12 +237,10 @@ impl PartitionState<'_> {
     ) {
         let shards = self.service.shards();
         let unique = unique(at);
-        // Another partition of the shard must not give its cas unique to this change.
-        let _turn = shards.turn(hash);
-        let before = shards.begin_change(hash, key, unique);
+        let observed = ObservedKey::new(key, hash, unique);
         self.scratch.kept_id.set(None);
-        work(&mut self.exec_context(at));
-        let is_unchanged = before == shards.mark_of(hash, key);
+        work(&mut ExecContext { observed: Some(&observed), ..self.exec_context(at) });
+        let is_unchanged = !observed.is_changed();
         let kept_id = self.scratch.kept_id.take();
         if is_unchanged && kept_id.is_none() {
             return;
@@ -296,7 +294,7 @@ impl PartitionState<'_> {
         self.noting(at, key, hash, change, |ctx| {
             let key = of_item;
             let command = Command { key, operation: Operation::TooLarge { drop: true } };
-            ctx.service.shards().apply(ctx.now, hash, &command, |_| ());
+            ctx.shards().apply(ctx.now, hash, &command, |_| ());
         });
     }
 

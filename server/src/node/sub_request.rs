@@ -422,7 +422,7 @@ impl ExecContext<'_> {
             }
         };
         let now = self.now;
-        let done = self.service.shards().with_room(now, hash, |engine| {
+        let done = self.shards().with_room(now, hash, |engine| {
             sub_request.op.apply(engine, now, hash, sub_request.key, policy_ref)
         });
         let response = done.unwrap_or(SubResponse::Result(TakeResult::Full));

@@ -30,7 +30,8 @@ impl Shards {
                 return Some(done);
             }
             drop(locked);
-            let keep: ArrayVec<u64, KEYS_TOGETHER_MAX> = hashes.clone().take(KEYS_TOGETHER_MAX).collect();
+            let keep: ArrayVec<u64, KEYS_TOGETHER_MAX> =
+                hashes.clone().take(KEYS_TOGETHER_MAX).collect();
             if !self.make_room(now, &keep, 0) {
                 return None;
             }

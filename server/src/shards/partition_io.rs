@@ -2,9 +2,7 @@
 //!
 //! Not here: the format of a copy (`engine`), when and where it is sent (`cluster`).
 
-use engine::{HashRange, ItemMark, LimitCopy, Now, PartitionCursor, PutError};
-
-use parking_lot::MutexGuard;
+use engine::{HashRange, LimitCopy, Now, PartitionCursor, PutError};
 
 use super::Shards;
 
@@ -15,31 +13,6 @@ const SLICE_LINES: usize = 128;
 const EXPORT_LINES_MAX: usize = 8 << 10;
 
 impl Shards {
-    /// Excludes operations on the other partitions of a shard until the guard is dropped: none may
-    /// run between [`Shards::begin_at`] and its command, nor between two marks of a key.
-    pub(crate) fn turn(&self, hash: u64) -> MutexGuard<'_, ()> {
-        self.turns[self.shard(hash)].lock()
-    }
-
-    /// [`engine::Engine::begin_at`] for the next command on a key of this hash, and
-    /// [`engine::Engine::mark_before_change`].
-    pub(crate) fn begin_change(&self, hash: u64, key: &[u8], unique: u64) -> Option<ItemMark> {
-        let mut engine = self.shards[self.shard(hash)].lock();
-        engine.begin_at(unique);
-        engine.mark_before_change(hash, key)
-    }
-
-    /// [`engine::Engine::begin_at`] for the next command on a key of this hash.
-    pub fn begin_at(&self, hash: u64, unique: u64) {
-        self.shards[self.shard(hash)].lock().begin_at(unique);
-    }
-
-    /// [`engine::Engine::mark_of`].
-    #[must_use]
-    pub fn mark_of(&self, hash: u64, key: &[u8]) -> Option<ItemMark> {
-        self.shards[self.shard(hash)].lock().mark_of(hash, key)
-    }
-
     /// [`engine::Engine::copy_of`].
     pub fn copy_of(&self, hash: u64, key: &[u8], out: &mut Vec<u8>) -> bool {
         self.shards[self.shard(hash)].lock().copy_of(hash, key, out)
@@ -246,6 +219,10 @@ mod tests {
         format!("key{number}").into_bytes()
     }
 
+    fn is_there(shards: &Shards, key: &[u8]) -> bool {
+        shards.copy_of(shards.hash(key), key, &mut Vec::new())
+    }
+
     fn set(shards: &Shards, key: &[u8], value: &[u8]) {
         let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime::NEVER, value);
         let hash = shards.hash(key);
@@ -296,9 +273,7 @@ mod tests {
                     shards.remove_range(range);
                     for number in 0..KEYS {
                         let key = key(number);
-                        let is_there = shards.mark_of(shards.hash(&key), &key).is_some();
-                        let gone = place(&key) <= prefix;
-                        assert_eq!(is_there, !gone);
+                        assert_eq!(is_there(&shards, &key), place(&key) > prefix);
                     }
                 }
             }
@@ -321,7 +296,6 @@ mod tests {
             };
             shards.apply(now, shards.hash(key), &command, |_| ());
         };
-        let is_there = |key: &[u8]| shards.mark_of(shards.hash(key), key).is_some();
         // Partition 1 is an hour ahead of partition 0.
         let (slow, fast) = (Now::at_ms(1000), Now::at_ms(1000 + HOUR_MS));
         for number in 0..1000 {
@@ -337,7 +311,9 @@ mod tests {
             }
         };
         let all = |end: &str| {
-            (0..1000).filter(|number| is_there(format!("{number}:{end}").as_bytes())).count()
+            (0..1000)
+                .filter(|number| is_there(&shards, format!("{number}:{end}").as_bytes()))
+                .count()
         };
         for (at_slow, at_fast, left) in [
             (0, 1000 + 3 * HOUR_MS, (1000, 0)),
@@ -406,11 +382,10 @@ mod tests {
             assert_eq!(to.put_copy(now, hash, &key, &copies), Ok(()));
             let mut back = Vec::new();
             assert!(to.copy_of(hash, &key, &mut back) && back == copies);
-            to.begin_at(hash, 7);
         }
         let huge = vec![0; 2 << 20];
         assert_eq!(to.put_copy(now, 1, b"key", &huge), Err(PutError::NotACopy));
         to.remove_copy(from.hash(&key(0)), &key(0));
-        assert_eq!(to.mark_of(from.hash(&key(0)), &key(0)), None);
+        assert!(!is_there(&to, &key(0)));
     }
 }

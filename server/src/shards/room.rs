@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use engine::{EVICTIONS_MAX, Engine, EvictionScope, Now};
 use protocol::{Command, Operation, Outcome};
 
-use super::Shards;
+use super::{ObservedKey, Shards};
 
 /// Eviction makes room for at least this many bytes: a chunk, and the growth of an index.
 const ROOM_BYTES_MIN: usize = 16 << 10;
@@ -17,29 +17,74 @@ const ROOM_BYTES_MIN: usize = 16 << 10;
 pub(crate) struct NoRoom;
 
 impl Shards {
-    /// Evicts a few items from each of the other shards, because the command's own shard has none
-    /// to evict.
-    #[cold]
-    pub(super) fn apply_making_room<R>(
+    /// [`Shards::apply`] as a step of the operation on this key.
+    #[inline]
+    pub(super) fn apply_as<R>(
         &self,
+        observed: Option<&ObservedKey<'_>>,
         now: Now,
         hash: u64,
         command: &Command<'_>,
         reply: impl FnOnce(Outcome<'_>) -> R,
     ) -> R {
-        let home = self.shard(hash);
+        self.try_apply(observed, now, hash, command, reply)
+            .unwrap_or_else(|reply| self.apply_making_room(observed, now, hash, command, reply))
+    }
+
+    /// Evicts a few items from each of the other shards, because the command's own shard has none
+    /// to evict.
+    #[cold]
+    fn apply_making_room<R>(
+        &self,
+        observed: Option<&ObservedKey<'_>>,
+        now: Now,
+        hash: u64,
+        command: &Command<'_>,
+        mut reply: impl FnOnce(Outcome<'_>) -> R,
+    ) -> R {
         let bytes = match &command.operation {
             Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
             _ => 0,
         };
         while self.make_room(now, &[hash], bytes) {
-            match self.shards[home].lock().apply(now, hash, command) {
-                Outcome::OutOfMemory => {}
-                outcome => return reply(outcome),
+            match self.try_apply(observed, now, hash, command, reply) {
+                Ok(done) => return done,
+                Err(unused) => reply = unused,
             }
         }
-        self.shards[home].lock().drop_replaced(hash, command);
+        self.step(observed, hash, |engine| engine.drop_replaced(hash, command));
         reply(Outcome::OutOfMemory)
+    }
+
+    /// Applies `command`; returns `reply` if the shard is full.
+    #[inline]
+    fn try_apply<R, F: FnOnce(Outcome<'_>) -> R>(
+        &self,
+        observed: Option<&ObservedKey<'_>>,
+        now: Now,
+        hash: u64,
+        command: &Command<'_>,
+        reply: F,
+    ) -> Result<R, F> {
+        self.step(observed, hash, |engine| match engine.apply(now, hash, command) {
+            Outcome::OutOfMemory => Err(reply),
+            outcome => Ok(reply(outcome)),
+        })
+    }
+
+    /// Runs `work` on the locked shard of `hash`.
+    #[inline]
+    fn step<T>(
+        &self,
+        observed: Option<&ObservedKey<'_>>,
+        hash: u64,
+        work: impl FnOnce(&mut Engine) -> T,
+    ) -> T {
+        let mut engine = self.shards[self.shard(hash)].lock();
+        match observed {
+            None => work(&mut engine),
+            Some(observed) => observed.step(&mut engine, work),
+        }
     }
 
     /// Runs `change` on the locked shard of `hash`. If it returns `None` for lack of room, other

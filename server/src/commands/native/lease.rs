@@ -88,7 +88,7 @@ impl ExecContext<'_> {
             RequestPolicy::Named { policy, limit } => self.active_limits.policy_ref(*limit, policy),
             RequestPolicy::Exempt => PolicyRef::from(&UNLIMITED),
         };
-        let leased = self.service.shards().with_room(self.now, hash, |engine| {
+        let leased = self.shards().with_room(self.now, hash, |engine| {
             match engine.lease(self.now, hash, key, Some(policy_ref), &params) {
                 LeaseResult::Full => None,
                 done => Some(done),
