@@ -262,8 +262,8 @@ impl Engine {
         }
     }
 
-    /// Until [`Engine::end_at`], makes `unique` the cas unique of every changed item and the name of
-    /// every hold and lease, in place of the engine's own numbers; 0 counts as 1.
+    /// Until [`Engine::end_at`], makes `unique` the cas unique of every changed item and the name
+    /// of every hold and lease, in place of the engine's own numbers; 0 counts as 1.
     ///
     /// Call it before each command with a number that no node has used for that key before: the
     /// number must not depend on the clock, on other keys of the shard, or on the number of shards.

@@ -116,8 +116,8 @@ impl Store {
     /// Evicts the best victim of a few random candidates: any item past its deadline, else the
     /// plain item that is longest unused, else, if there are only limit states, the one that is
     /// idle soonest. Keys that were refused are evicted last: a flood of other keys must not free
-    /// an offender, even if all are idle at the end of the same window. Items whose keys have a hash
-    /// of `keep` are never evicted.
+    /// an offender, even if all are idle at the end of the same window. Items whose keys have a
+    /// hash of `keep` are never evicted.
     pub(crate) fn evict(
         &mut self,
         now: Now,
