@@ -11,7 +11,7 @@ use protocol::{Command, Outcome};
 
 use super::{LockedShards, NoRoom, Shards};
 
-/// The key that an operation may change: gives the change its cas unique, and notices it.
+/// The key that an operation may change. Gives the change its cas unique, and notices it.
 pub(crate) struct ObservedKey<'a> {
     key: &'a [u8],
     hash: u64,
@@ -100,8 +100,7 @@ impl<'a> CommandShards<'a> {
         })
     }
 
-    /// [`Shards::with_room`] on all shards of `hashes` at once. If `work` finds no room in one of
-    /// them, it must have changed nothing.
+    /// [`Shards::with_locked`]; an observed key is one of those with `hashes`.
     pub(crate) fn with_locked<T>(
         self,
         now: Now,
