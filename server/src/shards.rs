@@ -254,9 +254,9 @@ impl Shards {
         now: Now,
         hash: u64,
         command: &Command<'_>,
-        reply: impl FnOnce(Outcome<'_>) -> R,
+        reply: impl FnMut(Outcome<'_>) -> R,
     ) -> R {
-        self.apply_as(None, now, hash, command, reply)
+        CommandShards::new(self, None).apply(now, hash, command, reply)
     }
 
     /// Executes `flush_all`, at once or after `delay`.
@@ -334,6 +334,7 @@ impl Shards {
 #[cfg(test)]
 mod tests {
     use engine::ItemRecord;
+    use protocol::{Key, Operation, Set, SetMode};
 
     use super::*;
 
@@ -350,6 +351,17 @@ mod tests {
             workers: 1,
             seeds: [1, 2, 3, 4],
             partition_prefix,
+        })
+    }
+
+    /// Whether a `set` or `append` of a value that never expires stores.
+    pub(super) fn store(shards: &Shards, mode: SetMode, key: &[u8], value: &[u8]) -> bool {
+        let set = Set::plain(mode, 0, Exptime::NEVER, value);
+        let hash = shards.hash(key);
+        let key = Key::plain(key).expect("a key");
+        let command = Command { key, operation: Operation::Set(set) };
+        shards.apply(Now::at_ms(1000), hash, &command, |outcome| {
+            matches!(outcome, Outcome::Stored(_))
         })
     }
 

@@ -123,7 +123,7 @@ fn an_operation_costs_its_counted_steps() {
     let batch = 1.0 / real(PIPELINE as u64);
     // The key of a sample is placed once more.
     let placed = 1.0 + SAMPLED;
-    // A batch locks a shard once, but each of its keys may lie in another shard.
+    // A node locks each shard of a batch once: up to one for each operation, or one for one key.
     for (what, asked, owner, keys, locks, appends) in [
         ("direct", 0, 0, KEYS, 2.0, batch),
         ("direct, one key", 0, 0, 1, 2.0 * batch, batch),

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::ops::Deref;
 
 use engine::{Engine, ItemMark, Now};
-use protocol::{Command, Outcome};
+use protocol::{Command, ITEM_OVERHEAD_BYTES, Operation, Outcome};
 
 use super::{LockedShards, NoRoom, Shards};
 
@@ -52,14 +52,6 @@ impl<'a> ObservedKey<'a> {
             self.is_changed.set(true);
         }
     }
-
-    /// Runs a step of the operation in the locked shard of the key.
-    pub(super) fn step<T>(&self, engine: &mut Engine, work: impl FnOnce(&mut Engine) -> T) -> T {
-        let before = self.begin(engine);
-        let done = work(engine);
-        self.end(engine, before);
-        done
-    }
 }
 
 /// The shards as the commands of one request use them. At a node, what a command changes has the
@@ -82,9 +74,24 @@ impl<'a> CommandShards<'a> {
         now: Now,
         hash: u64,
         command: &Command<'_>,
-        reply: impl FnOnce(Outcome<'_>) -> R,
+        mut reply: impl FnMut(Outcome<'_>) -> R,
     ) -> R {
-        self.shards.apply_as(self.observed, now, hash, command, reply)
+        let bytes = match &command.operation {
+            Operation::Set(set) => set.value.len() + ITEM_OVERHEAD_BYTES,
+            _ => 0,
+        };
+        let done =
+            self.with_room_for(now, hash, bytes, |engine| match engine.apply(now, hash, command) {
+                Outcome::OutOfMemory => None,
+                outcome => Some(reply(outcome)),
+            });
+        done.unwrap_or_else(|| {
+            self.with_room(now, hash, |engine| {
+                engine.drop_replaced(hash, command);
+                Some(())
+            });
+            reply(Outcome::OutOfMemory)
+        })
     }
 
     /// [`Shards::with_room`].
@@ -92,11 +99,24 @@ impl<'a> CommandShards<'a> {
         self,
         now: Now,
         hash: u64,
+        work: impl FnMut(&mut Engine) -> Option<T>,
+    ) -> Option<T> {
+        self.with_room_for(now, hash, 0, work)
+    }
+
+    fn with_room_for<T>(
+        self,
+        now: Now,
+        hash: u64,
+        bytes: usize,
         mut work: impl FnMut(&mut Engine) -> Option<T>,
     ) -> Option<T> {
-        self.shards.with_room(now, hash, |engine| match self.observed {
-            None => work(engine),
-            Some(observed) => observed.step(engine, &mut work),
+        self.shards.with_room_for(now, hash, bytes, |engine| {
+            let Some(observed) = self.observed else { return work(engine) };
+            let before = observed.begin(engine);
+            let done = work(engine);
+            observed.end(engine, before);
+            done
         })
     }
 
@@ -107,14 +127,12 @@ impl<'a> CommandShards<'a> {
         hashes: &(impl Iterator<Item = u64> + Clone),
         mut work: impl FnMut(&mut LockedShards<'_>) -> Result<T, NoRoom>,
     ) -> Option<T> {
-        self.shards.with_locked(now, hashes, |locked| match self.observed {
-            None => work(locked),
-            Some(observed) => {
-                let before = observed.begin(locked.engine(observed.hash));
-                let done = work(locked);
-                observed.end(locked.engine(observed.hash), before);
-                done
-            }
+        self.shards.with_locked(now, hashes, |locked| {
+            let Some(observed) = self.observed else { return work(locked) };
+            let before = observed.begin(locked.engine(observed.hash));
+            let done = work(locked);
+            observed.end(locked.engine(observed.hash), before);
+            done
         })
     }
 }

@@ -190,9 +190,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use engine::{Nanos, PartitionPrefix, PartitionTimes};
-    use protocol::{Command, Exptime, Operation, Outcome};
+    use protocol::{Command, Exptime, Operation};
 
-    use super::super::tests::shards;
+    use super::super::tests::{shards, store};
     use super::*;
 
     /// The times of partitions 0 and 1, in nanoseconds.
@@ -224,13 +224,7 @@ mod tests {
     }
 
     fn set(shards: &Shards, key: &[u8], value: &[u8]) {
-        let set = protocol::Set::plain(protocol::SetMode::Set, 0, Exptime::NEVER, value);
-        let hash = shards.hash(key);
-        let key = protocol::Key::plain(key).expect("a key");
-        let command = Command { key, operation: Operation::Set(set) };
-        shards.apply(Now::at_ms(1000), hash, &command, |outcome| {
-            assert!(matches!(outcome, Outcome::Stored(_)));
-        });
+        assert!(store(shards, protocol::SetMode::Set, key, value));
     }
 
     #[test]

@@ -5,9 +5,8 @@
 use std::sync::atomic::Ordering;
 
 use engine::{EVICTIONS_MAX, Engine, EvictionScope, Now};
-use protocol::{Command, Operation, Outcome};
 
-use super::{ObservedKey, Shards};
+use super::Shards;
 
 /// Eviction makes room for at least this many bytes: a chunk, and the growth of an index.
 const ROOM_BYTES_MIN: usize = 16 << 10;
@@ -17,76 +16,6 @@ const ROOM_BYTES_MIN: usize = 16 << 10;
 pub(crate) struct NoRoom;
 
 impl Shards {
-    /// [`Shards::apply`] as a step of the operation on this key.
-    #[inline]
-    pub(super) fn apply_as<R>(
-        &self,
-        observed: Option<&ObservedKey<'_>>,
-        now: Now,
-        hash: u64,
-        command: &Command<'_>,
-        reply: impl FnOnce(Outcome<'_>) -> R,
-    ) -> R {
-        self.try_apply(observed, now, hash, command, reply)
-            .unwrap_or_else(|reply| self.apply_making_room(observed, now, hash, command, reply))
-    }
-
-    /// Evicts a few items from each of the other shards, because the command's own shard has none
-    /// to evict.
-    #[cold]
-    fn apply_making_room<R>(
-        &self,
-        observed: Option<&ObservedKey<'_>>,
-        now: Now,
-        hash: u64,
-        command: &Command<'_>,
-        mut reply: impl FnOnce(Outcome<'_>) -> R,
-    ) -> R {
-        let bytes = match &command.operation {
-            Operation::Set(set) => set.value.len() + protocol::ITEM_OVERHEAD_BYTES,
-            _ => 0,
-        };
-        while self.make_room(now, &[hash], bytes) {
-            match self.try_apply(observed, now, hash, command, reply) {
-                Ok(done) => return done,
-                Err(unused) => reply = unused,
-            }
-        }
-        self.step(observed, hash, |engine| engine.drop_replaced(hash, command));
-        reply(Outcome::OutOfMemory)
-    }
-
-    /// Applies `command`; returns `reply` if the shard is full.
-    #[inline]
-    fn try_apply<R, F: FnOnce(Outcome<'_>) -> R>(
-        &self,
-        observed: Option<&ObservedKey<'_>>,
-        now: Now,
-        hash: u64,
-        command: &Command<'_>,
-        reply: F,
-    ) -> Result<R, F> {
-        self.step(observed, hash, |engine| match engine.apply(now, hash, command) {
-            Outcome::OutOfMemory => Err(reply),
-            outcome => Ok(reply(outcome)),
-        })
-    }
-
-    /// Runs `work` on the locked shard of `hash`.
-    #[inline]
-    fn step<T>(
-        &self,
-        observed: Option<&ObservedKey<'_>>,
-        hash: u64,
-        work: impl FnOnce(&mut Engine) -> T,
-    ) -> T {
-        let mut engine = self.shards[self.shard(hash)].lock();
-        match observed {
-            None => work(&mut engine),
-            Some(observed) => observed.step(&mut engine, work),
-        }
-    }
-
     /// Runs `change` on the locked shard of `hash`. If it returns `None` for lack of room, other
     /// shards make room and it runs again. Returns `None` if no more room can be made.
     pub fn with_room<T>(
@@ -150,20 +79,9 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
-    use protocol::{Exptime, Key, Set, SetMode};
+    use protocol::SetMode;
 
-    use super::super::tests::shards;
-    use super::*;
-
-    fn store(shards: &Shards, mode: SetMode, key: &str, value: &[u8]) -> bool {
-        let set = Set::plain(mode, 0, Exptime::NEVER, value);
-        let hash = shards.hash(key.as_bytes());
-        let key = Key::plain(key.as_bytes()).expect("a key");
-        let command = Command { key, operation: Operation::Set(set) };
-        shards.apply(Now::at_ms(1000), hash, &command, |outcome| {
-            matches!(outcome, Outcome::Stored(_))
-        })
-    }
+    use super::super::tests::{shards, store};
 
     #[test]
     fn room_for_a_change_does_not_cost_the_changed_item() {
@@ -171,12 +89,12 @@ mod tests {
         let large = vec![b'x'; 1_000_000];
         // With as many large items as shards, many shards hold only the item that is changed.
         for number in 0..64 {
-            assert!(store(&shards, SetMode::Set, &format!("large{number}"), &large));
+            assert!(store(&shards, SetMode::Set, format!("large{number}").as_bytes(), &large));
         }
         for number in 0..640 {
             let key = format!("large{number}");
-            assert!(store(&shards, SetMode::Set, &key, &large));
-            assert!(store(&shards, SetMode::Append, &key, &large[..2000]), "{key}");
+            assert!(store(&shards, SetMode::Set, key.as_bytes(), &large));
+            assert!(store(&shards, SetMode::Append, key.as_bytes(), &large[..2000]), "{key}");
         }
         assert!(shards.totals().losses.evicted > 100);
     }

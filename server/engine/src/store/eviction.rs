@@ -10,7 +10,7 @@ use super::index::Index;
 use super::item::{Item, ItemFlag};
 use super::memory_cap::EvictionScope;
 use super::past::is_past;
-use super::{Full, Store};
+use super::{Full, Located, Store};
 use crate::time::Now;
 
 /// Counters of items that were removed without a command.
@@ -72,24 +72,22 @@ enum EvictionRank {
 }
 
 impl Store {
-    /// Evicts until an item of `bytes` fits the cap; `new` is its hash if it is not in the index
-    /// yet. The item whose key has the hash `keep` is never evicted.
+    /// Evicts until an item of `bytes` fits the cap, but never the item that it replaces.
     pub(super) fn make_room(
         &mut self,
-        now: Now,
+        at: Located<'_>,
         bytes: usize,
         is_state: bool,
-        new: Option<u64>,
-        keep: u64,
     ) -> Result<(), Full> {
+        let added = at.slot.is_none().then_some(at.hash);
         if self.memory_cap.refuses(bytes) {
             return Err(Full);
         }
         for _ in 0..EVICTIONS_MAX {
-            if !self.lacks_room_for(bytes, is_state, new) {
+            if !self.lacks_room_for(bytes, is_state, added) {
                 return Ok(());
             }
-            self.evict(now, &[keep], self.reach())?;
+            self.evict(at.now, &[at.hash], self.reach())?;
         }
         Err(Full)
     }

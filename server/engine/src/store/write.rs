@@ -93,12 +93,11 @@ impl Store {
     /// Writes an item to a slot that the index does not name yet.
     #[inline]
     fn write_apart(&mut self, at: Located<'_>, new: &NewItem<'_>) -> Result<Slot, Full> {
-        let added = at.slot.is_none().then_some(at.hash);
         // A counter that outgrows 32 bits may exceed the cap: by at most one chunk for each class
         // of the shard, and then by four bytes, rounded, for each counter.
         let widens = ItemLayout::of(new.content) == ItemLayout::Wide
             && at.slot.is_some_and(|slot| self.item(slot).layout() == ItemLayout::Narrow);
-        let room = self.make_room(at.now, new.bytes, new.is_state, added, at.hash);
+        let room = self.make_room(at, new.bytes, new.is_state);
         if !widens {
             room?;
         }
