@@ -183,9 +183,10 @@ impl PartitionHeader {
             return now.wall_ns;
         }
         // The header is open only as long as its offset is to the clock of its term's primary.
+        let is_known = known == Some(self.term()) || rules.lack(Bug::SweepByNewPrimary);
         let reading_ns = match self.state() {
             HeaderState::Serves => now.mono_ns,
-            HeaderState::Follows if known == Some(self.term()) => clock_ns(),
+            HeaderState::Follows if is_known => clock_ns(),
             HeaderState::Follows | HeaderState::Slow | HeaderState::None => 0,
         };
         match reading_ns {

@@ -88,6 +88,9 @@ pub enum Bug {
     ClockOfNode,
     /// A store expires the items of a partition by its node's clock.
     SweepByWall,
+    /// A store expires the items of a copy by the clock of the newest primary that the node knows,
+    /// though the copy's offset is to the clock of the one before.
+    SweepByNewPrimary,
     /// Reads need neither a lease nor a term check.
     ReadsUnconfirmed,
     /// A primary serves without any contact to the controller.

@@ -927,17 +927,17 @@ impl World {
         let mut found = Vec::new();
         for (at, header) in node.headers.iter().enumerate() {
             let partition = Partition(at as u16);
-            let is_life = |node: &&Node, copy: CopyId| node.incarnation == copy.incarnation;
-            let primary = node
-                .entry(partition)
-                .primary
-                .and_then(|copy| self.nodes.get(&copy.node).filter(|node| is_life(node, copy)));
-            let Some(primary) = primary else { continue };
-            let there = &primary.headers[at];
-            let follows = header.state() == HeaderState::Follows && header.term() == there.term();
-            if !follows || primary.role(partition) != Role::Primary {
+            if header.state() != HeaderState::Follows {
                 continue;
             }
+            // The map of the node may have a later term.
+            let leads = |other: &&Node| {
+                other.is_up
+                    && other.headers[at].term() == header.term()
+                    && other.role(partition) == Role::Primary
+            };
+            let Some(primary) = self.nodes.values().find(leads) else { continue };
+            let there = &primary.headers[at];
             let now = node.now(self.now_ns);
             let known = node.entry(partition).primary.unwrap_or_default();
             let clock_ns = || node.shared.peer_time_ns(known);
