@@ -88,8 +88,8 @@ pub enum Bug {
     ClockOfNode,
     /// A store expires the items of a partition by its node's clock.
     SweepByWall,
-    /// A store expires the items of a copy by the clock of the newest primary that the node knows,
-    /// though the copy's offset is to the clock of the one before.
+    /// A store expires the items of a copy by the clock of the primary that the node's map names,
+    /// though the copy's offset is to the clock of the primary of the copy's term.
     SweepByNewPrimary,
     /// Reads need neither a lease nor a term check.
     ReadsUnconfirmed,

@@ -930,11 +930,9 @@ impl World {
             if header.state() != HeaderState::Follows {
                 continue;
             }
-            // The map of the node may have a later term.
+            // The map that the node knows may be of another term than its copy.
             let leads = |other: &&Node| {
-                other.is_up
-                    && other.headers[at].term() == header.term()
-                    && other.role(partition) == Role::Primary
+                other.headers[at].term() == header.term() && other.role(partition) == Role::Primary
             };
             let Some(primary) = self.nodes.values().find(leads) else { continue };
             let there = &primary.headers[at];
