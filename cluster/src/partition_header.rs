@@ -183,7 +183,7 @@ impl PartitionHeader {
             return now.wall_ns;
         }
         // The header is open only as long as its offset is to the clock of its term's primary.
-        let is_known = known == Some(self.term()) || rules.lack(Bug::SweepByNewPrimary);
+        let is_known = known == Some(self.term()) || rules.lack(Bug::SweepByMapPrimary);
         let reading_ns = match self.state() {
             HeaderState::Serves => now.mono_ns,
             HeaderState::Follows if is_known => clock_ns(),

@@ -90,7 +90,7 @@ pub enum Bug {
     SweepByWall,
     /// A store expires the items of a copy by the clock of the primary that the node's map names,
     /// though the copy's offset is to the clock of the primary of the copy's term.
-    SweepByNewPrimary,
+    SweepByMapPrimary,
     /// Reads need neither a lease nor a term check.
     ReadsUnconfirmed,
     /// A primary serves without any contact to the controller.

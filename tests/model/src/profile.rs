@@ -353,7 +353,7 @@ pub const FAULTS: &[Planted] = &[
     planted("removal-at-once", Bug::RemovalAtOnce, Aim::Deaths),
     planted("accept-old-terms", Bug::AcceptOldTerms, Aim::Fenced),
     planted("sweep-by-wall", Bug::SweepByWall, Aim::Usual),
-    planted("sweep-by-new-primary", Bug::SweepByNewPrimary, Aim::Fenced),
+    planted("sweep-by-map-primary", Bug::SweepByMapPrimary, Aim::Fenced),
 ];
 
 const fn planted(name: &'static str, bug: Bug, aim: Aim) -> Planted {
